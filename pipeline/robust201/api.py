@@ -29,7 +29,7 @@ from robust201.images.checks import LabelledImages
 from robust201.images.given import as_labelled_images, check_label_range
 from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
-from robust201.statistics.intervals import wilson_interval
+from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import TASKS, Task, find_task
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
@@ -331,6 +331,10 @@ def _place_one(key: str, strength: float, accuracy: float, dataset: "RobustnessD
     row: dict[str, Any] = {"key": key, "strength": strength, "accuracy": accuracy, "architectures": 0}
     if dataset.files.find(data, key, "accuracy") is None:
         return row
+    if strength not in dataset.strengths(
+        data, key
+    ):  # at 0 an attack may have the clean values, which are none of its own
+        return row
     frame = dataset.to_frame(data, key)
     values = frame[frame["strength"] == strength].set_index("architecture")["value"].dropna()
     if values.empty:
@@ -519,7 +523,7 @@ def _row(result: EvaluationResult) -> dict[str, Any]:
     if not holds_answers(values):
         return row | {name: array.item() if array.ndim == 0 else array.tolist() for name, array in values.items()}
     correct, confidence = summarise(values)
-    low, high = wilson_interval(correct / n_images, n_images)
+    low, high = map(float, accuracy_intervals(correct / n_images, n_images))
     return row | {"accuracy": correct / n_images, "low": low, "high": high, "confidence": confidence}
 
 

@@ -17,7 +17,6 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.neighbourhood import edit_distance, kernel_parameters, neighbours
 from robust201.spaces.nasbench201.space import NasBench201
-from robust201.statistics.intervals import wilson_interval
 from robust201.tasks import TASKS
 from tests.support.fabricated import N_IMAGES, export, make_plan
 from tests.support.small_results import results_of, write_results
@@ -210,13 +209,6 @@ def test_the_pareto_front_is_what_nothing_beats(points):
         held = [(v, w) for v, w in points if w is not None]
         beaten = y is None or any(v >= x and w >= y and (v, w) != (x, y) for v, w in held)
         assert marked[place] == (not beaten)
-
-
-def test_intervals_are_wilsons():
-    # 81 of 263, of Newcombe, Statistics in Medicine 1998, table I; none of 20 likewise.
-    assert wilson_interval(81 / 263, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
-    assert wilson_interval(0.0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
-    assert wilson_interval(1.0, 20) == pytest.approx((0.8389, 1.0), abs=5e-5)
 
 
 def test_the_number_of_images_is_known_or_not_told(tmp_path):

@@ -19,11 +19,11 @@ from robust201.figures.report import summary_table, write_report
 from robust201.figures.table import FIGURES
 from robust201.reader import json_files
 from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.error_bars import UnpairedTestWarning
 from robust201.reader.result_files import ResultFiles
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.space import NasBench201
-from robust201.statistics.intervals import wilson_interval
-from robust201.statistics.significance import UnpairedTestWarning
+from robust201.statistics.intervals import accuracy_intervals, clopper_pearson_intervals
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from tests.support.fabricated import N_IMAGES, FabricatedStore, export, make_plan
 from tests.support.small_results import write_results
@@ -235,12 +235,38 @@ def test_the_best_are_listed_with_intervals_and_ties(dataset, page):
     with pytest.warns(UnpairedTestWarning):
         ranked = dataset.rank("cifar10", "clean", ties=0.05)
     value = ranked["value"].iloc[0]
-    low, high = wilson_interval(value, N_IMAGES)
+    low, high = accuracy_intervals(value, N_IMAGES)
     best = rf'<a href="#cell={ranked.index[0]}" data-cell="{ranked.index[0]}">#{ranked.index[0]}</a>'
     cells = f"<td>{best}</td><td>{value:.2%}</td><td>[{100 * low:.1f}, {100 * high:.1f}]</td>"
     cells += f"<td>{ranked['tied'].sum()} of {len(ARCHITECTURES)}</td><td>accuracies</td>"
     assert lines[0] == ("", cells)
     assert 1 <= ranked["tied"].sum() < len(ARCHITECTURES)
+
+
+def test_intervals_of_few_wrong_images_are_exact_everywhere(tmp_path):
+    write_results(tmp_path, {"clean": {"0": 0.98, "2": 0.5}})
+    sweep = {"format": 1, "sweep": {"images": {"count": 100}}, "measurements": ["accuracy"]}
+    (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"strengths": {"cifar10": {"clean": [0]}}}))
+    data = RobustnessDataset(tmp_path)
+    text = write_report(data, tmp_path / "page.html").read_text()
+    end = clopper_pearson_intervals(98, 100)
+    written = f"[{100 * end[0]:.1f}, {100 * end[1]:.1f}]"
+    assert f"<td>98.00%</td><td>{written}</td>" in text
+    assert f"98.00% {written}<br>" in text
+    (results,) = read_results(data)
+    few = pack_results(results)["fewCorrect"]
+    assert few == np.column_stack(clopper_pearson_intervals(np.arange(5), 100)).tolist()
+
+
+def test_a_report_reads_accuracies_once(tmp_path, monkeypatch):
+    write_results(tmp_path, {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.25]}})
+    read = []
+    plain = RobustnessDataset.to_frame
+    monkeypatch.setattr(
+        RobustnessDataset, "to_frame", lambda self, *given, **more: read.append(given) or plain(self, *given, **more)
+    )
+    write_report(RobustnessDataset(tmp_path), tmp_path / "page.html")
+    assert read == [()]
 
 
 def test_controls_have_names(page):

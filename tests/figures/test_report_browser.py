@@ -17,7 +17,7 @@ from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.neighbourhood import edit_distance
-from robust201.statistics.intervals import wilson_interval
+from robust201.statistics.intervals import accuracy_intervals
 from tests.support.fabricated import N_IMAGES, export, make_plan
 from tests.support.small_results import write_results
 
@@ -495,7 +495,9 @@ def test_two_cells_stand_side_by_side(dataset, page, tmp_path):
     assert told["difference"].startswith(f"Differs on {n} of 6 edges from #21: ")
     values = [value for key in KEYS[1:] for value in dataset.accuracy(21, "cifar10", key)]
     others = [value for key in KEYS[1:] for value in dataset.accuracy(309, "cifar10", key)]
-    expected = ["[{:.1f}, {:.1f}]".format(*(100 * end for end in wilson_interval(value, N_IMAGES))) for value in values]
+    expected = [
+        "[{:.1f}, {:.1f}]".format(*(100 * end for end in accuracy_intervals(value, N_IMAGES))) for value in values
+    ]
     assert told["intervals"] == expected
     changes = [100 * (other - value) for value, other in zip(values, others, strict=True)]
     assert [float(text) for text in told["changes"]] == pytest.approx(changes, abs=0.011)

@@ -1,13 +1,14 @@
 """Derived metrics are computed from what is stored, and say what they need where that is not enough."""
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from robust201.core.errors import ConfigError
+from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.records import Weights
 from robust201.figures.report import summary_table
 from robust201.reader.dataset import RobustnessDataset
@@ -16,7 +17,7 @@ from robust201.statistics.robustness import robustness_r
 from robust201.tasks import TASKS
 from tests.conftest import RunCommand
 from tests.reader.test_outcomes import ARCHITECTURES, expected, make_images
-from tests.support.fabricated import N_IMAGES, FabricatedPlan, export, make_plan, make_unit, make_values
+from tests.support.fabricated import N_IMAGES, ChangedStore, FabricatedPlan, export, make_plan, make_unit, make_values
 
 KEYS = ("clean", "fgsm", "pgd", "fog", "frost")
 JOINED = "+".join(sorted(KEYS[3:], key=list(TASKS).index))
@@ -174,3 +175,33 @@ def test_an_attack_without_strengths_is_not_clean(tmp_path: Path) -> None:
     clean = {one: expected(one, "clean", 0.0) for one in ARCHITECTURES}
     assert dict(success) == {one: (clean[one] & ~own[one]).sum() / clean[one].sum() for one in ARCHITECTURES}
     assert "robustness_r" not in {row.metric for row in found.metrics}
+
+
+def test_taus_to_clean_do_not_depend_on_the_order_of_keys(folder: Path) -> None:
+    data = RobustnessDataset(folder)
+    first, last = (
+        {(one.key, one.strength): one.bootstrap for one in derive_metrics(data, keys=keys, n_draws=4).rankings}
+        for keys in (("clean", "pgd"), ("pgd", "clean"))
+    )
+    assert "kendall_tau_to_clean" in first["pgd", 1.0]
+    assert last == first
+
+
+def test_outcomes_of_other_evaluations_are_refused_by_metrics_as_by_ranks(folder: Path, tmp_path: Path) -> None:
+    plan = make_plan(ARCHITECTURES, ("clean", "pgd"), measurements=("accuracy",))
+    export(tmp_path, plan, ChangedStore(change=lambda *_: {"accuracy": np.array(0.25)}), formats=("parquet",))
+    mixed = RobustnessDataset(tmp_path, folder)
+    with pytest.raises(ResultsError, match="expected outcomes by image with the accuracies of the folder"):
+        mixed.rank("cifar10", "pgd", 1.0, ties=0.05)
+    with pytest.raises(ResultsError, match="expected outcomes by image with the accuracies of the folder"):
+        derive_metrics(mixed)
+    with pytest.raises(ConfigError, match="expected a level of ties between 0 and 1"):
+        derive_metrics(RobustnessDataset(folder), level=1)
+
+
+def test_metrics_say_how_networks_were_compared_and_do_not_warn(tmp_path: Path) -> None:
+    export(tmp_path, make_plan(ARCHITECTURES[:2], ("clean",), measurements=("accuracy",)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = derive_metrics(RobustnessDataset(tmp_path))
+    assert [one.paired for one in found.rankings] == [False]

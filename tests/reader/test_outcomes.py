@@ -15,8 +15,9 @@ import pytest
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
 from robust201.core.records import ImageSet, Normalisation
 from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.error_bars import UnpairedTestWarning
 from robust201.statistics.outcomes import pack_outcomes
-from robust201.statistics.significance import UnpairedTestWarning, holm_adjust, mcnemar_p_values
+from robust201.statistics.significance import holm_adjust, mcnemar_p_values
 from tests.support.fabricated import N_IMAGES, FabricatedPlan, export, make_plan, make_unit, make_values
 
 ARCHITECTURES = (0, 2, 10, 309, 991)
@@ -199,9 +200,10 @@ def test_isomorphs_are_compared_once(folder: Path) -> None:
 def test_without_outcomes_ties_are_of_accuracies_with_a_warning(tmp_path: Path) -> None:
     export(tmp_path, make_plan(ARCHITECTURES))
     data = RobustnessDataset(tmp_path)
-    with pytest.warns(UnpairedTestWarning):
+    with pytest.warns(UnpairedTestWarning, match="outcomes of single images are not stored") as told:
         found = data.rank("cifar10", "pgd", 1.0, ties=0.05)
     assert found["tied"].iloc[0]
+    assert [one.filename for one in told] == [__file__]
 
 
 @pytest.mark.parametrize(

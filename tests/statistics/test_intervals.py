@@ -8,16 +8,19 @@ from robust201.statistics.intervals import (
     FEW_IMAGES,
     accuracy_intervals,
     clopper_pearson_intervals,
-    wilson_interval,
 )
 
 
 @pytest.mark.parametrize(("correct", "n"), [(0, 1), (1, 1), (3, 10), (40, 100), (9_468, 10_000), (10_000, 10_000)])
-def test_both_intervals_are_scipys(correct: int, n: int) -> None:
-    test = binomtest(correct, n)
-    assert wilson_interval(correct / n, n) == pytest.approx(tuple(test.proportion_ci(method="wilson")), abs=1e-12)
+def test_exact_intervals_are_scipys(correct: int, n: int) -> None:
     exact = clopper_pearson_intervals(correct, n)
-    assert [float(end) for end in exact] == pytest.approx(list(test.proportion_ci(method="exact")), abs=1e-9)
+    expected = binomtest(correct, n).proportion_ci(method="exact")
+    assert [float(end) for end in exact] == pytest.approx(list(expected), abs=1e-9)
+
+
+def test_intervals_are_those_of_the_literature() -> None:
+    # 81 of 263, of Newcombe, Statistics in Medicine 1998, table I.
+    assert [float(end) for end in accuracy_intervals(81 / 263, 263)] == pytest.approx([0.2553, 0.3662], abs=5e-5)
 
 
 @pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
@@ -42,4 +45,4 @@ def test_exact_intervals_hold_at_least_as_often_as_they_say() -> None:
 def test_what_is_missing_has_no_interval() -> None:
     low, high = accuracy_intervals([np.nan, 0.5, 0.5], [100, np.nan, 100])
     assert np.isnan([low[0], high[0], low[1], high[1]]).all()
-    assert (low[2], high[2]) == pytest.approx(wilson_interval(0.5, 100))
+    assert (low[2], high[2]) == pytest.approx(tuple(binomtest(50, 100).proportion_ci(method="wilson")))

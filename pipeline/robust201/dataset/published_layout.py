@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from robust201.core.records import ArchitectureId
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import Task
+from robust201.tasks import TASKS, Task
 from robust201.tasks.columns import COLUMNS, CORRECT_BITS, MEASUREMENTS, ParquetForm, Values, parquet_forms
 from robust201.tasks.constraints import LINF
 
@@ -91,6 +91,8 @@ def describe_strength(task: Task | None) -> str:
     if task is not None and task.kind == "measure":
         return "0: measures have no strength."
     if task is not None and task.kind == "attack" and task.constraint is None:
+        if task.key in TASKS:
+            return "0, which means nothing: the grid of rotations and translations is a parameter."
         return "Strength as the attack's function takes it."
     if task is not None and task.constraint not in (None, LINF):
         return f"Epsilon: radius of the {task.constraint.name} ball around an image of pixels in [0, 1]."

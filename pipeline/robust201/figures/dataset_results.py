@@ -92,9 +92,9 @@ class DatasetResults:
         folder: "Sequence[DatasetResults]" = (),
     ) -> "DatasetResults":
         """Take a dataset out of a tidy frame of accuracies (see `RobustnessDataset.to_frame`)."""
-        attacks = [key for key in frame["key"].cat.categories if reader.files.kind_of(key) == "attack"]
-        repeated = (frame["strength"] == CLEAN_STRENGTH) & frame["key"].isin(attacks)
-        own = frame[(frame["dataset"] == name) & ~repeated]
+        held = frame[frame["dataset"] == name]
+        repeating = [key for key in held["key"].unique() if reader.files.repeats_clean(name, str(key))]
+        own = held[(held["strength"] != CLEAN_STRENGTH) | ~held["key"].isin(repeating)]
         order = {key: place for place, key in enumerate(in_table_order(map(str, own["key"].unique())))}
         wide = own.set_index(["architecture", "key", "strength"])["value"].unstack(["key", "strength"]).sort_index()
         columns: Any = wide.columns
@@ -170,6 +170,10 @@ class DatasetResults:
     def strengths(self, key: str) -> list[float]:
         """List the strengths that a key has accuracies at, ascending."""
         return [strength for name, strength in self.columns if name == key]
+
+    def begins_clean(self, key: str) -> bool:
+        """Whether a figure of a key has the clean images at strength 0: not where the key was evaluated at 0."""
+        return key == CLEAN or CLEAN_STRENGTH not in self.reader.files.strengths(self.name, key)
 
     def column(self, key: str, strength: float = CLEAN_STRENGTH) -> pd.Series:
         """Give the accuracies of a key at a strength, by architecture."""

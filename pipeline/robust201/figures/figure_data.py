@@ -56,8 +56,8 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
     """Summarise accuracies for box plots.
 
     Returns:
-        One row a box: `key`, `strength` (0 is clean, in front of every key where there is a clean accuracy), `low` and
-        `high` (ends of the whiskers, see `FENCE`), `q1`, `median`, `q3`, `outliers` (a tuple of different accuracies
+        One row a box: `key`, `strength` (0 is clean, in front of every key where there is a clean accuracy, but for
+        those evaluated at 0), `low` and `high` (ends of the whiskers, see `FENCE`), `q1`, `median`, `q3`, `outliers` (a tuple of different accuracies
         beyond the whiskers, the `SHOWN_OUTLIERS` lowest and highest), `n`, `n_below` and `n_above` (architectures
         outside of `box_range`).
     """
@@ -65,7 +65,8 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
     groups: dict[tuple[object, ...], pd.Series] = {
         (key, strength): results.column(name, strength)
         for key in results.keys(kind)
-        for name, strength in clean + [(key, strength) for strength in results.strengths(key)]
+        for name, strength in (clean if results.begins_clean(key) else [])
+        + [(key, strength) for strength in results.strengths(key)]
     }
     return _boxes(groups, ["key", "strength"])
 
@@ -224,6 +225,12 @@ def confidence_curves(results: DatasetResults) -> pd.DataFrame:
             if len(held):
                 rows.append((key, strength, name, *quartiles(held), len(held)))
     return pd.DataFrame(rows, columns=["key", "strength", "confidence", "q1", "median", "q3", "n"])
+
+
+def curves_of(frame: pd.DataFrame, key: str, results: DatasetResults) -> pd.DataFrame:
+    """Take the rows of a key out of a frame of `confidence_curves`, behind those of clean images if 0 stands for them."""
+    in_front = [CLEAN] if results.begins_clean(key) else []
+    return frame[frame["key"].isin([*in_front, key])].sort_values("strength", kind="stable")
 
 
 def confusion_sums(results: DatasetResults) -> pd.DataFrame:

@@ -27,16 +27,17 @@ def dataset_label(name: str) -> str:
 
 
 def strength_label(key: str, strength: float) -> str:
-    """Write a strength with its unit, such as ``ε = 8/255``, ``ε = 0.5 (L2)`` or ``severity 3``; empty for clean.
+    """Write a strength with its unit, such as ``ε = 8/255``, ``ε = 0.5 (L2)`` or ``severity 3``.
 
-    That of a key that is not in the table has no unit: ``strength 3``.
+    It is empty for 0 of clean images and of keys without a ball, such as grids of rotations. That of a key that is not
+    in the table has no unit: ``strength 3``.
     """
-    if strength == CLEAN_STRENGTH:
-        return ""
     row = row_of(key)
     if row is not None and row.constraint is not None:
         ball = row.constraint
         return f"ε = {strength:g}/{ball.divisor:g}" if ball.divisor != 1 else f"ε = {strength:g} ({ball.name})"
+    if strength == CLEAN_STRENGTH:
+        return ""
     return f"severity {strength:g}" if kind_of(key) == "corruption" else f"strength {strength:g}"
 
 

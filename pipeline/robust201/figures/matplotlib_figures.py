@@ -45,11 +45,12 @@ def draw_boxes(frame: pd.DataFrame, results: DatasetResults, width: float) -> Fi
     n_columns = parts.count_columns(len(keys), width, least)
     for axes, key in zip(panels, keys, strict=True):
         boxes = frame[frame["key"] == key]
+        begins_clean = results.begins_clean(key)
         colours = [
-            palette.CLEAN_COLOUR if strength == CLEAN_STRENGTH else palette.key_colour(key)
+            palette.CLEAN_COLOUR if begins_clean and strength == CLEAN_STRENGTH else palette.key_colour(key)
             for strength in boxes["strength"]
         ]
-        labels = [palette.tick(strength) for strength in boxes["strength"]]
+        labels = palette.ticks(boxes["strength"], begins_clean=begins_clean)
         _draw_boxes(axes, boxes, labels, colours)
         room = (width / n_columns - 0.4) / len(boxes)
         if max(parts.inches(len(label), parts.SMALL) for label in labels) > room:
@@ -178,21 +179,19 @@ def draw_dataset_correlation(frame: pd.DataFrame, results: DatasetResults, width
 
 def draw_confidence(frame: pd.DataFrame, results: DatasetResults, width: float) -> Figure:
     """Draw median confidences with their quartiles, one panel per key (see `confidence_curves`)."""
-    del results
     keys = [key for key in frame["key"].unique() if key != CLEAN]
-    clean = frame[frame["key"] == CLEAN]
     figure, panels = parts.make_axes_grid(max(1, len(keys)), width, 1.5, 1.45, label="confidence", below=0.75)
     n_columns = parts.count_columns(max(1, len(keys)), width, 1.5)
     for axes, key in zip(panels, keys or [CLEAN], strict=True):
-        rows = pd.concat([clean, frame[frame["key"] == key]]) if keys else clean
+        rows = figure_data.curves_of(frame, key, results)
         strengths = sorted(rows["strength"].unique())
         places = {strength: place for place, strength in enumerate(strengths)}
         for name, colour in zip(figure_data.CONFIDENCES, palette.CONFIDENCE_COLOURS, strict=True):
-            curve = rows[rows["confidence"] == name].sort_values("strength")
+            curve = rows[rows["confidence"] == name]
             x = [places[strength] for strength in curve["strength"]]
             axes.plot(x, curve["median"], color=colour, linewidth=1.1, marker="o", markersize=2, label=name)
             axes.fill_between(x, curve["q1"], curve["q3"], color=colour, alpha=0.2, linewidth=0)
-        labels = [palette.tick(strength) for strength in strengths]
+        labels = palette.ticks(strengths, begins_clean=results.begins_clean(key))
         axes.set_xticks(range(len(strengths)), labels)
         if max(parts.inches(len(text), parts.SMALL) for text in labels) > (width / n_columns - 0.35) / len(labels):
             axes.tick_params(axis="x", rotation=90)

@@ -12,6 +12,7 @@ from robust201.figures.labels import key_label, strength_label
 from robust201.figures.palette import strength_word
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace
+from robust201.statistics.intervals import FEW_IMAGES, accuracy_intervals
 
 RESOLUTION = 10_000
 """Accuracies are packed in units of 1/10,000: exact for 10,000 images; different counts of fewer stay different."""
@@ -53,8 +54,9 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
         `label`; `accuracies` (K, N) uint16 in units of 1/`RESOLUTION`, `MISSING` where there is none; `scores`, each
         with `label` and `values` (N) float32, NaN where there is none; `front` (N) uint8, 1 on the Pareto front of
         clean and mean adversarial accuracy, or null without both; `images`, of how many an accuracy is a share, or null
-        where that is not known; `best`, the architecture that the explorer opens at. Arrays are base64 of little-endian
-        bytes.
+        where that is not known; `fewCorrect`, the ends of the interval of 0, 1, … correct images as long as these are
+        few (see `accuracy_intervals`), those of as few wrong images being their mirror; `best`, the architecture that
+        the explorer opens at. Arrays are base64 of little-endian bytes.
     """
     space, architectures = results.space, results.architectures
     cells: dict[str, Any] = {"architectures": list(architectures), "kernelParameters": None}
@@ -87,8 +89,14 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
         ],
         "front": _text(pareto_front(scores[CLEAN], scores[ADVERSARIAL]).astype("u1")) if both else None,
         "images": results.n_images,
+        "fewCorrect": [] if results.n_images is None else _few_correct(results.n_images),
         "best": results.best_architecture,
     }
+
+
+def _few_correct(n_images: int) -> list[list[float]]:
+    n_correct = np.arange(min(FEW_IMAGES, n_images + 1))
+    return np.column_stack(accuracy_intervals(n_correct / n_images, n_images)).tolist()
 
 
 def pack_accuracies(accuracies: pd.DataFrame) -> "np.ndarray[Any, np.dtype[np.uint16]]":

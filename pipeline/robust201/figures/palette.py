@@ -4,6 +4,7 @@ All colours but `spaces.cell_space.INK` and `GRID` are read on light and dark al
 """
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -67,9 +68,9 @@ def grouped(keys: list[str]) -> list[str]:
     return sorted(keys, key=lambda key: order.index(key) if key in order else -1)
 
 
-def tick(strength: float) -> str:
-    """Write a strength below a box."""
-    return "clean" if strength == CLEAN_STRENGTH else f"{strength:g}"
+def ticks(strengths: Iterable[float], *, begins_clean: bool) -> list[str]:
+    """Write strengths below boxes; 0 stands for clean images, or is a strength as any other."""
+    return ["clean" if begins_clean and strength == CLEAN_STRENGTH else f"{strength:g}" for strength in strengths]
 
 
 def strength_word(key: str) -> str:

@@ -16,7 +16,6 @@ from robust201.figures import plotly_parts as parts
 from robust201.figures.dataset_results import ADVERSARIAL, SCORES, DatasetResults
 from robust201.figures.labels import column_label, dataset_label, strength_label
 from robust201.reader.result_files import kind_of
-from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import INK, CellSpace
 
 COLOUR_SCALE = "Viridis"
@@ -54,20 +53,22 @@ def views_of_boxes(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     keys = palette.grouped(list(frame["key"].unique()))
     corrupted = kind_of(keys[0]) == "corruption"
     figure, axes = parts.make_plotly_panels(keys, 5 if corrupted else 2)
-    for key, on in zip(keys, axes, strict=True):
-        boxes = frame[frame["key"] == key]
-        clean = boxes["strength"] == CLEAN_STRENGTH
-        ticks = [palette.tick(strength) for strength in boxes["strength"]]
+    panels = [frame[frame["key"] == key] for key in keys]
+    places = [
+        palette.ticks(boxes["strength"], begins_clean=results.begins_clean(key))
+        for key, boxes in zip(keys, panels, strict=True)
+    ]
+    for key, boxes, ticks, on in zip(keys, panels, places, axes, strict=True):
+        clean = (boxes["strength"] == CLEAN_STRENGTH) & results.begins_clean(key)
         figure["data"] += [
             _box_trace(boxes[clean], palette.CLEAN_COLOUR, ticks[: clean.sum()]) | on,
             _box_trace(boxes[~clean], palette.key_colour(key), ticks[clean.sum() :]) | on,
             _outlier_trace(boxes, ticks) | on,
         ]
-    parts.strength_axes(figure, keys, [frame[frame["key"] == key]["strength"] for key in keys])
+    parts.strength_axes(figure, keys, places)
     parts.fraction_axis(figure, "accuracy", figure_data.box_range(frame))
-    for key, on in zip(keys, axes, strict=True):
-        boxes = frame[frame["key"] == key]
-        _mark_beyond(figure, [palette.tick(strength) for strength in boxes["strength"]], boxes, on)
+    for boxes, ticks, on in zip(panels, places, axes, strict=True):
+        _mark_beyond(figure, ticks, boxes, on)
     parts.chance_parts(figure, results.chance, [axis["yaxis"] for axis in axes])
     return [View("", figure)]
 
@@ -127,8 +128,6 @@ def views_of_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) -
 
 def views_of_confidence(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     """Draw median confidences with their quartiles, one panel per key (see `confidence_curves`)."""
-    del results
-    clean = frame[frame["key"] == CLEAN]
     views: list[View] = []
     groups = (("attack", "attacks", 2), ("corruption", "corruptions", 5), ("other", "others", 2), ("clean", "clean", 1))
     for kind, label, n_columns in groups:
@@ -136,15 +135,17 @@ def views_of_confidence(frame: pd.DataFrame, results: DatasetResults) -> list[Vi
         if not keys or (kind == "clean" and views):
             continue
         figure, axes = parts.make_plotly_panels(keys, n_columns)
+        places = []
         for key, on in zip(keys, axes, strict=True):
-            own = frame[frame["key"] == key]
-            rows = own if kind == "clean" else pd.concat([clean, own])
+            rows = figure_data.curves_of(frame, key, results)
+            begins_clean = results.begins_clean(key)
+            places.append(palette.ticks(rows["strength"].unique(), begins_clean=begins_clean))
             for name, colour in zip(figure_data.CONFIDENCES, palette.CONFIDENCE_COLOURS, strict=True):
-                curve = rows[rows["confidence"] == name].sort_values("strength")
+                curve = rows[rows["confidence"] == name]
+                x = palette.ticks(curve["strength"], begins_clean=begins_clean)
                 named = {"legendgroup": name, "showlegend": on is axes[0]}
-                figure["data"] += [trace | on for trace in _band_traces(curve, name, colour, named)]
-        strengths = [[*clean["strength"], *frame[frame["key"] == key]["strength"]] for key in keys]
-        parts.strength_axes(figure, keys, strengths)
+                figure["data"] += [trace | on for trace in _band_traces(x, curve, name, colour, named)]
+        parts.strength_axes(figure, keys, places)
         parts.fraction_axis(figure, "confidence")
         legend = {"orientation": "h", "x": 0, "y": 1, "yref": "container", "yanchor": "top"}
         margin = figure["layout"]["margin"]
@@ -403,8 +404,9 @@ def _mark_beyond(figure: parts.PlotlyFigure, places: list[str], boxes: pd.DataFr
                 )
 
 
-def _band_traces(curve: pd.DataFrame, name: str, colour: str, named: Mapping[str, Any]) -> list[dict[str, Any]]:
-    x = [palette.tick(strength) for strength in curve["strength"]]
+def _band_traces(
+    x: list[str], curve: pd.DataFrame, name: str, colour: str, named: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
     edge = {"type": "scatter", "x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
     edge |= dict(named) | {"showlegend": False}

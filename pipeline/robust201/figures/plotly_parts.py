@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from robust201.figures.labels import key_label
-from robust201.figures.palette import CHANCE_COLOUR, GRID, strength_word, tick
+from robust201.figures.palette import CHANCE_COLOUR, GRID, strength_word
 from robust201.spaces.cell_space import INK
 
 PlotlyFigure = dict[str, Any]
@@ -94,15 +94,14 @@ def fraction_axis(figure: PlotlyFigure, label: str, limits: tuple[float, float] 
                 axis["title"] = {"text": label}
 
 
-def strength_axes(figure: PlotlyFigure, keys: Sequence[str], strengths: Sequence[Iterable[float]]) -> None:
-    """Let each panel's horizontal axis show its strengths, ascending; a label that all share stands below the last."""
+def strength_axes(figure: PlotlyFigure, keys: Sequence[str], ticks: Sequence[Sequence[str]]) -> None:
+    """Let each panel's horizontal axis show its strengths as written; a label that all share stands below the last."""
     axes = [axis for name, axis in figure["layout"].items() if name.startswith("xaxis")]
     named = [strength_word(key) for key in keys]
-    for place, (axis, held, label) in enumerate(zip(axes, strengths, named, strict=True), start=1):
+    for place, (axis, order, label) in enumerate(zip(axes, ticks, named, strict=True), start=1):
         if len(set(named)) > 1 or place + figure["layout"]["meta"]["columns"] > len(axes):
             axis["title"] = {"text": label, "standoff": 6}
-        order = [tick(strength) for strength in sorted(set(held))]
-        axis |= {"type": "category", "categoryorder": "array", "categoryarray": order, "tickangle": 0}
+        axis |= {"type": "category", "categoryorder": "array", "categoryarray": list(order), "tickangle": 0}
         axis |= {"showgrid": False}
 
 

@@ -25,6 +25,7 @@ const datasets = page.datasets.map((packed) => {
     name: packed.name,
     best: packed.best,
     images: packed.images,
+    fewCorrect: packed.fewCorrect,
     front: packed.front && unpack(packed.front, Uint8Array),
     ids,
     rowById: new Map(Array.from(ids, (id, row) => [id, row])),
@@ -58,12 +59,16 @@ function rank(values, row, missing) {
   return { rank: better + 1, tied, of: held };
 }
 
-// Wilson's 95% interval of a share of so many images, in percent, as `statistics.intervals.wilson_interval`.
-function interval(value, images) {
+// The 95% interval of a share of the images, in percent, as `statistics.intervals.accuracy_intervals`: Wilson's, but of
+// few right or few wrong images an exact one, whose ends the page has.
+function interval(value, { images, fewCorrect }) {
+  const nCorrect = Math.round(value * images), nWrong = images - nCorrect;
+  const written = (low, high) => `[${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]`;
+  if (nCorrect < fewCorrect.length) return written(...fewCorrect[nCorrect]);
+  if (nWrong < fewCorrect.length) return written(1 - fewCorrect[nWrong][1], 1 - fewCorrect[nWrong][0]);
   const z = 1.959963984540054, spread = z * z / images, middle = (value + spread / 2) / (1 + spread);
   const half = z / (1 + spread) * Math.sqrt(value * (1 - value) / images + spread / (4 * images));
-  const [low, high] = [Math.max(0, middle - half), Math.min(1, middle + half)];
-  return `[${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]`;
+  return written(Math.max(0, middle - half), Math.min(1, middle + half));
 }
 
 const percent = (value) => `${(100 * value).toFixed(2)}%`;
@@ -124,8 +129,8 @@ function drawFigure(block) {
     if (space) data[0].marker.color = Array.from(own.kernelParameters);
     layout.yaxis.title = { text: `accuracy, ${view.label}` };
     layout.yaxis.range = view.limits;
-    writePoints(data[0], layout, own.images, single);
-  } else if (data[0].type === "scattergl") writePoints(data[0], layout, datasetOf(block).images, true);
+    writePoints(data[0], layout, own, single);
+  } else if (data[0].type === "scattergl") writePoints(data[0], layout, datasetOf(block), true);
   if (!webgl) for (const trace of data) if (trace.type === "scattergl") trace.type = "scatter";
   show(chart, data, layout);
   chart.setAttribute("aria-label", [block.querySelector("h3").textContent, view.label].filter(Boolean).join(": "));
@@ -136,9 +141,9 @@ function drawFigure(block) {
 }
 
 // Text of points, and arrows at the border for those beyond the axes' ends.
-function writePoints(trace, layout, images, single) {
+function writePoints(trace, layout, own, single) {
   const logarithmic = layout.xaxis.type === "log", { x, y } = trace;
-  const formatted = (value, one) => percent(value) + (images && one ? ` ${interval(value, images)}` : "");
+  const formatted = (value, one) => percent(value) + (own.images && one ? ` ${interval(value, own)}` : "");
   trace.text = x.map((value, place) => (value === null || y[place] === null ? "" : `${trace.name} ${
     layout.meta.fractions ? formatted(value, true) : value.toPrecision(4)}<br>${formatted(y[place], single)}`));
   const ends = (layout.xaxis.range || [-Infinity, Infinity]).map((end) => (logarithmic ? 10 ** end : end));
@@ -335,7 +340,7 @@ function scoreList(row, base) {
     const shared = place.tied > 1 ? `, shared by ${count(place.tied)}` : "";
     if (!Number.isNaN(value)) item.append(element("dd", `rank ${count(place.rank)} of ${count(place.of)}${shared}`));
     if (score.name === "clean" && dataset.images && !Number.isNaN(value)) {
-      item.append(element("dd", `95%: ${interval(value, dataset.images)}`));
+      item.append(element("dd", `95%: ${interval(value, dataset)}`));
     }
     const change = base === undefined ? NaN : 100 * (value - score.values[base]);
     if (!Number.isNaN(change)) item.append(element("dd", `${signed(change)} points`));
@@ -364,7 +369,7 @@ function table(axis, row, base) {
         box.append((100 * column.values[row] / page.resolution).toFixed(2));
         const place = rank(column.values, row, page.missing);
         const value = column.values[row] / page.resolution;
-        if (dataset.images) box.append(element("small", interval(value, dataset.images), { class: "interval" }));
+        if (dataset.images) box.append(element("small", interval(value, dataset), { class: "interval" }));
         box.append(element("small", `${place.tied > 1 ? "=" : ""}${count(place.rank)}`, { class: "rank" }));
         if (base !== undefined && column.values[base] !== page.missing) {
           box.append(element("small", signed(100 * (value - column.values[base] / page.resolution))));

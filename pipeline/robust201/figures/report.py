@@ -16,9 +16,7 @@ from robust201.core.errors import ResultsError
 from robust201.core.files import check_output_file, write_text
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.frames import repeats_clean
 from robust201.reader.recorded_accuracy import check_recorded
-from robust201.reader.result_files import ResultFiles
 from robust201.spaces.cell_space import INK, PAPER, CellSpace
 
 if TYPE_CHECKING:
@@ -48,7 +46,7 @@ class SummaryRow:
 
 def summary_table(dataset: RobustnessDataset) -> list[SummaryRow]:
     """Summarise accuracies, in the order of the folder's datasets and keys, strengths ascending."""
-    return _summarise(dataset.to_frame(), dataset.files)
+    return _summarise(dataset, dataset.to_frame())
 
 
 def write_report(dataset: RobustnessDataset, out: Path, *, mean: str = "over-evaluations") -> Path:
@@ -71,7 +69,7 @@ def write_report(dataset: RobustnessDataset, out: Path, *, mean: str = "over-eva
         raise ResultsError(
             f"Writing a report failed for {dataset.path}: expected accuracies, got none. Export some, or download them."
         )
-    rows = _summarise(frame, dataset.files)
+    rows = _summarise(dataset, frame)
     space = dataset.files.space
     named = "networks" if space is None else space.title
     title = f"Robustness of {named}: {', '.join(results.name for results in held)}"
@@ -151,18 +149,18 @@ def _page_data(held: "Sequence[DatasetResults]", space: CellSpace | None) -> dic
     }
 
 
-def _summarise(frame: "pd.DataFrame", files: ResultFiles) -> list[SummaryRow]:
+def _summarise(dataset: RobustnessDataset, frame: "pd.DataFrame") -> list[SummaryRow]:
     from robust201.figures.labels import strength_label
 
     rows = []
     groups: Any = frame.groupby(["dataset", "key", "strength"], observed=True)["value"]
-    for (dataset, key, strength), values in groups:
+    for (name, key, strength), values in groups:
         # The clean accuracy in front of an attack is in the table under its own key.
-        if repeats_clean(files, dataset, key) and strength == CLEAN_STRENGTH:
+        if strength == CLEAN_STRENGTH and dataset.files.repeats_clean(name, key):
             continue
         label = strength_label(key, strength)
         low, middle, high = float(values.min()), float(values.median()), float(values.max())
-        rows.append(SummaryRow(dataset, key, float(strength), label, low, middle, high, int(values.count())))
+        rows.append(SummaryRow(name, key, float(strength), label, low, middle, high, int(values.count())))
     return rows
 
 
@@ -312,15 +310,15 @@ def _cards(frame: "pd.DataFrame", n_images: int | None) -> str:
     from robust201.figures.dataset_results import SCORES
     from robust201.figures.palette import tie_words
     from robust201.reader.value_checks import CLEAN
-    from robust201.statistics.intervals import wilson_interval
+    from robust201.statistics.intervals import accuracy_intervals
 
     cards = []
     for row in frame.itertuples():
         link = f'<a href="#cell={row.architecture}" data-cell="{row.architecture}">#{row.architecture}</a>'
         text = f"{html.escape(str(row.Index))}: {row.accuracy:.2%}"
         if n_images is not None and row.Index == SCORES[CLEAN]:
-            low, high = wilson_interval(float(str(row.accuracy)), n_images)
-            text += f" [{100 * low:.1f}, {100 * high:.1f}]"
+            low, high = accuracy_intervals(float(str(row.accuracy)), n_images)
+            text += f" [{100 * float(low):.1f}, {100 * float(high):.1f}]"
         link += tie_words(int(str(row.tied)))
         cards.append(f'<li class="card"><div data-draw="{row.architecture}"></div><p>{text}<br>{link}</p></li>')
     return f'<ul class="cards">{"".join(cards)}</ul>'
@@ -384,20 +382,19 @@ def _ranking_table(results: "DatasetResults") -> str:
     """List the best architecture by key and strength, its interval, and how many these images do not tell from it."""
     from robust201.figures.labels import key_label, paper_key, strength_label
     from robust201.reader.derived import list_rankings
-    from robust201.statistics.intervals import wilson_interval
 
     lines = []
     previous = ""
-    for row in list_rankings(results.reader, results.name) if results.n_images is not None else ():
+    known = results.n_images is not None
+    for row in list_rankings(results.reader, results.name, results.accuracies) if known else ():
         key = paper_key(row.key)
         name = key_label(key) if key != previous else ""
         previous = key
         best, accuracy = row.best, float(row.accuracies.iloc[0])
-        low, high = wilson_interval(accuracy, row.n_images)
         link = html.escape(str(best))
         if results.space is not None:
             link = f'<a href="#cell={best}" data-cell="{best}">#{best}</a>'
-        cells = f"<td>{link}</td><td>{accuracy:.2%}</td><td>[{100 * low:.1f}, {100 * high:.1f}]</td>"
+        cells = f"<td>{link}</td><td>{accuracy:.2%}</td><td>[{100 * row.low[0]:.1f}, {100 * row.high[0]:.1f}]</td>"
         cells += (
             f"<td>{len(row.tied):,} of {len(row.accuracies):,}</td><td>{'images' if row.paired else 'accuracies'}</td>"
         )

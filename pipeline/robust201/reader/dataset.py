@@ -7,6 +7,7 @@ up, measures and other spaces are read, and results come as a pandas DataFrame.
 """
 
 import operator
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -411,7 +412,7 @@ class RobustnessDataset:
                 f"Ranking with ties failed for {what}: expected accuracies at one strength, the highest first, got "
                 f"{len(wanted)} strengths. Name a strength, or rank without ties."
             )
-        from robust201.reader.error_bars import images_behind, rank_with_ties
+        from robust201.reader.error_bars import UnpairedTestWarning, images_behind, rank_with_ties
         from robust201.reader.outcomes import has_outcomes_of
 
         files = self._choose(self.files, weights)
@@ -420,7 +421,16 @@ class RobustnessDataset:
         found = (
             self.outcomes(dataset, key, wanted[0], weights=weights) if has_outcomes_of(files, dataset, stored) else None
         )
-        return rank_with_ties(frame, wanted[0], n_images, found, level=ties, what=what)
+        ranked, compared = rank_with_ties(frame, wanted[0], n_images, found, level=ties, what=what)
+        if not compared.paired:
+            warnings.warn(
+                "Networks are compared by accuracy alone, since the outcomes of single images are not stored: "
+                "differences that a paired test would find may be missed. Measure `predictions`, and export with "
+                "--outcomes",
+                UnpairedTestWarning,
+                stacklevel=2,
+            )
+        return ranked
 
     def _strength(self, what: str, dataset: str, key: str, strength: float) -> float:
         return as_strength(strength, self.strengths(dataset, key), f"{what} failed for {dataset} {key}")
@@ -452,8 +462,9 @@ class RobustnessDataset:
             Columns `architecture` (int64, or text in spaces without indices), `isomorph` (the architecture evaluated,
             likewise), `spec` (its cell string, or its id), `dataset`, `key` (categories), `strength` (float64; 0 for
             ``clean``) and `value`. Attacks begin with the clean value, as epsilon 0, where the folder has it: a clean
-            evaluation so has a row under ``clean`` and one under every attack. Of several folders `source` besides,
-            the folder that a value comes from, but for `wide`.
+            evaluation so has a row under ``clean`` and one under every attack, but for those evaluated at 0 themselves,
+            such as grids of rotations. Of several folders `source` besides, the folder that a value comes from, but
+            for `wide`.
         """
         from robust201.reader.frames import make_frame, read_table
 

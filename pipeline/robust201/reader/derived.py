@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.error_bars import images_behind
-from robust201.reader.frames import repeats_clean
+from robust201.reader.error_bars import check_outcomes, find_ties, images_behind
 from robust201.reader.outcomes import Outcomes, has_outcomes_of
 from robust201.reader.result_files import row_of
 from robust201.reader.value_checks import CLEAN, architecture_of
@@ -34,7 +33,6 @@ from robust201.statistics.calibration import NEEDS, stored_calibration
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import attack_success_rates, count_correct, worst_case
 from robust201.statistics.robustness import corruption_errors, relative_corruption_errors, robustness_r
-from robust201.statistics.significance import UnpairedTestWarning, ties_with_best
 from robust201.statistics.variance import summarise_seeds
 
 NEEDS_OUTCOMES = "outcomes by image: measure `predictions`, and export with --parquet --outcomes bits"
@@ -70,7 +68,8 @@ class Ranking:
         n_images: images behind each.
         tied: architectures that are not told from the best, itself among them.
         paired: whether they were compared on the same images (McNemar), not by accuracy alone.
-        bootstrap: ``median`` and, of two keys or more, ``kendall_tau_to_clean`` with their intervals, if asked for.
+        bootstrap: ``median`` and, if clean is among the keys, ``kendall_tau_to_clean`` of every other one, with their
+            intervals, if asked for.
         ranks: by architecture, interval of the rank and share of draws in which it was best, if asked for.
     """
 
@@ -171,7 +170,8 @@ def derive_metrics(
         seed: of the draws.
 
     Raises:
-        ConfigError: no such dataset, key, reference or level, or several weights and none chosen.
+        ConfigError: no such dataset, key or reference, several weights and none chosen, or a level not between 0 and 1.
+        ResultsError: outcomes by image give other accuracies than the folder's.
     """
     if not 0 < level < 1:
         raise ConfigError(
@@ -183,7 +183,7 @@ def derive_metrics(
     rankings: list[Ranking] = []
     needs: dict[str, str] = {"ece, maximum and class-wise error, brier, aurc": NEEDS}
     for dataset in datasets or data.data:
-        held = _Held(data, dataset, keys)
+        held = _Held.read(data, dataset, keys)
         rankings += held.rankings(level, n_draws, seed)
         metrics += [row for make in _METRICS for row in make(held, needs)]
         metrics += _corruption_errors(held, needs, reference)
@@ -191,9 +191,20 @@ def derive_metrics(
     return DerivedMetrics(rankings, metrics, needs)
 
 
-def list_rankings(data: RobustnessDataset, dataset: str, level: float = 0.05) -> list[Ranking]:
-    """List how sure the order of architectures is under every key at every strength (see `derive_metrics`)."""
-    return list(_Held(data, dataset, None).rankings(level, 0, 0))
+def list_rankings(
+    data: RobustnessDataset, dataset: str, accuracies: pd.DataFrame, level: float = 0.05
+) -> list[Ranking]:
+    """List how sure the order of architectures is under every key at every strength (see `derive_metrics`).
+
+    Args:
+        data: the dataset.
+        dataset: its name.
+        accuracies: by architecture and (key, strength).
+        level: of significance, for ties with the best.
+    """
+    keys = dict.fromkeys(accuracies.columns.get_level_values("key"))
+    by_key: dict[str, pd.DataFrame] = {str(key): accuracies[key] for key in keys}
+    return list(_Held(data, dataset, by_key).rankings(level, 0, 0))
 
 
 def worst_case_accuracies(
@@ -228,33 +239,39 @@ def _worst(several: Sequence[Outcomes]) -> "pd.Series[float]":
 
 
 class _Held:
-    """Accuracies and outcomes of one dataset, read once."""
+    """Accuracies of one dataset, by key in a frame of architectures and strengths, and outcomes, read once."""
 
-    def __init__(self, data: RobustnessDataset, name: str, keys: Sequence[str] | None) -> None:
-        self.data, self.name = data, name
-        frame = data.to_frame(name, keys)
-        self.accuracies: dict[str, pd.DataFrame] = {
+    def __init__(self, data: RobustnessDataset, name: str, accuracies: Mapping[str, pd.DataFrame]) -> None:
+        self.data, self.name, self.accuracies = data, name, accuracies
+        self._outcomes: dict[tuple[str, float], Outcomes | None] = {}
+
+    @classmethod
+    def read(cls, data: RobustnessDataset, name: str, keys: Sequence[str] | None) -> "_Held":
+        accuracies = {
             str(key): rows.set_index(["architecture", "strength"])["value"].unstack("strength").sort_index()
-            for key, rows in frame.groupby("key", observed=True)
+            for key, rows in data.to_frame(name, keys).groupby("key", observed=True)
             if data.files.kind_of(str(key)) != "measure"
         }
-        self._outcomes: dict[tuple[str, float], Outcomes | None] = {}
+        return cls(data, name, accuracies)
 
     def keys(self, kind: str) -> list[str]:
         return [key for key in self.accuracies if self.data.files.kind_of(key) == kind]
 
     def evaluations(self) -> Iterator[tuple[str, float]]:
-        """Keys and strengths, each evaluation once: an attack's clean values are those of clean."""
-        for key, frame in self.accuracies.items():
-            repeated = repeats_clean(self.data.files, self.name, key)
-            strengths = (float(str(strength)) for strength in frame.columns)
-            yield from ((key, one) for one in strengths if not (repeated and one == CLEAN_STRENGTH))
+        """Keys and strengths, clean first, and each evaluation once: an attack may repeat the values of clean."""
+        for key in sorted(self.accuracies, key=lambda key: self.data.files.kind_of(key) != "clean"):
+            repeats_clean = self.data.files.repeats_clean(self.name, key)
+            strengths = (float(str(strength)) for strength in self.accuracies[key].columns)
+            yield from ((key, one) for one in strengths if not (repeats_clean and one == CLEAN_STRENGTH))
 
     def outcomes(self, key: str, strength: float) -> Outcomes | None:
         place = (key, strength)
         if place not in self._outcomes:
             stored = has_outcomes_of(self.data.files, self.name, key)
-            self._outcomes[place] = self.data.outcomes(self.name, key, strength) if stored else None
+            found = self.data.outcomes(self.name, key, strength) if stored else None
+            if found is not None and key in self.accuracies:
+                check_outcomes(found, self.accuracies[key][strength].dropna(), f"{self.name} {key}")
+            self._outcomes[place] = found
         return self._outcomes[place]
 
     def rankings(self, level: float, n_draws: int, seed: int) -> Iterator[Ranking]:
@@ -264,11 +281,8 @@ class _Held:
             accuracies = self.accuracies[key][strength].dropna().sort_values(ascending=False, kind="stable")
             if n_images is None or accuracies.empty:
                 continue
-            outcomes = self.outcomes(key, strength)
-            whole = outcomes is not None and {*accuracies.index} <= {*outcomes.architectures}
-            packed = outcomes.of(accuracies.index).packed if outcomes is not None and whole else None
-            with _without_warnings():
-                ties = ties_with_best(accuracies.to_numpy(), n_images, outcomes=packed, level=level)
+            what = f"{self.name} {key}"
+            ties, packed = find_ties(accuracies, n_images, self.outcomes(key, strength), level=level, what=what)
             estimates: dict[str, Estimate] = {}
             ranks = None
             if n_draws:
@@ -300,8 +314,8 @@ class _Held:
 
 def _robustness(held: _Held, needs: dict[str, str]) -> Iterator[MetricRow]:
     for key in held.keys("attack"):
-        if not repeats_clean(held.data.files, held.name, key):
-            continue  # its strength 0 is no clean accuracy
+        if not held.data.files.repeats_clean(held.name, key):  # strength 0 is its own, so its curve has no clean end
+            continue
         curves = held.accuracies[key].dropna()
         if CLEAN_STRENGTH not in curves or len(curves.columns) < 2:
             needs["robustness_r"] = "clean accuracies and an attack"
@@ -314,7 +328,7 @@ def _robustness(held: _Held, needs: dict[str, str]) -> Iterator[MetricRow]:
 
 
 def _success(held: _Held, needs: dict[str, str]) -> Iterator[MetricRow]:
-    clean = held.data.outcomes(held.name, CLEAN) if has_outcomes_of(held.data.files, held.name, CLEAN) else None
+    clean = held.outcomes(CLEAN, CLEAN_STRENGTH)
     for key, strength in held.evaluations():
         if held.data.files.kind_of(key) != "attack":
             continue
@@ -440,20 +454,13 @@ def _seed_rows(
     for names, dataset in itertools.product(groups, datasets or data.data):
         frames = [data.to_frame(dataset, keys, weights=name).assign(trained=name) for name in names]
         for (key, strength), rows in pd.concat(frames).groupby(["key", "strength"], observed=True):
-            if repeats_clean(data.files, dataset, str(key)) and strength == CLEAN_STRENGTH:
+            if strength == CLEAN_STRENGTH and data.files.repeats_clean(dataset, str(key)):
                 continue
             wide = rows.pivot_table(index="architecture", columns="trained", values="value", dropna=False)
             found = summarise_seeds(wide.to_numpy())
             note = f"over {', '.join(names)}; pooled {found.pooled:.4g}"
             deviation = pd.Series(found.deviation, index=wide.index)
             yield MetricRow(dataset, "training_seed_deviation", str(key), float(str(strength)), deviation, note)
-
-
-def _without_warnings() -> Any:
-    """Ranking.paired says what the warning would."""
-    import warnings
-
-    return warnings.catch_warnings(action="ignore", category=UnpairedTestWarning)
 
 
 def _plain(value: Any) -> Any:

@@ -12,8 +12,8 @@ from robust201.reader.outcomes import Outcomes
 from robust201.reader.overlay import OverlaidFiles
 from robust201.reader.result_files import ResultFiles
 from robust201.statistics.intervals import accuracy_intervals
-from robust201.statistics.outcomes import count_correct
-from robust201.statistics.significance import ties_with_best
+from robust201.statistics.outcomes import Packed, count_correct
+from robust201.statistics.significance import Ties, ties_with_best
 from robust201.tasks.columns import count_images
 
 INTERVAL_COLUMNS = ("low", "high")
@@ -24,6 +24,10 @@ TIE_COLUMNS = ("rank", "value", "p_value", "tied")
 
 _ROUNDED_BY = 5.1e-4
 """Accuracies of three decimals, as published, differ from shares by at most this."""
+
+
+class UnpairedTestWarning(UserWarning):
+    """Networks are compared as if each had been shown images of its own, since outcomes by image are not stored."""
 
 
 def images_behind(files: ResultFiles, dataset: str, key: str) -> int | None:
@@ -76,6 +80,52 @@ def add_intervals(frame: pd.DataFrame, files: ResultFiles, level: float = 0.95) 
     return frame.assign(low=low, high=high)[columns]
 
 
+def check_outcomes(outcomes: Outcomes, accuracies: "pd.Series[float]", what: str) -> None:
+    """Make sure that outcomes give the accuracies of the architectures that have both.
+
+    Raises:
+        ResultsError: they are of other evaluations.
+    """
+    shared = [one for one in outcomes.architectures if one in accuracies.index]
+    found = count_correct(outcomes.of(shared).packed) / outcomes.n_images
+    differs = np.abs(found - accuracies.loc[shared].to_numpy(np.float64)) > _ROUNDED_BY
+    if differs.any():
+        raise ResultsError(
+            f"Reading outcomes failed for {what}: expected outcomes by image with the accuracies of the folder, got "
+            f"others for {shared[int(differs.argmax())]}. Read folders of the same evaluations together."
+        )
+
+
+def find_ties(
+    accuracies: "pd.Series[float]", n_images: int, outcomes: Outcomes | None, *, level: float, what: str
+) -> tuple[Ties, Packed | None]:
+    """Find the architectures tied with the best under a key at a strength.
+
+    Args:
+        accuracies: of evaluated architectures.
+        n_images: images behind each accuracy.
+        outcomes: of evaluated architectures, where stored; used where all have them.
+        level: chance of a false difference.
+        what: what is ranked, for messages.
+
+    Returns:
+        The ties, and the packed outcomes that they follow from, in the order of `accuracies`, if any.
+
+    Raises:
+        ConfigError: the level is not between 0 and 1.
+        ResultsError: outcomes give other accuracies.
+    """
+    if not 0 < level < 1:
+        raise ConfigError(
+            f"Ranking failed for {what}: expected a level of ties between 0 and 1, got {level:g}. Try 0.05."
+        )
+    packed = None
+    if outcomes is not None and accuracies.index.isin(outcomes.architectures).all():
+        check_outcomes(outcomes, accuracies, what)
+        packed = outcomes.of(accuracies.index).packed
+    return ties_with_best(accuracies.to_numpy(np.float64), n_images, outcomes=packed, level=level), packed
+
+
 def rank_with_ties(
     frame: pd.DataFrame,
     strength: float,
@@ -84,7 +134,7 @@ def rank_with_ties(
     *,
     level: float,
     what: str,
-) -> pd.DataFrame:
+) -> tuple[pd.DataFrame, Ties]:
     """Rank architectures at one strength, and mark those tied with the best (see `RobustnessDataset.rank`).
 
     Args:
@@ -94,11 +144,10 @@ def rank_with_ties(
         outcomes: of evaluated architectures, where stored; used where all have them.
         level: chance of a false difference.
         what: what is ranked, for messages.
+
+    Returns:
+        A row per architecture, with the columns `TIE_COLUMNS`, and the ties of the evaluated architectures.
     """
-    if not 0 < level < 1:
-        raise ConfigError(
-            f"Ranking failed for {what}: expected a level of ties between 0 and 1, got {level:g}. Try 0.05."
-        )
     if n_images is None:
         raise ConfigError(
             f"Ranking failed for {what}: expected the number of images, which ties follow from, got none from the "
@@ -108,17 +157,8 @@ def rank_with_ties(
     rows = frame[frame["strength"] == strength].set_index("architecture").loc[ranks.index]
     # Isomorphs have the results of one evaluation, which is compared once.
     evaluated = rows.groupby("isomorph", sort=False)["value"].first()
-    packed = None
-    if outcomes is not None and evaluated.index.isin(outcomes.architectures).all():
-        packed = outcomes.of(evaluated.index).packed
-        differs = np.abs(count_correct(packed) / n_images - evaluated.to_numpy()) > _ROUNDED_BY
-        if differs.any():
-            raise ResultsError(
-                f"Ranking failed for {what}: expected outcomes by image with the accuracies of the folder, got others "
-                f"for {evaluated.index[differs.argmax()]}. Read folders of the same evaluations together."
-            )
-    ties = ties_with_best(evaluated.to_numpy(), n_images, outcomes=packed, level=level)
+    ties, _ = find_ties(evaluated, n_images, outcomes, level=level, what=what)
     by_class = pd.DataFrame({"p_value": ties.p_values, "tied": ties.tied}, index=evaluated.index)
     found = by_class.loc[rows["isomorph"]].set_index(ranks.index)
     columns = {"rank": ranks, "value": rows["value"], "p_value": found["p_value"], "tied": found["tied"]}
-    return pd.DataFrame(columns)[list(TIE_COLUMNS)]
+    return pd.DataFrame(columns)[list(TIE_COLUMNS)], ties

@@ -27,7 +27,7 @@ class Table(NamedTuple):
     Attributes:
         dataset: name of the dataset.
         key: the key, spelled as it was asked for.
-        strengths: (S,) epsilons in units of 1/255 or severities; 0 is clean.
+        strengths: (S,) epsilons in units of 1/255 or severities; 0 is clean, but for an attack evaluated at 0.
         rows: S values by id.
         sources: of several folders seen as one, the folder of each value by id, None where none has it; else None.
     """
@@ -40,21 +40,16 @@ class Table(NamedTuple):
 
 
 def read_table(files: ResultFiles, dataset: str, key: str, measure: str) -> Table:
-    """Read one key as a list of values per architecture, attacks with the clean value in front."""
+    """Read one key as a list of values per architecture, those that repeat it with the clean value in front."""
     rows, sources = _read_rows(files, dataset, key, measure)
     strengths = files.strengths(dataset, key)
-    if repeats_clean(files, dataset, key) and files.find(dataset, "clean", measure) is not None:
+    if files.repeats_clean(dataset, key) and files.find(dataset, "clean", measure) is not None:
         clean, clean_sources = _read_rows(files, dataset, "clean", measure)
         rows = {i: [clean[i][0] if i in clean else None, *row] for i, row in rows.items()}
         if sources is not None and clean_sources is not None:
             sources = {i: [*clean_sources.get(i, [None]), *row] for i, row in sources.items()}
         strengths = (CLEAN_STRENGTH, *strengths)
     return Table(dataset, key, strengths, rows, sources)
-
-
-def repeats_clean(files: ResultFiles, dataset: str, key: str) -> bool:
-    """Whether a key's values at strength 0 are the clean ones: of an attack that has no strength 0 of its own."""
-    return files.kind_of(key) == "attack" and CLEAN_STRENGTH not in files.strengths(dataset, key)
 
 
 def _read_rows(

@@ -378,6 +378,13 @@ class ResultFiles:
             )
         return known
 
+    def repeats_clean(self, dataset: str, key: str) -> bool:
+        """Whether strength 0 of a key stands for clean images: of an attack that was not evaluated at 0 itself.
+
+        Attacks without a ball, such as grids of rotations, have the single strength 0, and it is theirs.
+        """
+        return self.kind_of(key) == "attack" and CLEAN_STRENGTH not in self.strengths(dataset, key)
+
     def find(self, dataset: str, key: str, measure: str) -> Path | None:
         """Find the file that a measurement is read from, whichever spelling of the key it has.
 

@@ -14,16 +14,6 @@ FEW_IMAGES = 5
 _Floats = NDArray[np.float64]
 
 
-def wilson_interval(fraction: float, n_images: int) -> tuple[float, float]:
-    """Give the 95 % score interval of a fraction of so many images.
-
-    Source: Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", JASA 22 (1927); recommended
-    over the normal approximation by Brown, Cai and DasGupta, Statistical Science 16 (2001).
-    """
-    low, high = _wilson(np.float64(fraction), n_images, NORMAL_QUANTILE)
-    return float(low), float(high)
-
-
 def clopper_pearson_intervals(
     n_correct: ArrayLike, n_images: ArrayLike, level: float = 0.95
 ) -> tuple[_Floats, _Floats]:
@@ -55,6 +45,9 @@ def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike, level: float 
 
     Returns:
         Lower and upper ends in [0, 1].
+
+    Source: Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", JASA 22 (1927); recommended
+    over the normal approximation by Brown, Cai and DasGupta, Statistical Science 16 (2001).
     """
     from scipy.special import ndtri
 

@@ -1,6 +1,5 @@
 """Whether accuracies differ: tests of networks on the same images or on images of their own, and Holm's correction."""
 
-import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -9,10 +8,6 @@ from numpy.typing import ArrayLike, NDArray
 from robust201.statistics.outcomes import Packed, count_correct
 
 _Floats = NDArray[np.float64]
-
-
-class UnpairedTestWarning(UserWarning):
-    """Networks are compared as if each had been shown images of its own, since outcomes by image are not stored."""
 
 
 def mcnemar_p_values(only_first: ArrayLike, only_second: ArrayLike) -> _Floats:
@@ -98,9 +93,6 @@ def ties_with_best(
         n_images: images behind each accuracy.
         outcomes: (A, B) uint8, packed outcomes of the same images in the same order.
         level: chance of a false rejection.
-
-    Warns:
-        UnpairedTestWarning: no outcomes were given.
     """
     held = np.asarray(accuracies, np.float64)
     p_values = np.full(len(held), np.nan)
@@ -113,12 +105,6 @@ def ties_with_best(
         first = outcomes[best]
         p_others = mcnemar_p_values(count_correct(first & ~outcomes[others]), count_correct(~first & outcomes[others]))
     else:
-        warnings.warn(
-            "Networks are compared by accuracy alone, since the outcomes of single images are not stored: differences "
-            "that a paired test would find may be missed. Measure `predictions`, and export with --outcomes",
-            UnpairedTestWarning,
-            stacklevel=2,
-        )
         correct = np.rint(held * n_images)
         p_others = two_proportion_p_values(correct[best], correct[others], n_images)
     p_values[others], p_values[best] = holm_adjust(p_others), 1.0

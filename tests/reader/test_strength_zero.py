@@ -1,0 +1,104 @@
+"""Attacks without a ball have the single strength 0, which is their own: clean values are not mixed with theirs."""
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from robust201.api import place
+from robust201.figures.figure_data import accuracy_boxes
+from robust201.figures.plotly_figures import views_of_boxes
+from robust201.figures.plots import save_plot
+from robust201.figures.report import summary_table, write_report
+from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.derived import derive_metrics
+from tests.support.small_results import results_of, write_results
+
+CLEAN = {"0": 0.9, "1": 0.7, "2": 0.8}
+VALUES = {
+    "clean": CLEAN,
+    "pgd": {"0": [0.5, 0.1], "1": [0.6, 0.2], "2": [0.4, 0.3]},
+    "grid775": {"0": [0.2], "1": [0.3], "2": [0.1]},
+    "mine": {"0": [0.4], "1": [0.2], "2": [0.3]},
+}
+OWN = ("grid775", "mine")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = write_results(tmp_path_factory.mktemp("zero"), VALUES)
+    strengths = {"clean": [0], "pgd": [1, 8], "grid775": [0], "mine": [0]}
+    swept = {"images": {"count": 100, "seed": 0}, "protocols": [{"key": "mine", "parameters": {"kind": "attack"}}]}
+    sweep = {"format": 1, "robust201": "0", "sweep": swept, "measurements": ["accuracy"]}
+    (out / "sweep.json").write_text(json.dumps(sweep | {"strengths": {"cifar10": strengths}}))
+    return out
+
+
+@pytest.fixture(scope="module")
+def data(folder: Path) -> RobustnessDataset:
+    return RobustnessDataset(folder)
+
+
+@pytest.mark.parametrize("key", OWN)
+def test_frames_ranks_and_places_have_its_values_alone(data: RobustnessDataset, key: str) -> None:
+    own = {int(name): values[0] for name, values in VALUES[key].items()}
+    frame = data.to_frame("cifar10", key)
+    assert dict(zip(frame["architecture"], frame["value"], strict=True)) == own
+    assert frame["strength"].tolist() == [0.0] * 3
+    assert data.to_frame("cifar10", wide=True)[key, 0.0].tolist() == [*own.values()]
+    by_value = sorted(own, key=lambda one: -own[one])
+    assert data.rank("cifar10", key).index.tolist() == by_value
+    assert data.rank("cifar10", key, 0).index.tolist() == by_value
+    placed = place(pd.DataFrame({"key": [key], "strength": [0.0], "accuracy": [0.25]}), data)
+    row = placed.iloc[0]
+    assert (row["architectures"], row["best"], row["best_architecture"]) == (3, own[by_value[0]], by_value[0])
+
+
+def test_others_begin_with_clean_values_which_no_place_is_among(data: RobustnessDataset) -> None:
+    frame = data.to_frame("cifar10", "pgd")
+    assert frame["strength"].tolist() == [0.0, 1.0, 8.0] * 3
+    assert frame[frame["strength"] == 0]["value"].tolist() == [*CLEAN.values()]
+    placed = place(pd.DataFrame({"key": ["pgd"], "strength": [0.0], "accuracy": [0.75]}), data)
+    assert placed["architectures"].tolist() == [0]
+
+
+def test_metrics_count_it_once(data: RobustnessDataset) -> None:
+    found = derive_metrics(data)
+    places = [(one.key, one.strength) for one in found.rankings]
+    assert sorted(places) == [("clean", 0.0), ("grid775", 0.0), ("mine", 0.0), ("pgd", 1.0), ("pgd", 8.0)]
+    assert {one.key: one.best for one in found.rankings if one.strength == 0} == {"clean": 0, "grid775": 1, "mine": 0}
+    # A curve needs the clean value in front.
+    assert [row.key for row in found.metrics if row.metric == "robustness_r"] == ["pgd"]
+    assert "robustness_r" not in found.needs
+
+
+def test_summary_and_scores_have_it(data: RobustnessDataset, folder: Path) -> None:
+    rows = {(row.key, row.strength): (row.strength_label, row.median) for row in summary_table(data)}
+    assert rows == {
+        ("clean", 0.0): ("", 0.8),
+        ("pgd", 1.0): ("ε = 1/255", 0.5),
+        ("pgd", 8.0): ("ε = 8/255", 0.2),
+        ("grid775", 0.0): ("", 0.2),
+        ("mine", 0.0): ("", 0.3),
+    }
+    results = results_of(folder)
+    assert results.keys("attack") == ["pgd", "grid775", "mine"]
+    assert results.scores["adversarial"].tolist() == pytest.approx([0.3, 0.325, 0.275])
+
+
+def test_boxes_and_reports_do_not_call_it_clean(data: RobustnessDataset, folder: Path, tmp_path: Path) -> None:
+    results = results_of(folder)
+    boxes = accuracy_boxes(results, "attack").set_index(["key", "strength"])["median"]
+    expected = {("pgd", 0.0): 0.8, ("pgd", 1.0): 0.5, ("pgd", 8.0): 0.2, ("grid775", 0.0): 0.2, ("mine", 0.0): 0.3}
+    assert boxes.to_dict() == expected
+    (view,) = views_of_boxes(accuracy_boxes(results, "attack"), results)
+    axes = [axis["categoryarray"] for name, axis in view.figure["layout"].items() if name.startswith("xaxis")]
+    assert axes == [["clean", "1", "8"], ["0"], ["0"]]
+    text = write_report(data, tmp_path / "page.html").read_text()
+    assert "<th>Grid 775</th><th></th>" in text
+    assert '"strength":0.0,"axis":"strength"' in text
+    save_plot(data, "attacks", tmp_path / "attacks.svg")
+    labels = re.findall(">([^<>]+)</text>", (tmp_path / "attacks.svg").read_text())
+    assert [label for label in labels if label in ("clean", "0", "1", "8")] == ["clean", "1", "8", "0", "0"]
