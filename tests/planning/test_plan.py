@@ -171,9 +171,8 @@ def work_of(parts: list[Part]) -> list[tuple[str, float, int]]:
 
 
 def test_parts_of_the_fused_engine_keep_their_strengths_together() -> None:
-    execution = {"part_minutes": 1e-4, "gmacs_per_second": 1}
-    plan = make_plan(make_config(execution=execution), make_facts())
-    parts = parts_of(make_bundles(plan, whole_parts(plan)))
+    plan = make_plan(make_config(), make_facts())
+    parts = parts_of(make_bundles(plan, whole_parts(plan), slice_seconds=1e-3))
     assert len(parts) > len(plan.units)
     assert all(part.strengths == part.unit.strengths for part in parts)
 
@@ -190,18 +189,58 @@ def test_parts_of_the_reference_engine_are_cut_by_strength_first() -> None:
     assert parts == [Part(unit, (strength,), 0, unit.n_images) for strength in unit.strengths]
 
 
-@pytest.mark.parametrize(("has_gpu", "changes"), [(True, {}), (False, {"precision": "bf16"})])
-def test_where_a_batch_may_move_bits_the_number_of_workers_cuts_nothing(
-    has_gpu: bool, changes: dict[str, object]
+MACHINES: list[dict[str, object]] = [
+    {},
+    {"threads": 16},
+    {"device": "cpu"},
+    {"device": "cuda"},
+    {"gmacs_per_second": 1e-3, "part_minutes": 1e-3},
+    {"gmacs_per_second": 1e6, "part_minutes": 1e3},
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"space": "zoo", "architectures": ["resnet18"]}, [None, False, True]),
+        ({"precision": "bf16"}, [None, False, True]),
+        ({}, [None, True]),  # in float32 on a CPU these networks are cut anywhere
+    ],
+)
+def test_where_a_batch_may_move_bits_nothing_of_the_workers_moves_a_cut(
+    changes: dict[str, object], found: list[bool | None]
 ) -> None:
-    plan = make_plan(make_config(execution={"gmacs_per_second": 1e-3}, **changes), make_facts(n_images=1000))
+    def cut(execution: dict[str, object], has_gpu: bool | None, n_workers: int, *, is_resumed: bool = False) -> str:
+        config = make_config(execution=execution, **changes)
+        plan = make_plan(config, assumed_facts(config))
 
-    def cut(n_workers: int) -> list[str]:
-        bundles = make_bundles(plan, whole_parts(plan), n_workers=n_workers, has_gpu=has_gpu)
-        return sorted(map(str, parts_of(bundles)))
+        def cut_parts(parts: list[Part]) -> list[Part]:
+            return parts_of(make_bundles(plan, parts, n_workers=n_workers, has_gpu=has_gpu, slice_seconds=1e-2))
 
-    assert cut(1) == cut(3) == cut(200)
-    assert len(cut(1)) > len(plan.units)
+        parts = cut_parts(whole_parts(plan))
+        assert len(parts) > 2 * len(plan.units)
+        if is_resumed:
+            done = parts[::3]
+            parts = [*done, *cut_parts(joined(part for part in parts if part not in done))]
+        return str(sorted(map(str, parts)))
+
+    machines = [execution for execution in MACHINES if changes or execution.get("device") != "cpu"]
+    expected = cut({}, None, 1)
+    for execution in machines:
+        for has_gpu in found:
+            assert cut(execution, has_gpu, 1) == cut(execution, has_gpu, 200) == expected
+    assert cut({}, True, 3, is_resumed=True) == expected
+
+
+def joined(parts: Iterable[Part]) -> list[Part]:
+    """Neighbouring slices as one, as a scan of results gives what is missing."""
+    whole: list[Part] = []
+    for part in sorted(parts, key=lambda part: (part.unit.id, part.start)):
+        if whole and (whole[-1].unit, whole[-1].stop) == (part.unit, part.start):
+            whole[-1] = Part(part.unit, part.strengths, whole[-1].start, part.stop)
+        else:
+            whole.append(part)
+    return whole
 
 
 def test_slices_of_the_fused_engine_on_a_cpu_need_not_be_whole_batches_of_draws() -> None:

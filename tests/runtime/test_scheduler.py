@@ -1,6 +1,7 @@
 """The scheduler against a scripted executor: retries, isolation, draining."""
 
 from collections import deque
+from dataclasses import replace
 
 import pytest
 
@@ -119,6 +120,24 @@ def test_a_suspect_is_retried_neither_at_once_nor_at_the_end() -> None:
     executor = ScriptedExecutor(deadly={"0-clean": 1})
     Scheduler(executor).run([make_bundle(a, ("clean",)) for a in range(40)])
     assert 10 < executor.computed.index("0-clean") < 30
+
+
+def test_what_is_left_of_a_bundle_is_estimated_as_what_is_left() -> None:
+    """An executor queues a second bundle behind a short one only."""
+    whole = replace(make_bundle(0), seconds=600.0)
+    assert whole.keep(whole.parts) == whole
+    clean, pgd, _ = whole.parts
+    assert whole.keep([clean, replace(pgd, strengths=(1.0,), stop=5)]).seconds == pytest.approx(600 * 25 / 60)
+
+    seen: list[float] = []
+
+    class Noting(ScriptedExecutor):
+        def submit(self, bundle: Bundle) -> None:
+            seen.append(bundle.seconds)
+            super().submit(bundle)
+
+    Scheduler(Noting(deadly={"0-pgd": 1})).run([whole])
+    assert seen == pytest.approx([600, 200, 200])
 
 
 def test_remaining_counts_each_strength_that_is_left() -> None:

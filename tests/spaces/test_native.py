@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from robust201.spaces.nasbench201.cells import EDGES, N_ARCHITECTURES, OPERATIONS, format_spec, specs
 from robust201.spaces.nasbench201.compiled import compile_network, kernels, native
 from robust201.spaces.nasbench201.compiled import network as network_module
+from robust201.spaces.nasbench201.compiled.native_search import NativeSearch
 from robust201.spaces.nasbench201.compiled.program import plan_cell
 from tests.spaces.test_inference import (
     N_CLASSES,
@@ -71,6 +72,28 @@ def test_the_published_depth_has_the_bits_of_pytorch(index):
 @given(st.tuples(*[st.sampled_from(OPERATIONS)] * len(EDGES)))
 def test_any_cell_has_the_bits_of_pytorch(operations):
     assert_same_bits(format_spec(operations), size=16)
+
+
+@needs_library
+@pytest.mark.parametrize(("cells", "fits"), [(10, True), (11, False)])
+def test_pytorch_computes_networks_that_native_c_has_no_room_for(cells, fits):
+    """Two constant maps a cell, three stages, and room for sixty."""
+    spec = format_spec(("none", "nor_conv_1x1", "nor_conv_1x1", "skip_connect", "nor_conv_1x1", "nor_conv_1x1"))
+    network = compile_network(network_of(spec, channels=16, cells=cells), spec, NORMALISATION, n_classes=N_CLASSES)
+    assert (network._native is not None) is fits
+    pixels, labels = images_of(16, n_images=8)
+    logits, _, gradient = network.loss_and_gradient(pixels, labels % N_CLASSES)
+    assert torch.equal(logits, network.logits(pixels))
+    assert gradient.shape == pixels.shape
+
+
+@needs_library
+@pytest.mark.parametrize("limit", ["MAX_SOURCES", "MAX_TAPS"])
+def test_every_limit_of_native_c_is_heeded(limit, monkeypatch):
+    monkeypatch.setattr(native, limit, 1)
+    spec = format_spec(SPECIAL_CELLS["repeated pooling"])
+    network = compile_network(network_of(spec, channels=16), spec, NORMALISATION, n_classes=N_CLASSES)
+    assert network._native is None
 
 
 @needs_library
@@ -194,6 +217,14 @@ def test_a_library_of_other_bits_is_not_used(fresh):
     assert network._native is None
 
 
+@needs_library
+def test_a_library_of_other_bits_in_windows_is_not_used(fresh):
+    answer = NativeSearch.logits
+    fresh.setattr(NativeSearch, "logits", lambda self, *proposal: answer(self, *proposal) * (1 + 2**-22))
+    with pytest.warns(RuntimeWarning, match="expected PyTorch's bits, got others"):
+        assert network_module.usable_library() is None
+
+
 def test_without_a_library_pytorch_answers(fresh, tmp_path):
     fresh.setattr(native, "LIBRARY", tmp_path / "none.so")
     assert "not compiled" in native.why_not()
@@ -228,7 +259,17 @@ def test_a_library_that_is_cut_off_is_not_loaded(fresh, tmp_path, share):
 @needs_library
 def test_a_library_of_another_version_is_not_called(fresh):
     fresh.setattr(native, "_STRUCTURES", (native.OperationStruct, native.BufferStruct, native.ViewStruct))
-    assert "another version" in native.why_not()
+    assert "another version of native.c" in native.why_not()
+    assert_pytorch_answers()
+
+
+@needs_library
+def test_a_library_of_another_source_is_not_called(fresh, tmp_path):
+    """As after an edit of native.c, or an update of a checkout, that did not compile it again."""
+    edited = tmp_path / "native.c"
+    edited.write_bytes(native.SOURCE.read_bytes() + b"\n")
+    fresh.setattr(native, "SOURCE", edited)
+    assert "another version of native.c" in native.why_not()
     assert_pytorch_answers()
 
 
@@ -252,12 +293,28 @@ def hatch_build():
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
 def test_a_build_without_a_compiler_goes_on(compiler, hatch_build, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("CC", compiler)
+    (tmp_path / hatch_build.FOLDER).mkdir(parents=True)
+    (tmp_path / hatch_build.FOLDER / "native.c").touch()
     assert hatch_build.build(tmp_path) is None
     assert "native.c was not compiled" in capsys.readouterr().err
     hook = hatch_build.CustomBuildHook(str(tmp_path), {}, None, None, str(tmp_path), "wheel")
     build_data = {"artifacts": [], "pure_python": True}
     hook.initialize("standard", build_data)
     assert build_data == {"artifacts": [], "pure_python": True}
+
+
+def test_a_build_that_is_to_be_pure_compiles_nothing(hatch_build, monkeypatch, tmp_path, capsys):
+    def compile_anyway(*_arguments, **_options):
+        raise AssertionError
+
+    monkeypatch.setattr(hatch_build.subprocess, "run", compile_anyway)
+    monkeypatch.setenv("ROBUST201_NATIVE", "0")
+    build_data = {"artifacts": [], "pure_python": True}
+    hatch_build.CustomBuildHook(str(tmp_path), {}, None, None, str(tmp_path), "wheel").initialize(
+        "standard", build_data
+    )
+    assert build_data == {"artifacts": [], "pure_python": True}
+    assert "ROBUST201_NATIVE is 0" in capsys.readouterr().err
 
 
 def test_a_wheel_with_the_library_is_of_its_platform(hatch_build, monkeypatch, tmp_path):

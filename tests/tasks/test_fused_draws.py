@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from robust201.engine.draws import CounterDraws
+from robust201.engine.draws import CounterDraws, _swap, generator
 from robust201.tasks.perturbations.square import side_of
 from tests.support.tiny_networks import SIZE
 
@@ -28,6 +28,17 @@ def test_draws_follow_from_seed_key_restart_and_image():
         assert not torch.equal(other.uniforms(restart, images, SHAPE), uniforms)
     assert not torch.equal(CounterDraws(0, "aa_square").stripes(1, images, SHAPE), stripes)
     assert not torch.equal(uniforms[0], uniforms[1])
+
+
+def test_signs_of_swaps_are_bits_of_a_stream_and_are_kept_as_bits():
+    images = np.array([9999, 0, 7, 5000, 7])
+    swaps = CounterDraws(3, "aa_square_l2").swaps(1, 5, images, [2, 3], SHAPE)
+    for query, swap in enumerate(swaps, start=5):
+        words = generator(3, "aa_square_l2", "swap", 1, query).bit_generator.random_raw(3 + 10_240 * 3 // 64)
+        bits = [[int(words[3 + n // 64]) >> n % 64 & 1 for n in range(3 * image, 3 * image + 3)] for image in images]
+        assert swap.signs.flatten(1).tolist() == [[2.0 * bit - 1 for bit in of_image] for of_image in bits]
+    *_, kept = _swap(3, "aa_square_l2", 1, 5, 3, 10_240)
+    assert kept.nbytes == 10_240 * 3 // 8
 
 
 def test_draws_are_uniform():

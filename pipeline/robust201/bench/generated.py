@@ -64,12 +64,12 @@ def random_network(name: str, images: ImageSet, *, channels: int = 16, cells: in
 def random_subjects(
     names: Sequence[str], n_images: int, folder: Path, *, channels: int = 16, cells: int = 5
 ) -> list[Subject]:
-    """Write networks with random weights, with some of the digits.
+    """Write networks with random weights, with some of the digits; each once, whatever names it has.
 
     Raises:
         ArchitectureError: a name is no architecture's.
     """
-    ids = [str(find_architecture(int(name) if name.isdigit() else name)[1]) for name in names]
+    ids = dict.fromkeys(str(find_architecture(int(name) if name.isdigit() else name)[1]) for name in names)
     images = select(load_images("digits"), count=n_images, seed=0)
     return [
         write_subject(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -228,6 +228,11 @@ class Bundle:
     def network(self) -> tuple[str, ArchitectureId]:
         """What a worker loads for it, whichever its weights are."""
         return self.dataset, self.architecture
+
+    def keep(self, parts: Sequence[Part]) -> "Bundle":
+        """Keep what is left of its parts, and of its time the share that their images at all strengths are."""
+        whole, left = (sum(len(p.strengths) * (p.stop - p.start) for p in some) for some in (self.parts, parts))
+        return Bundle(self.architecture, self.dataset, tuple(parts), self.seconds * left / whole)
 
 
 @dataclass(frozen=True, eq=False)

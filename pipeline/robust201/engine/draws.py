@@ -226,13 +226,15 @@ class CounterDraws:
         """Draw proposals (see `Draws`)."""
         channels, height, width = shape
         n_images = -(-(int(images.max(initial=0)) + 1) // _SWAP_IMAGES) * _SWAP_IMAGES
+        numbers = images[:, None] * channels + np.arange(channels)
         swaps = []
         for query, side in enumerate(sides, start=first):
-            places, is_turned, bits = _swap(*self._names, restart, query, channels, n_images)
+            places, is_turned, packed = _swap(*self._names, restart, query, channels, n_images)
             row, column, other_row, other_column = (
                 place * (length - side) >> 32 for place, length in zip(places, (height, width) * 2, strict=True)
             )
-            signs = torch.from_numpy(2 * bits[images].astype(np.float32) - 1).view(-1, channels, 1, 1)
+            bits = packed[numbers >> 3] >> (numbers & 7).astype(np.uint8) & 1
+            signs = torch.from_numpy(2 * bits.astype(np.float32) - 1).view(-1, channels, 1, 1)
             swaps.append(Swap(row, column, other_row, other_column, side, is_turned, signs))
         return swaps
 
@@ -300,13 +302,15 @@ _SWAP_IMAGES = 1024
 def _swap(
     seed: int, key: str, restart: int, query: int, channels: int, n_images: int
 ) -> tuple[tuple[int, ...], bool, NDArray[np.uint8]]:
-    """Draw four 32-bit integers, whether the pattern is turned, and (n_images, channels) bits: 30 kB for 10,000."""
+    """Draw four 32-bit integers, whether the pattern is turned, and (n_images, channels) bits, lowest first.
+
+    The bits stay packed: 4 kB for 10,000 images, and 32 MB for as many queries as are kept.
+    """
     n_bits = n_images * channels
     # More images draw more of the same stream, so an image's bits do not depend on which others there are.
     words = generator(seed, key, "swap", restart, query).bit_generator.random_raw(3 + -(-n_bits // 64)).astype("<u8")
     places = tuple(int(place) for place in words[:2].view("<u4"))
-    bits = np.unpackbits(words[3:].view(np.uint8), bitorder="little")[:n_bits].reshape(n_images, channels)
-    return places, bool(words[2] & np.uint64(1)), bits
+    return places, bool(words[2] & np.uint64(1)), words[3:].view(np.uint8)
 
 
 @functools.lru_cache(maxsize=2**16)

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from robust201.core.records import ArchitectureId, Bundle, Part
-from robust201.planning.cost import assumed_gmacs, is_cpu
+from robust201.planning.cost import ANY_GMACS, GPU_GMACS, assumed_gmacs, is_cpu
 from robust201.planning.plan import Plan
 
 SLICE_SECONDS = 300.0
@@ -52,10 +52,11 @@ def make_bundles(
         parts: what is to be computed.
         n_workers: workers that will share it; with one, nothing is cut for balance.
         has_gpu: whether they compute on GPUs, where that is known.
-        slice_seconds: estimated time at which a part is cut that a worker commits as a whole.
+        slice_seconds: estimated time at which a part is cut that a worker commits as a whole; for fixed slices, on a
+            worker of fixed speed (see `_Cutter`).
     """
     longest = 60 * plan.config.execution.part_minutes
-    cutter = _Cutter(plan, has_gpu, min(longest, slice_seconds))
+    cutter = _Cutter(plan, has_gpu, slice_seconds)
     grouped: defaultdict[tuple[str, ArchitectureId, str], list[Part]] = defaultdict(list)
     work: defaultdict[tuple[str, ArchitectureId, str], float] = defaultdict(float)
     for part in parts:
@@ -100,18 +101,21 @@ class _Cutter:
     Where draws are made by batch, slices of images are whole batches, so that each draws and computes what the whole
     unit would; the reference engine cuts by strength first. The fused engine keeps strengths together, because they
     share its batches, and FGSM's share a gradient. Its draws follow from the image, so a slice may begin anywhere; but
-    where the rounding of a network depends on the batch, slices follow from the plan alone, not from the workers. A
-    measure is never cut.
+    where the rounding of a network depends on the batch, slices begin at fixed multiples of some batches, which follow
+    from what is to be computed alone: not from the workers, nor from what `execution` says of them, nor from what is
+    done already. A measure is never cut.
     """
 
     def __init__(self, plan: Plan, has_gpu: bool | None, slice_seconds: float) -> None:
         execution = plan.config.execution
         self._plan = plan
         self._rate = 1e9 * assumed_gmacs(execution, has_gpu)
-        self._slice_seconds = slice_seconds
+        self._slice_seconds = min(60 * execution.part_minutes, slice_seconds)
         space = plan.config.make_space(plan.facts.code)
         is_float32 = plan.config.precision == "fp32"
         self._is_batch_invariant = space.is_batch_invariant and is_float32 and is_cpu(execution, has_gpu)
+        # Where networks of a space are batch-invariant on CPUs, fixed slices are for GPUs.
+        self._slice_macs = 1e9 * slice_seconds * (GPU_GMACS if space.is_batch_invariant else ANY_GMACS)
 
     def seconds(self, part: Part) -> float:
         """Estimate a part's time on one worker."""
@@ -142,12 +146,23 @@ class _Cutter:
             limit = min(limit, self._slice_seconds)
             step, most = 1, max(most, n_images * len(part.strengths) // CPU_SLICE_SAMPLES)
         else:
-            limit = self._slice_seconds
+            return self._cut_at_fixed_places(part)
         n_slices = min(most, math.ceil(seconds / limit))
         if n_slices <= 1:
             return (part,)
-        stop = part.start + step * (-(-n_images // step) // n_slices)
-        return (
-            Part(part.unit, part.strengths, part.start, stop),
-            Part(part.unit, part.strengths, stop, part.stop),
-        )
+        return _cut_at(part, part.start + step * (-(-n_images // step) // n_slices))
+
+    def _cut_at_fixed_places(self, part: Part) -> tuple[Part, ...]:
+        unit, batch = part.unit, self._plan.config.batch_size
+        n_batches = -(-unit.n_images // batch)
+        n_slices = math.ceil(self._plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) / self._slice_macs)
+        n_images = batch * -(-n_batches // max(1, min(n_batches, n_slices)))
+        stop = (part.start // n_images + 1) * n_images
+        return (part,) if stop >= part.stop else _cut_at(part, stop)
+
+
+def _cut_at(part: Part, stop: int) -> tuple[Part, Part]:
+    return (
+        Part(part.unit, part.strengths, part.start, stop),
+        Part(part.unit, part.strengths, stop, part.stop),
+    )

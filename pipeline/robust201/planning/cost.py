@@ -9,6 +9,10 @@ CPU_GMACS = 10.0
 """The same of a worker with one thread on a CPU: at the low end, where cells mostly pool, so that parts end in time."""
 
 
+ANY_GMACS = 100.0
+"""The same of a worker of either kind, where nothing may follow from which it is: between the two."""
+
+
 def is_cpu(execution: ExecutionSection, has_gpu: bool | None = None) -> bool:
     """Whether workers compute on a CPU; a device chosen later counts as a GPU until `has_gpu` says what it is."""
     return execution.device == "cpu" or has_gpu is False

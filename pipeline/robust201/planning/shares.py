@@ -12,7 +12,7 @@ import re
 import reprlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from robust201.core.errors import ConfigError
@@ -78,7 +78,7 @@ def missing_bundles(bundles: Iterable[Bundle], missing: Iterable[Part]) -> tuple
         (bundle, tuple(rest for part in bundle.parts for rest in intersect(part, missing_of[part.unit.id])))
         for bundle in bundles
     )
-    return tuple(replace(bundle, parts=parts) for bundle, parts in left if parts)
+    return tuple(bundle.keep(parts) for bundle, parts in left if parts)
 
 
 def intersect(part: Part, missing: Iterable[Part]) -> Iterator[Part]:

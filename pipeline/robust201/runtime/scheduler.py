@@ -9,7 +9,7 @@ come again, so it is reported at once.
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from robust201.core.errors import EvaluationError
 from robust201.core.interrupts import DrainDeadlineError
@@ -187,11 +187,11 @@ class Scheduler:
         if not remaining:
             return
         if not lost.started or lost.preempted:
-            self._waiting.appendleft(_bundle_of(lost.bundle, remaining))
+            self._waiting.appendleft(lost.bundle.keep(remaining))
             return
         suspect, *others = remaining
         if others:
-            self._waiting.appendleft(_bundle_of(lost.bundle, others))
+            self._waiting.appendleft(lost.bundle.keep(others))
         piece = _slice_of(suspect), suspect.strengths[0]
         self._deaths[piece] += 1
         if self._deaths[piece] == 1:
@@ -203,7 +203,7 @@ class Scheduler:
             self._on_event(failure, self._tally)
         else:
             # Half way to the end: whatever killed it may have passed by then, and the end of the run stays short.
-            self._waiting.insert(len(self._waiting) // 2, _bundle_of(lost.bundle, [suspect]))
+            self._waiting.insert(len(self._waiting) // 2, lost.bundle.keep([suspect]))
 
     def _pending_parts(self, bundle: Bundle) -> list[Part]:
         return [part for part in map(self._pending_of, bundle.parts) if part is not None]
@@ -216,7 +216,3 @@ class Scheduler:
 
 def _slice_of(part: Part) -> _Slice:
     return part.unit.id, part.start, part.stop
-
-
-def _bundle_of(bundle: Bundle, parts: list[Part]) -> Bundle:
-    return replace(bundle, parts=tuple(parts))

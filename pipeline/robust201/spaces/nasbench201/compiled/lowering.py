@@ -161,6 +161,21 @@ class _Remembered:
     channels: int
 
 
+def fits(blocks: Sequence[Block], *convolutions: Convolution) -> bool:
+    """Tell whether the structures of native.c hold a network of these blocks, with these convolutions beside them."""
+    cells = [block for block in blocks if isinstance(block, CellBlock)]
+    nodes = [(block, node) for block in cells for node in block.nodes]
+    n_constants = sum(node.index in block.constants for block, node in nodes)
+    sources = (len(node.poolings) + len(node.skips) + (node.index in block.constants) for block, node in nodes)
+    inner = (kernel for _, node in nodes for _, kernel in (*node.convolutions, *node.gradients))
+    taps = (kernel.parameters[0][0, 0].numel() for kernel in (*convolutions, *inner))
+    return (
+        N_CALLERS + n_constants <= native.N_EXTERNALS
+        and max(sources, default=0) <= native.MAX_SOURCES
+        and max(taps, default=0) <= native.MAX_TAPS
+    )
+
+
 class OperationList:
     """Operations in the order in which they run, cut into segments, of which each runs on a group of images in turn."""
 

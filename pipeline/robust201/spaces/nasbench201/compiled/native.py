@@ -1,12 +1,14 @@
 """The library made of native.c: where it is, whether it can be used here, and its structures."""
 
 import ctypes
+import hashlib
 import struct
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 LIBRARY: Final = Path(__file__).with_name("_native.so")
+SOURCE: Final = Path(__file__).with_name("native.c")
 LANES: Final = 16
 MAX_TAPS: Final = 16
 MAX_SOURCES: Final = 8
@@ -77,11 +79,14 @@ def why_not() -> str | None:
         if _is_cut_off(LIBRARY):
             return f"{LIBRARY} is cut off"
         library = _open()
-        found = [library.robust201_layout(which) for which in range(len(_STRUCTURES))]
+        sizes = [library.robust201_layout(which) for which in range(len(_STRUCTURES))]
+        compiled = library.robust201_source().decode()
+        present = hashlib.sha256(SOURCE.read_bytes()).hexdigest()
     except (OSError, AttributeError) as error:
         return f"{LIBRARY} cannot be loaded: {error}"
-    if found != [ctypes.sizeof(structure) for structure in _STRUCTURES]:
-        return f"{LIBRARY} was compiled from another version"
+    # Structures may change on this side alone, and what is computed on the other.
+    if compiled != present or sizes != [ctypes.sizeof(structure) for structure in _STRUCTURES]:
+        return f"{LIBRARY} was compiled from another version of {SOURCE.name}; install robust201 again"
     return None
 
 
@@ -99,6 +104,7 @@ def _is_cut_off(library: Path) -> bool:
 def _open() -> ctypes.CDLL:
     library = ctypes.CDLL(str(LIBRARY))
     library.robust201_layout.restype, library.robust201_layout.argtypes = _Int, (ctypes.c_int,)
+    library.robust201_source.restype, library.robust201_source.argtypes = ctypes.c_char_p, ()
     pointer = ctypes.c_void_p
     library.robust201_run.restype = None
     library.robust201_run.argtypes = (pointer, pointer, _Int, pointer, pointer, pointer, pointer, _Int, _Int)

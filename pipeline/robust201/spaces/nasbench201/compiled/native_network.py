@@ -16,6 +16,7 @@ from robust201.spaces.nasbench201.compiled.lowering import (
     PIXELS_GRADIENT,
     Map,
     OperationList,
+    fits,
 )
 from robust201.spaces.nasbench201.compiled.native_search import NativeSearch, SearchRunner, held_of
 from robust201.spaces.nasbench201.compiled.threads import in_threads, shares
@@ -177,5 +178,7 @@ def native_network(
     The library gives the bits of oneDNN's fused kernels, so it stands in for them only.
     """
     if channels != native.LANES or not kernels.fuses_on_cpu() or library is None:
+        return None
+    if not fits(blocks, stem, stem_gradient):
         return None
     return NativeNetwork(blocks, stem, stem_needs, stem_gradient, mean, channels, library)

@@ -376,7 +376,7 @@ def usable_library() -> ctypes.CDLL | None:
 
 
 def _has_equal_bits(library: ctypes.CDLL, size: int) -> bool:
-    """Compare logits and gradients of a small network with PyTorch's, on images of a size."""
+    """Compare a small network with PyTorch's, on images of a size: logits, gradients, logits of a changed window."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         network = build_network(_PROBE, channels=native.LANES, cells=1, n_classes=10).eval()
@@ -388,4 +388,12 @@ def _has_equal_bits(library: ctypes.CDLL, size: int) -> bool:
         for chosen in (library, None)
     )
     found, expected = (one.loss_and_gradient(pixels, labels) for one in (by_library, by_torch))
-    return all(map(torch.equal, found, expected))
+    if not all(map(torch.equal, found, expected)):
+        return False
+    passes = by_library._native_for(pixels)
+    if passes is None:
+        return True
+    search = passes.search(pixels, len(by_library._blocks), by_library._classify_features, MIN_BATCH)
+    changed = pixels.clone()
+    changed[:, :, 2:5, 1:4] = pixels[:, :, :3, :3]
+    return torch.equal(search.logits(2, 1, pixels[:, :, :3, :3]), by_torch.logits(changed))
