@@ -11,7 +11,6 @@ import torch
 
 from robust201.core.errors import ConfigError, EvaluationError, PerturbationError
 from robust201.engine.arithmetic import configure_torch
-from robust201.engine.context import Perturbed
 from robust201.tasks import TASKS
 from robust201.tasks.columns import MEASUREMENTS
 from robust201.tasks.evaluate import evaluate_part
@@ -95,7 +94,7 @@ def test_the_order_of_batches_leaves_no_trace(row, monkeypatch):
         order = np.random.default_rng(0).permutation(len(batches))
         for i in order:
             turned = torch.arange(len(batches[i].positions)).flip(0)
-            yield Perturbed(batches[i].strength, batches[i].positions[turned], batches[i].images[turned])
+            yield batches[i]._replace(positions=batches[i].positions[turned], images=batches[i].images[turned])
 
     monkeypatch.setattr(type(row), "load", lambda *_: shuffled)
     assert_same_values(sorted(results(row), key=lambda result: result.strength), expected)
