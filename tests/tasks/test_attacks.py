@@ -154,7 +154,7 @@ def test_a_single_image(row):
 @every_attack
 def test_a_part_draws_what_the_whole_draws(row):
     parameters = small_parameters(row)
-    # FAB's first run starts at the clean image: it draws for what that run has not fooled, and a single step leaves some.
+    # FAB's first run starts at the clean image: it draws for what that run leaves, as one of a single step does.
     again = row.key in ("aa_fab", "aa_fab_l1")
     if again:
         parameters = attack_parameters(row, (16.0,), **small_changes(row) | {"restarts": 3, "steps": 1})
