@@ -17,7 +17,18 @@ from robust201.engine.draws import CounterDraws
 from robust201.spaces.nasbench201.cells import specs
 from robust201.spaces.nasbench201.compiled import compile_network
 from robust201.tasks import TASKS
-from robust201.tasks.perturbations import apgd, apgd_dlr, apgd_targeted, fab, pgd, pgd_l2, pgd_linf7, square
+from robust201.tasks.perturbations import (
+    apgd,
+    apgd_dlr,
+    apgd_targeted,
+    fab,
+    fab_targeted,
+    pgd,
+    pgd_l2,
+    pgd_linf7,
+    square,
+    square_lp,
+)
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, network_of
 from tests.support.tiny_networks import TinyNetwork, tiny_classifier, tiny_images
 
@@ -146,12 +157,34 @@ def run_squares_queries(job, samples):
     return state.best
 
 
+def run_swaps(job, samples, ball):
+    margins = torch.ones(len(samples.strengths), device=job.images.device)
+    state = square.SearchState(samples.clean.clone(), margins)
+    swaps = job.draws.swaps(0, 0, samples.images, [3] * 4, job.shape)
+    rows = torch.arange(len(margins), device=job.images.device)
+    here = slice(0, len(margins))
+    square_lp._search(job, samples, state, rows, [swap.of(here, job.images.device) for swap in swaps], ball)
+    return state.best
+
+
+def run_square_l2(job, samples):
+    return run_swaps(job, samples, square_lp._L2Ball(samples))
+
+
+def run_square_l1(job, samples):
+    return run_swaps(job, samples, square_lp._L1Ball(job, samples))
+
+
 def run_fab(job, samples):
     return fab.single_run(TASKS["aa_fab"].parameters(steps=2))(job, samples, 1)[0]
 
 
 def run_fab_l1(job, samples):
     return fab.single_run(TASKS["aa_fab_l1"].parameters(steps=2))(job, samples, 0)[0]
+
+
+def run_fab_t_l2(job, samples):
+    return fab_targeted.single_run(TASKS["aa_fab-t_l2"].parameters(steps=2))(job, samples, 0)[0]
 
 
 LOOPS = {
@@ -163,7 +196,10 @@ LOOPS = {
     "aa_apgd-t_l1": run_apgd_t_l1,
     "aa_fab": run_fab,
     "aa_fab_l1": run_fab_l1,
+    "aa_fab-t_l2": run_fab_t_l2,
     "aa_square": run_squares_queries,
+    "aa_square_l2": run_square_l2,
+    "aa_square_l1": run_square_l1,
 }
 every_loop = pytest.mark.parametrize("key", list(LOOPS))
 

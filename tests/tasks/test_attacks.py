@@ -1,5 +1,6 @@
 """Every row of the table of tasks, and the libraries behind the four attacks."""
 
+import functools
 import subprocess
 import sys
 
@@ -15,12 +16,14 @@ from robust201.tasks import TASKS
 from robust201.tasks.constraints import LINF
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.tasks.perturbations.foolbox_engine import foolbox
+from tests.support.attack_rows import ATTACKS_IN_FULL, ROWS, ROWS_IN_FULL
 from tests.support.tiny_networks import (
     BATCH_SIZE,
     N_CLASSES,
     SEED,
     CountingNetwork,
     PathlessNetwork,
+    UnroundedNetwork,
     attack_parameters,
     corrupted_images,
     perturb_all,
@@ -32,12 +35,10 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-ROWS = [row for row in TASKS.values() if row.kind != "measure"]
-ATTACKS = [row for row in ROWS if row.kind == "attack"]
-AUTOATTACKS = [row for row in ATTACKS if row.key.startswith("aa_")]
-DRAWING = [row for row in ATTACKS if row.key != "fgsm" and row.constraint is not None]
-every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
-every_attack = pytest.mark.parametrize("row", ATTACKS, ids=lambda row: row.key)
+AUTOATTACKS = [row for row in ATTACKS_IN_FULL if row.key.startswith("aa_")]
+DRAWS_NOTHING = ("fgsm", "aa_fab-t", "grid775", "rot30")
+every_row = pytest.mark.parametrize("row", ROWS_IN_FULL, ids=lambda row: row.key)
+every_attack = pytest.mark.parametrize("row", ATTACKS_IN_FULL, ids=lambda row: row.key)
 every_autoattack = pytest.mark.parametrize("row", AUTOATTACKS, ids=lambda row: row.key)
 
 IMAGES = tiny_images()
@@ -46,6 +47,13 @@ IMAGES = tiny_images()
 def predict(pixels, network=None):
     with torch.no_grad():
         return tiny_classifier(network)(pixels).argmax(dim=1)
+
+
+@functools.cache
+def whole(key, network=None):
+    """What a row of the table makes of all images, with small parameters: {strength: (N, 3, H, W)}."""
+    classifier = tiny_classifier(network and network())
+    return perturb_all(TASKS[key], small_parameters(TASKS[key]), IMAGES, tiny_context(key, classifier))
 
 
 def batches_of_draws(key):
@@ -59,13 +67,14 @@ def batches_of_draws(key):
 # --- every row -----------------------------------------------------------------------------------------------------
 
 
-@every_row
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
 def test_keeps_the_contract(row):
     parameters = small_parameters(row)
-    request = request_of(IMAGES, parameters.strengths)
+    images = IMAGES if row in ROWS_IN_FULL else tiny_images(BATCH_SIZE + 1)
+    request = request_of(images, parameters.strengths)
     perturbed = perturb(row, tiny_context(row.key), parameters, request)
     batches = list(checked(perturbed, name=row.key, request=request, constraint=row.constraint))
-    assert sum(len(batch.positions) for batch in batches) == len(parameters.strengths) * len(IMAGES)
+    assert sum(len(batch.positions) for batch in batches) == len(parameters.strengths) * len(images)
 
 
 @every_row
@@ -78,10 +87,9 @@ def test_no_images_give_no_batches(row):
 @every_row
 def test_strengths_together_equal_strengths_apart(row):
     parameters = small_parameters(row)
-    together = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
     for strength in parameters.strengths:
         apart = perturb_all(row, parameters, IMAGES, tiny_context(row.key), strengths=(strength,))
-        assert torch.equal(apart[strength], together[strength])
+        assert torch.equal(apart[strength], whole(row.key)[strength])
 
 
 @every_row
@@ -106,23 +114,22 @@ def test_leaves_the_random_state_and_the_trace_function_alone(row):
 @every_row
 def test_does_not_depend_on_the_random_state(row):
     parameters = small_parameters(row)
+    expected = whole(row.key)
     with torch.random.fork_rng():
-        torch.manual_seed(1)
-        one = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
-        torch.manual_seed(2)
-        two = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
-    assert all(torch.equal(one[strength], two[strength]) for strength in parameters.strengths)
+        torch.rand(1)
+        found = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+    assert all(torch.equal(found[strength], expected[strength]) for strength in parameters.strengths)
 
 
 @every_row
 @pytest.mark.parametrize("micro_batch", [1, 7])
-def test_micro_batches_do_not_change_predictions(row, micro_batch):
+def test_micro_batches_do_not_change_images(row, micro_batch):
+    # FAB ends on a boundary, where the float32 network's rounding, which differs with the batch, decides the class.
     parameters = small_parameters(row)
-    whole = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
-    context = tiny_context(row.key, tiny_classifier(micro_batch=micro_batch))
+    context = tiny_context(row.key, tiny_classifier(UnroundedNetwork(), micro_batch=micro_batch))
     pieces = perturb_all(row, parameters, IMAGES, context)
     for strength in parameters.strengths:
-        assert torch.equal(predict(pieces[strength]), predict(whole[strength]))
+        assert torch.equal(pieces[strength], whole(row.key, UnroundedNetwork)[strength])
 
 
 @every_row
@@ -145,19 +152,23 @@ def test_a_single_image(row):
     assert all(torch.isfinite(pixels).all() for pixels in found.values())
 
 
-@pytest.mark.parametrize("row", DRAWING, ids=lambda row: row.key)
+@every_attack
 def test_a_part_draws_what_the_whole_draws(row):
     parameters = small_parameters(row)
-    whole = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+    # FAB's first run starts at the clean image: it draws for what that run leaves, as one of a single step does.
+    again = row.key in ("aa_fab", "aa_fab_l1")
+    if again:
+        parameters = attack_parameters(row, (16.0,), **small_changes(row) | {"restarts": 3, "steps": 1})
+    complete = perturb_all(row, parameters, IMAGES, tiny_context(row.key)) if again else whole(row.key)
     rest = tiny_images()
     rest = type(rest)(
         **{**vars(rest), "images": rest.images[8:], "labels": rest.labels[8:], "indices": rest.indices[8:]}
     )
     part = perturb_all(row, parameters, rest, tiny_context(row.key, first_batch=1))
     misplaced = perturb_all(row, parameters, rest, tiny_context(row.key, first_batch=0))
-    strength = parameters.strengths[-1]
-    assert torch.equal(part[strength], whole[strength][8:])
-    assert not torch.equal(part[strength], misplaced[strength])
+    assert all(torch.equal(part[strength], complete[strength][8:]) for strength in parameters.strengths)
+    equal = all(torch.equal(part[strength], misplaced[strength]) for strength in parameters.strengths)
+    assert equal == (row.key in DRAWS_NOTHING)
 
 
 # --- Foolbox -------------------------------------------------------------------------------------------------------

@@ -118,9 +118,10 @@ def _check_pixels(batch: Perturbed, name: str, request: Request, constraint: Con
             "This is a bug in the attack, or NaN in the network's weights."
         )
     if constraint is not None:
-        radius = constraint.radius(request.strengths[batch.strength])
+        strength = request.strengths[batch.strength]
+        radius = constraint.radius(strength)
         distance = float(constraint.distances(batch.images - to_float(images[batch.positions])).max())
-        if not distance <= radius + constraint.slack:
+        if not distance <= constraint.reach(strength):
             raise PerturbationError(
                 f"Perturbing failed for {name}: expected {constraint.name} distances up to epsilon {radius:.6g}, "
                 f"got {distance:.6g}. This is a bug in the attack."

@@ -56,7 +56,15 @@ def configure_library(adversary: "AutoAttack", context: Context, parameters: Any
     """Give AutoAttack the attack with these parameters."""
     from pyautoattack.square import SquareAttack
 
-    adversary.square = SquareAttack(
+    class UntiedSquare(SquareAttack):
+        """In L2 and L1 the library fails where a start leaves no margin above 0 but one at 0, or NaN."""
+
+        def margin_and_loss(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            margins, losses = super().margin_and_loss(x, y)
+            return torch.where(margins > 0, margins, -1.0), losses
+
+    kind = SquareAttack if adversary.norm == "Linf" else UntiedSquare
+    adversary.square = kind(
         context.classifier,
         norm=adversary.norm,
         n_queries=parameters.queries,

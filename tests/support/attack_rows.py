@@ -1,0 +1,33 @@
+"""Which rows of the table the table-wide tests run.
+
+Both engines are held to the contract (shapes, range, ball, coverage) on every row, and every attack to its library by
+the parity tests. All other properties (no trace of batches, order, parts, random state) come from an attack's loop: the
+forms below share it with a row that is tested in full, and differ by norm, loss or grid. A new row is tested in full
+unless it is added here.
+"""
+
+from robust201.tasks import TASKS
+
+FORMS = (
+    # Steps and projections of L2 and L1 are tested by aa_apgd-ce_l1, aa_fab_l1, aa_square_l2 and pgd_l2.
+    "aa_apgd-ce_l2",
+    "aa_apgd-dlr_l2",
+    "aa_apgd-dlr_l1",
+    "aa_apgd-t_l2",
+    "aa_apgd-t_l1",
+    "aa_fab_l2",
+    "aa_fab-t_l2",
+    "aa_fab-t_l1",
+    "aa_square_l1",
+    "aa_standard_l2",
+    "aa_standard_l1",
+    # The same function as grid775 and rot30, other defaults.
+    "grid135",
+    "grid775_10",
+    "rot10",
+)
+
+ROWS = [row for row in TASKS.values() if row.kind != "measure"]
+ATTACKS = [row for row in ROWS if row.kind == "attack"]
+ROWS_IN_FULL = [row for row in ROWS if row.key not in FORMS]
+ATTACKS_IN_FULL = [row for row in ATTACKS if row.key not in FORMS]
