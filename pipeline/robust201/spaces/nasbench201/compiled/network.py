@@ -379,7 +379,8 @@ def _has_equal_bits(library: ctypes.CDLL, size: int) -> bool:
     """Compare a small network with PyTorch's, on images of a size: logits, gradients, logits of a changed window."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        network = build_network(_PROBE, channels=native.LANES, cells=1, n_classes=10).eval()
+        network = build_network(_PROBE, channels=native.LANES, cells=1, n_classes=10)
+        network.eval()
         pixels = torch.rand(MIN_BATCH, 3, size, size)
     labels = torch.arange(MIN_BATCH)
     normalisation = Normalisation(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
