@@ -56,7 +56,7 @@ def configure_library(adversary: "AutoAttack", context: Context, parameters: Any
     """Give AutoAttack the attack with these parameters."""
     from pyautoattack.square import SquareAttack
 
-    class UntiedSquare(SquareAttack):  # type: ignore[misc]  # pyautoattack has no types
+    class UntiedSquare(SquareAttack):  # type: ignore[misc]  # the library has no types
         """In L2 and L1 the library fails where a start leaves no margin above 0 but one at 0, or NaN."""
 
         def margin_and_loss(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
