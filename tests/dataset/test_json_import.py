@@ -83,6 +83,7 @@ def test_a_round_trip_gives_the_same_bytes(tmp_path, key_style, round_to):
     assert published(export_again(tmp_path / "results", tmp_path / "out", key_style=key_style)) == before
     verdict = verify_results(tmp_path / "results", export=tmp_path / "out")
     assert (verdict.findings, verdict.export, verdict.gaps) == ((), (), ())
+    assert (verdict.n_missing, verdict.n_planned) == (0, 2 * 4 * 12)
     assert compare_results(source, tmp_path / "results").max_difference == 0
     plan = load_any_plan(tmp_path / "results")
     assert all(is_imported(unit.protocol) for unit in plan.units)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from robust201.core.records import Part
+from robust201.dataset.verify import find_gaps
 from robust201.monitoring.status import read_status
 from robust201.planning.coverage import count_coverage
 from robust201.planning.plan import PlannedKey, make_plan
@@ -29,6 +30,10 @@ def test_counts_agree_with_those_of_single_units(make_sweep: MakeSweep) -> None:
     assert set(counts) == {0, 1, 2}
     missing = [part for unit in plan.units for part in inventory.missing(unit, plan.measurements)]
     assert list(preview_run(plan, plan, inventory).missing) == missing
+    n_missing, gaps = find_gaps(plan, inventory)
+    assert n_missing == plan.n_evaluations - sum(counts)
+    lacking = [unit for unit, count in zip(plan.units, counts, strict=True) if 0 < count < len(unit.strengths)]
+    assert gaps == tuple(f"{unit.label} at 4" for unit in lacking)
     state = read_status(plan, inventory)
     assert (state.done, state.total, state.stale) == (sum(counts), plan.n_evaluations, 0)
     narrowed = plan.narrow(keys=["fgsm"])

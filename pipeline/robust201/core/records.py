@@ -229,7 +229,7 @@ class Bundle:
         """What a worker loads for it, whichever its weights are."""
         return self.dataset, self.architecture
 
-    def keep(self, parts: Sequence[Part]) -> "Bundle":
+    def keep(self, parts: Sequence[Part]) -> Bundle:
         """Keep what is left of its parts, and of its time the share that their images at all strengths are."""
         whole, left = (sum(len(p.strengths) * (p.stop - p.start) for p in some) for some in (self.parts, parts))
         return Bundle(self.architecture, self.dataset, tuple(parts), self.seconds * left / whole)

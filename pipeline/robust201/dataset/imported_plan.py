@@ -8,6 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from robust201.core.errors import FormatVersionError, InputError
 from robust201.core.files import load_json, write_text
 from robust201.core.records import (
@@ -21,7 +24,7 @@ from robust201.core.records import (
     unit_id,
 )
 from robust201.images import DATASETS
-from robust201.planning.plan import Plan
+from robust201.planning.plan import Plan, PlannedKey, PlannedNetwork
 from robust201.planning.plan_file import PLAN_FILE, load_plan
 from robust201.spaces import DEFAULT_SPACE
 from robust201.tasks import TASKS, Task
@@ -82,6 +85,20 @@ class ImportedGroup:
             columns=self.columns,
         )
 
+    @cached_property
+    def planned(self) -> PlannedKey:
+        """Its units, by architecture."""
+        return PlannedKey(
+            space=self.space,
+            dataset=self.dataset,
+            key=self.key,
+            strengths=self.strengths,
+            n_images=self.n_images,
+            protocol=self.protocol.digest,
+            columns=self.columns,
+            networks=tuple(PlannedNetwork(architecture, IMPORTED, "") for architecture in sorted(self.architectures)),
+        )
+
 
 @dataclass(frozen=True)
 class ImportedPlan:
@@ -97,6 +114,21 @@ class ImportedPlan:
     def units(self) -> tuple[Unit, ...]:
         """Units sorted by dataset, key and architecture."""
         return tuple(group.unit(index) for group in self.groups for index in sorted(group.architectures))
+
+    @property
+    def planned_keys(self) -> tuple[PlannedKey, ...]:
+        """Units by dataset and key, their networks by architecture."""
+        return tuple(group.planned for group in self.groups)
+
+    @property
+    def unit_ids(self) -> NDArray[np.bytes_]:
+        """Ids of the units, in their order."""
+        return np.array([name.encode() for planned in self.planned_keys for name in planned.ids()], dtype="S32")
+
+    @property
+    def n_evaluations(self) -> int:
+        """Number of evaluations: strengths summed over the units."""
+        return sum(planned.n_evaluations for planned in self.planned_keys)
 
     @property
     def measurements(self) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.protocol_checks import check_protocol
 from robust201.dataset.weights_check import check_weights
 from robust201.dataset.written_file import compression_of
+from robust201.planning.coverage import PlannedUnits, count_coverage
 from robust201.planning.plan_file import PLAN_FILE
 from robust201.reader.expected_files import key_of_parquet
 from robust201.reader.json_files import open_decompressed, read_json
@@ -127,37 +128,36 @@ def verify_results(
             left = store.inventory(on_damage="report") if moved else inventory
             wrong = tuple(check_export(plan, store, left, export))
     readable = plan if not findings else None
+    n_missing, gaps = (0, ()) if plan is None else find_gaps(plan, inventory)
     return Verdict(
         findings=tuple(findings),
-        gaps=() if plan is None else find_gaps(plan, inventory),
+        gaps=gaps,
         export=wrong,
         requeued=moved,
         n_shards=len(inventory.shards),
         n_evaluations=inventory.n_evaluations,
-        n_planned=None if plan is None else sum(len(unit.strengths) for unit in plan.units),
-        n_missing=0 if plan is None else count_missing(plan, inventory),
+        n_planned=None if plan is None else plan.n_evaluations,
+        n_missing=n_missing,
         n_exported=n_exported,
         weights=None if readable is None else check_weights(readable, store, inventory),
         flags=None if readable is None or not protocol_checks else check_protocol(results, readable),
     )
 
 
-def count_missing(plan: SweepPlan, inventory: Inventory) -> int:
-    """Count the evaluations of a plan that are not there with all their images and measurements."""
-    return sum(
-        len(unit.strengths) - inventory.count_complete(unit, plan.measurements_of(unit.key)) for unit in plan.units
-    )
+def find_gaps(plan: PlannedUnits, inventory: Inventory) -> tuple[int, tuple[str, ...]]:
+    """Count the evaluations of a plan that are not there whole, and list the units that lack some of their strengths.
 
-
-def find_gaps(plan: SweepPlan, inventory: Inventory) -> tuple[str, ...]:
-    """List the units that have some of their strengths and lack others."""
-    gaps = []
-    for unit in plan.units:
-        measurements = plan.measurements_of(unit.key)
-        lacking = [s for s in unit.strengths if not inventory.is_complete(unit, s, measurements)]
-        if 0 < len(lacking) < len(unit.strengths):
-            gaps.append(f"{unit.label} at {', '.join(f'{strength:g}' for strength in lacking)}")
-    return tuple(gaps)
+    An evaluation is whole with all its images and measurements; of units that lack all strengths none is listed.
+    """
+    n_missing, gaps = 0, []
+    for covered in count_coverage(plan, inventory):
+        n_missing += covered.planned.n_evaluations - int(covered.complete.sum())
+        for position in covered.unfinished:
+            if covered.complete[position]:
+                unit = covered.planned.unit(position)
+                lacking = [s for s in unit.strengths if not inventory.is_complete(unit, s, plan.measurements)]
+                gaps.append(f"{unit.label} at {', '.join(f'{strength:g}' for strength in lacking)}")
+    return n_missing, tuple(gaps)
 
 
 def check_export(plan: SweepPlan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:

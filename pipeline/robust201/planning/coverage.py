@@ -1,12 +1,12 @@
 """How much of a plan an inventory holds, counted for all units at once: no object for each unit or evaluation."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.planning.plan import Plan, PlannedKey
+from robust201.planning.plan import PlannedKey
 from robust201.shards import Inventory
 from robust201.shards.inventory import columns_needed
 
@@ -24,7 +24,23 @@ class Coverage(NamedTuple):
         return list(np.flatnonzero(self.complete < len(self.planned.strengths)).tolist())
 
 
-def count_coverage(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
+class PlannedUnits(Protocol):
+    """What counting needs of a plan (see `planning.plan.Plan`)."""
+
+    @property
+    def planned_keys(self) -> tuple[PlannedKey, ...]:
+        """Units by dataset and key."""
+
+    @property
+    def unit_ids(self) -> NDArray[np.bytes_]:
+        """Ids of the units, in their order."""
+
+    @property
+    def measurements(self) -> tuple[str, ...]:
+        """Names of the measurements of answers to images."""
+
+
+def count_coverage(plan: PlannedUnits, inventory: Inventory) -> Iterator[Coverage]:
     """Count what is complete of every key of a plan, with the plan's measurements."""
     numbers = inventory.find(plan.unit_ids)
     counts: dict[tuple[Any, ...], NDArray[np.int64]] = {}  # most keys of an experiment have equal strengths

@@ -110,11 +110,15 @@ class Plan:
         )
 
     @cached_property
+    def n_units(self) -> int:
+        """Number of units."""
+        return sum(len(planned.networks) for planned in self.planned_keys)
+
+    @cached_property
     def unit_ids(self) -> NDArray[np.bytes_]:
         """Ids of the units, in their order."""
-        n_units = sum(len(planned.networks) for planned in self.planned_keys)
         ids = (name.encode() for planned in self.planned_keys for name in planned.ids())
-        return np.fromiter(ids, dtype="S32", count=n_units)
+        return np.fromiter(ids, dtype="S32", count=self.n_units)
 
     def find_units(self, ids: Collection[str]) -> dict[str, Unit]:
         """Write out some units, by their ids; ids that are not in the plan are left out."""

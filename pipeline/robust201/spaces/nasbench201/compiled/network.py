@@ -24,7 +24,7 @@ from robust201.spaces.nasbench201.compiled.memory import keep_freed_memory
 from robust201.spaces.nasbench201.compiled.native_network import NativeNetwork, native_network
 from robust201.spaces.nasbench201.compiled.native_search import NativeSearch
 from robust201.spaces.nasbench201.compiled.program import CellProgram, plan_cell
-from robust201.spaces.nasbench201.network import Network, build_network
+from robust201.spaces.nasbench201.network import Network
 
 CPU_CHUNK = 64
 """Images that go through the network together on a CPU: enough to spread a call's fixed cost, few enough that what one
@@ -379,8 +379,7 @@ def _has_equal_bits(library: ctypes.CDLL, size: int) -> bool:
     """Compare a small network with PyTorch's, on images of a size: logits, gradients, logits of a changed window."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        network = build_network(_PROBE, channels=native.LANES, cells=1, n_classes=10)
-        network.eval()
+        network = Network(_PROBE, channels=native.LANES, cells=1, n_classes=10).eval()
         pixels = torch.rand(MIN_BATCH, 3, size, size)
     labels = torch.arange(MIN_BATCH)
     normalisation = Normalisation(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
