@@ -96,7 +96,8 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
 
 def _few_correct(n_images: int) -> list[list[float]]:
     n_correct = np.arange(min(FEW_IMAGES, n_images + 1))
-    return np.column_stack(accuracy_intervals(n_correct / n_images, n_images)).tolist()
+    ends: list[list[float]] = np.column_stack(accuracy_intervals(n_correct / n_images, n_images)).tolist()
+    return ends
 
 
 def pack_accuracies(accuracies: pd.DataFrame) -> "np.ndarray[Any, np.dtype[np.uint16]]":
