@@ -8,6 +8,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from urllib.parse import quote
 
+import numpy as np
 import pytest
 
 from benchmarks.headless import DRAWN, Browser, find_chromium
@@ -478,6 +479,7 @@ def test_two_cells_stand_side_by_side(dataset, page, tmp_path):
         tell("difference", $("other-difference").textContent);
         const texts = (selector) => [...document.querySelectorAll(selector)].map((place) => place.textContent);
         tell("intervals", texts("#cell-numbers .interval"));
+        tell("every", [...Array(dataset.images + 1).keys()].map((k) => interval(k / dataset.images, dataset)));
         tell("changes", texts("#other-numbers td small:last-child"));
         $("other-end").click();
         tell("ended", [$("other").hidden, location.hash]);
@@ -499,6 +501,8 @@ def test_two_cells_stand_side_by_side(dataset, page, tmp_path):
         "[{:.1f}, {:.1f}]".format(*(100 * end for end in accuracy_intervals(value, N_IMAGES))) for value in values
     ]
     assert told["intervals"] == expected
+    ends = zip(*accuracy_intervals(np.arange(N_IMAGES + 1) / N_IMAGES, N_IMAGES), strict=True)
+    assert told["every"] == [f"[{100 * low:.1f}, {100 * high:.1f}]" for low, high in ends]
     changes = [100 * (other - value) for value, other in zip(values, others, strict=True)]
     assert [float(text) for text in told["changes"]] == pytest.approx(changes, abs=0.011)
     assert told["ended"] == [True, "#dataset=cifar10&cell=21"]

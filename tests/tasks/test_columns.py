@@ -14,10 +14,11 @@ from robust201.dataset import export_dataset
 from robust201.dataset.imported_plan import load_imported_plan
 from robust201.dataset.json_files import row_text
 from robust201.dataset.json_import import import_json
-from robust201.dataset.published_layout import layout_of, parquet_columns
+from robust201.dataset.published_layout import describe_strength, layout_of, parquet_columns
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.value_checks import check_json_values
 from robust201.shards import ShardStore
+from robust201.tasks import TASKS
 from robust201.tasks.columns import (
     COLUMNS,
     DESCRIPTIONS,
@@ -184,3 +185,9 @@ def test_what_the_published_dataset_has_is_measured_by_default():
 def test_a_count_too_large_for_its_column_is_refused():
     with pytest.raises(ValueError, match="predictions that are no whole numbers up to 255"):
         columns_of_json("predictions", [3, 300])
+
+
+@pytest.mark.parametrize("key", ["grid775", "grid135", "grid775_10", "rot30", "rot10"])
+def test_the_strength_of_a_grid_is_said_to_mean_nothing(key: str) -> None:
+    assert describe_strength(TASKS[key]).startswith("0, which means nothing")
+    assert describe_strength(TASKS["pgd"]).startswith("Epsilon in units of 1/255")

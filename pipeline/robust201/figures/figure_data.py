@@ -57,9 +57,9 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
 
     Returns:
         One row a box: `key`, `strength` (0 is clean, in front of every key where there is a clean accuracy, but for
-        those evaluated at 0), `low` and `high` (ends of the whiskers, see `FENCE`), `q1`, `median`, `q3`, `outliers` (a tuple of different accuracies
-        beyond the whiskers, the `SHOWN_OUTLIERS` lowest and highest), `n`, `n_below` and `n_above` (architectures
-        outside of `box_range`).
+        those evaluated at 0), `low` and `high` (ends of the whiskers, see `FENCE`), `q1`, `median`, `q3`, `outliers` (a
+        tuple of different accuracies beyond the whiskers, the `SHOWN_OUTLIERS` lowest and highest), `n`, `n_below` and
+        `n_above` (architectures outside of `box_range`).
     """
     clean: list[KeyStrength] = [(CLEAN, CLEAN_STRENGTH)] if results.keys("clean") else []
     groups: dict[tuple[object, ...], pd.Series] = {
@@ -228,7 +228,7 @@ def confidence_curves(results: DatasetResults) -> pd.DataFrame:
 
 
 def curves_of(frame: pd.DataFrame, key: str, results: DatasetResults) -> pd.DataFrame:
-    """Take the rows of a key out of a frame of `confidence_curves`, behind those of clean images if 0 stands for them."""
+    """Take the rows of a key out of a frame of `confidence_curves`, behind those of clean images if 0 means these."""
     in_front = [CLEAN] if results.begins_clean(key) else []
     return frame[frame["key"].isin([*in_front, key])].sort_values("strength", kind="stable")
 
