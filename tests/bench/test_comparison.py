@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from robust201.bench.comparison import Compared, Cost, Lengths, Loop, Machine, Subject, Sweep, Timed, loops, run_timed
+from robust201.bench.comparison import (
+    Compared,
+    Lengths,
+    Loop,
+    Machine,
+    RunTime,
+    Subject,
+    Sweep,
+    Timed,
+    loops,
+    run_timed,
+)
 from robust201.bench.generated import random_subjects
 from robust201.cli import bench as verb
 from robust201.core.errors import EvaluationError
@@ -22,7 +33,7 @@ NOWHERE = Path("nowhere")
 
 def timed(way: Loop | Sweep, start: float, whole: float, accuracy: float = 0.5) -> Timed:
     """A way whose CPU time is ten times its wall time."""
-    starts, wholes = ([Cost(seconds, 10 * seconds)] for seconds in (start, whole))
+    starts, wholes = ([RunTime(seconds, 10 * seconds)] for seconds in (start, whole))
     return Timed(way, starts, wholes, {"clean": {0.0: accuracy}})
 
 
@@ -83,7 +94,7 @@ def test_the_loop_and_the_reference_engine_find_the_same(
     assert user_loop.foolbox is foolbox
     words = Loop("channels_last", 3).command(subject, SHORT, Machine(), tmp_path, attacks=True)
     monkeypatch.setattr(sys, "argv", words[2:])
-    user_loop.main()
+    user_loop.run_loop()
     found = Loop("channels_last", 3).read(tmp_path, capsys.readouterr().out)
     sweep = Sweep(engine="reference")
     command = sweep.command(subject, SHORT, Machine(), tmp_path, attacks=True)
@@ -100,12 +111,12 @@ def test_bench_prints_a_table_and_writes_its_times(
 ) -> None:
     seen = []
 
-    def pretend(words: list[str], environment: dict[str, str], log: Path) -> tuple[Cost, str]:
+    def pretend(words: list[str], environment: dict[str, str], log: Path) -> tuple[RunTime, str]:
         seen.append(words)
         assert environment["OMP_NUM_THREADS"] == "2"
         attacks = "--attacks" in words and words[-1] != "--attacks"
         is_loop = "robust201.bench.user_loop" in words
-        return Cost(
+        return RunTime(
             1.0 + attacks * (8.0 if "default" in words else 4.0) if is_loop else 2.0, 1.0
         ), '{"clean": {"0": 1}}'
 

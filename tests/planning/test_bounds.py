@@ -120,7 +120,7 @@ def test_messages_keep_their_beginning_and_their_end() -> None:
 
 def test_verify_lists_some_findings_and_counts_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     findings = tuple(ShardFinding("s", "u", "invalid", f"finding {number}") for number in range(5000))
-    verdict = Verdict(findings, tuple(map(str, range(300))), (), (), 1, 1, 1, 0, None)
+    verdict = Verdict(findings, tuple(map(str, range(300))), (), (), 1, 1, 1, 0, None, None, None)
     assert show_verdict(verdict, Path("results")) == 4
     said = capsys.readouterr()
     assert "and 4,980 more; --json lists all" in said.err

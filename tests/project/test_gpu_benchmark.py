@@ -11,7 +11,7 @@ import torch
 from benchmarks import gpu, gpu_steps
 from benchmarks.gpu_steps import Plan, group_of, losses, rehearsal, steps_of
 from robust201.bench import comparison
-from robust201.bench.comparison import Cost
+from robust201.bench.comparison import RunTime
 from robust201.planning.loading import load_config
 
 PROCESSES = ("tests", "whole", "two-workers", "kill")
@@ -54,9 +54,9 @@ def test_tests_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_whole_processes_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pretend(words: list[str], environment: dict[str, str], log: Path) -> tuple[Cost, str]:
+    def pretend(words: list[str], environment: dict[str, str], log: Path) -> tuple[RunTime, str]:
         del environment, log
-        return Cost(8.0 if "user_loop" in " ".join(words) and "fgsm" in words else 2.0, 1.0), '{"clean": {"0": 1}}'
+        return RunTime(8.0 if "user_loop" in " ".join(words) and "fgsm" in words else 2.0, 1.0), '{"clean": {"0": 1}}'
 
     monkeypatch.setattr(comparison, "run_timed", pretend)
     monkeypatch.setattr(comparison.Sweep, "read", lambda *_: {"clean": {0.0: 1.0}})

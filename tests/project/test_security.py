@@ -104,7 +104,7 @@ def test_the_rules_find_what_they_forbid(source: str) -> None:
 
 
 def test_the_loader_of_sweeps_is_a_safe_one(write_sweep: WriteSweep) -> None:
-    assert issubclass(_StrictLoader, yaml.SafeLoader)
+    assert issubclass(_StrictLoader, yaml.SafeLoader | yaml.CSafeLoader)
     unsafe = set(yaml.UnsafeLoader.yaml_constructors) | set(yaml.UnsafeLoader.yaml_multi_constructors)
     added = (set(_StrictLoader.yaml_constructors) | set(_StrictLoader.yaml_multi_constructors)) & unsafe
     assert added == set(yaml.SafeLoader.yaml_constructors) & unsafe

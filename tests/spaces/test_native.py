@@ -267,8 +267,8 @@ def test_a_library_of_another_version_is_not_called(fresh):
 def test_a_library_of_another_source_is_not_called(fresh, tmp_path):
     """As after an edit of native.c, or an update of a checkout, that did not compile it again."""
     edited = tmp_path / "native.c"
-    edited.write_bytes(native.SOURCE.read_bytes() + b"\n")
-    fresh.setattr(native, "SOURCE", edited)
+    edited.write_bytes(native.C_SOURCE.read_bytes() + b"\n")
+    fresh.setattr(native, "C_SOURCE", edited)
     assert "another version of native.c" in native.why_not()
     assert_pytorch_answers()
 

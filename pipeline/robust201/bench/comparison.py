@@ -32,17 +32,17 @@ _KEYS = {"fgsm": "fgsm", "pgd": "pgd", "apgd": "aa_apgd-ce", "square": "aa_squar
 """The loop's names of the attacks, and the sweep's."""
 
 
-class Cost(NamedTuple):
+class RunTime(NamedTuple):
     """What a process took, in seconds: on the clock, and of the CPU, children included."""
 
     wall: float
     cpu: float
 
-    def __sub__(self, other: object) -> "Cost":
+    def __sub__(self, other: object) -> "RunTime":
         """Take another process's cost away, such as the start-up's."""
-        if not isinstance(other, Cost):
+        if not isinstance(other, RunTime):
             return NotImplemented
-        return Cost(self.wall - other.wall, self.cpu - other.cpu)
+        return RunTime(self.wall - other.wall, self.cpu - other.cpu)
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ def loops(n_images: int, batches: Sequence[int] = (50, 250), *, compiled: bool =
     return [Loop(layout, batch, compiled) for layout in LAYOUTS for batch in sizes]
 
 
-def run_timed(words: Sequence[str], environment: Mapping[str, str], log: Path) -> tuple[Cost, str]:
+def run_timed(words: Sequence[str], environment: Mapping[str, str], log: Path) -> tuple[RunTime, str]:
     """Run a process to its end.
 
     Args:
@@ -281,7 +281,7 @@ def run_timed(words: Sequence[str], environment: Mapping[str, str], log: Path) -
             f"Timing a process failed for {' '.join(words[1:4])}: expected exit code 0, got {process.returncode}: "
             f"{said}. See {log}."
         )
-    return Cost(wall, used.ru_utime + used.ru_stime), printed.decode()
+    return RunTime(wall, used.ru_utime + used.ru_stime), printed.decode()
 
 
 @dataclass
@@ -296,22 +296,22 @@ class Timed:
     """
 
     way: Way
-    starts: list[Cost] = field(default_factory=list)
-    wholes: list[Cost] = field(default_factory=list)
+    starts: list[RunTime] = field(default_factory=list)
+    wholes: list[RunTime] = field(default_factory=list)
     accuracies: dict[str, dict[float, float]] = field(default_factory=dict)
 
     @property
-    def whole(self) -> Cost:
+    def whole(self) -> RunTime:
         """Medians with the start-up."""
-        return Cost(median(cost.wall for cost in self.wholes), median(cost.cpu for cost in self.wholes))
+        return RunTime(median(cost.wall for cost in self.wholes), median(cost.cpu for cost in self.wholes))
 
     @property
-    def start(self) -> Cost:
+    def start(self) -> RunTime:
         """Medians of the start-up."""
-        return Cost(median(cost.wall for cost in self.starts), median(cost.cpu for cost in self.starts))
+        return RunTime(median(cost.wall for cost in self.starts), median(cost.cpu for cost in self.starts))
 
     @property
-    def attacks(self) -> Cost:
+    def attacks(self) -> RunTime:
         """What the attacks take, start-up apart."""
         return self.whole - self.start
 
@@ -360,8 +360,8 @@ class Compared:
             "seconds": {
                 timed.way.label: {"start": timed.start._asdict(), "whole": timed.whole._asdict()} for timed in self.ways
             },
-            "ratio": {clock: self.ratio(clock) for clock in Cost._fields},
-            "ratio_with_start": {clock: self.ratio(clock, start_up=True) for clock in Cost._fields},
+            "ratio": {clock: self.ratio(clock) for clock in RunTime._fields},
+            "ratio_with_start": {clock: self.ratio(clock, start_up=True) for clock in RunTime._fields},
             "largest_difference_of_accuracies": self.largest_difference,
         }
 

@@ -23,7 +23,7 @@ from torch import nn
 
 from robust201.spaces import find_architecture
 
-ATTACKS = ("fgsm", "pgd", "apgd", "square")
+RUN_ATTACKS = ("fgsm", "pgd", "apgd", "square")
 
 
 class Normalised(nn.Module):
@@ -90,7 +90,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--mean", type=float, nargs=3, required=True)
     parser.add_argument("--std", type=float, nargs=3, required=True)
-    parser.add_argument("--attacks", nargs="*", choices=ATTACKS, default=list(ATTACKS))
+    parser.add_argument("--attacks", nargs="*", choices=RUN_ATTACKS, default=list(RUN_ATTACKS))
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.5, 1, 2, 3, 4, 8], help="in 1/255")
     parser.add_argument("--fgsm-epsilons", type=float, nargs="+", default=[0.1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 255])
     parser.add_argument("--pgd-steps", type=int, default=40)
@@ -105,7 +105,7 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:
+def run_loop() -> None:
     """Evaluate the network under each attack at each epsilon."""
     options = parse_arguments()
     torch.set_num_threads(options.threads)
@@ -124,7 +124,7 @@ def main() -> None:
     if options.compile:
         model.network = torch.compile(model.network)
 
-    with np.load(options.images) as arrays:
+    with np.load(options.images, allow_pickle=False) as arrays:
         images, labels = torch.from_numpy(arrays["images"]), torch.from_numpy(arrays["labels"]).long()
     images = (images.float() / 255).to(options.device, memory_format=layout)
     labels = labels.to(options.device)
@@ -140,4 +140,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_loop()

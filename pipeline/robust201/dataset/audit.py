@@ -22,7 +22,7 @@ from robust201.shards import ShardStore
 from robust201.statistics.significance import holm_adjust, mcnemar_p_values
 from robust201.tasks import ENGINES, TASKS
 
-LEVEL = 0.01
+AUDIT_LEVEL = 0.01
 """Probability that an audit of two equal engines finds a difference."""
 
 RunSweep = Callable[[SweepConfig], RunTally]
@@ -62,7 +62,7 @@ class AuditedEvaluation:
     @property
     def differs(self) -> bool:
         """Whether chance alone would hardly make the engines differ so much."""
-        return self.adjusted_p_value < LEVEL
+        return self.adjusted_p_value < AUDIT_LEVEL
 
     def to_payload(self) -> dict[str, Any]:
         """JSON value of it."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from robust201.core.records import ArchitectureId
 from robust201.dataset.compare import read_result_set
 from robust201.dataset.groups import SweepPlan
-from robust201.statistics.attack_flags import AttackFlag, Place, find_flags
+from robust201.statistics.attack_flags import AttackFlag, Evaluated, find_flags
 
 
 def check_protocol(results: Path, plan: SweepPlan) -> tuple[AttackFlag, ...]:
@@ -18,7 +18,7 @@ def check_protocol(results: Path, plan: SweepPlan) -> tuple[AttackFlag, ...]:
     n_images = {unit.dataset: unit.n_images for unit in plan.units if not unit.columns}
     flags: list[AttackFlag] = []
     for by_place in read_result_set(results).by_weights.values():
-        by_dataset: defaultdict[str, dict[Place, dict[ArchitectureId, float]]] = defaultdict(dict)
+        by_dataset: defaultdict[str, dict[Evaluated, dict[ArchitectureId, float]]] = defaultdict(dict)
         for (dataset, key, strength), accuracies in by_place.items():
             by_dataset[dataset][key, strength] = dict(accuracies)
         for dataset, found in by_dataset.items():

@@ -23,7 +23,7 @@ from robust201.dataset.number_text import Empty
 from robust201.dataset.outcome_files import OutcomeForm, evaluated_images, image_table
 from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.protocol_checks import check_protocol
-from robust201.dataset.weights_check import check_weights
+from robust201.dataset.weights_check import check_clean_accuracy
 from robust201.dataset.written_file import compression_of
 from robust201.planning.coverage import PlannedUnits, count_coverage
 from robust201.planning.plan_file import PLAN_FILE
@@ -139,7 +139,7 @@ def verify_results(
         n_planned=None if plan is None else plan.n_evaluations,
         n_missing=n_missing,
         n_exported=n_exported,
-        weights=None if readable is None else check_weights(readable, store, inventory),
+        weights=None if readable is None else check_clean_accuracy(readable, store, inventory),
         flags=None if readable is None or not protocol_checks else check_protocol(results, readable),
     )
 

@@ -14,7 +14,7 @@ from robust201.statistics.weights_check import ROUNDING, CleanAccuracy, WeightsC
 _MEASUREMENTS = ("accuracy",)
 
 
-def check_weights(plan: SweepPlan, store: ShardStore, inventory: Inventory) -> WeightsCheck:
+def check_clean_accuracy(plan: SweepPlan, store: ShardStore, inventory: Inventory) -> WeightsCheck:
     """Compare clean accuracies with those recorded with the weights; networks that lack either are left out.
 
     Raises:

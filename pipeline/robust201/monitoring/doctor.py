@@ -210,14 +210,14 @@ def _examine_checkpoints(config: SweepConfig) -> HealthCheck:
 
 def _examine_clean_accuracy(config: SweepConfig) -> Iterator[HealthCheck]:
     """Compare finished clean accuracies with those recorded with the weights; say nothing where there are none."""
-    from robust201.dataset.weights_check import check_weights
+    from robust201.dataset.weights_check import check_clean_accuracy
     from robust201.planning.plan_file import PLAN_FILE, load_plan
     from robust201.shards import ShardStore
 
     if not (config.results / PLAN_FILE).is_file():
         return
     store = ShardStore.open(config.results)
-    check = check_weights(load_plan(config.results), store, store.inventory(on_damage="report"))
+    check = check_clean_accuracy(load_plan(config.results), store, store.inventory(on_damage="report"))
     detail = f"as recorded with the weights for {check.n_checked - len(check.unexpected)} of {check.n_checked} networks"
     if check.n_checked:
         fix = check.unexpected[0].message if check.unexpected else ""

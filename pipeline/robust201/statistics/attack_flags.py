@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, show_architecture
 
-LEVEL = 1e-3
+FLAG_LEVEL = 1e-3
 """Probability that one kind of check names a network of a dataset by chance."""
 
 HUGE_255 = 64.0
@@ -55,7 +55,7 @@ _LINF = _FAMILIES[0]
 Accuracies = Mapping[ArchitectureId, float]
 """Fraction correct by network."""
 
-Place = tuple[str, float]
+Evaluated = tuple[str, float]
 """Key in the paper's style, and strength."""
 
 
@@ -100,11 +100,13 @@ class AttackFlag:
         }
 
 
-def find_flags(dataset: str, results: Mapping[Place, Accuracies], *, n_images: int, n_classes: int) -> list[AttackFlag]:
+def find_flags(
+    dataset: str, results: Mapping[Evaluated, Accuracies], *, n_images: int, n_classes: int
+) -> list[AttackFlag]:
     """Look for every sign in the results of a dataset, all of them on the same `n_images` images.
 
     A difference counts where it exceeds what two independent samples of so many images would show by chance in one of
-    `LEVEL`⁻¹ datasets (one-sided, normal approximation, Bonferroni over networks and strengths). Both accuracies are of
+    `FLAG_LEVEL`⁻¹ datasets (one-sided, normal approximation, Bonferroni over networks and strengths). Both accuracies are of
     the same images, whose difference varies less, so the checks err towards silence.
     """
     found = [
@@ -121,20 +123,20 @@ def find_flags(dataset: str, results: Mapping[Place, Accuracies], *, n_images: i
 _Flag = tuple[str, str, str, tuple[tuple[ArchitectureId, float, float], ...], int]
 
 
-def _black_box_stronger(results: Mapping[Place, Accuracies], n_images: int) -> Iterator[_Flag]:
+def _black_box_stronger(results: Mapping[Evaluated, Accuracies], n_images: int) -> Iterator[_Flag]:
     reason = "an attack without gradients should not beat one with them: gradients may be masked"
     pairs = [(family.black_box, other) for family in _FAMILIES for other in family.white_box]
     yield from _compare("black-box stronger", reason, results, pairs, n_images)
 
 
-def _single_step_stronger(results: Mapping[Place, Accuracies], n_images: int) -> Iterator[_Flag]:
+def _single_step_stronger(results: Mapping[Evaluated, Accuracies], n_images: int) -> Iterator[_Flag]:
     reason = "one step should not beat many: the iterative attack may be stuck, or its step too small"
     yield from _compare(
         "single step stronger", reason, results, [(_FGSM, other) for other in _LINF.white_box], n_images
     )
 
 
-def _ensemble_weaker(results: Mapping[Place, Accuracies], n_images: int) -> Iterator[_Flag]:
+def _ensemble_weaker(results: Mapping[Evaluated, Accuracies], n_images: int) -> Iterator[_Flag]:
     reason = "AutoAttack's standard version should leave no image that one of its attacks fools"
     pairs = [
         (part, family.standard)
@@ -146,7 +148,7 @@ def _ensemble_weaker(results: Mapping[Place, Accuracies], n_images: int) -> Iter
 
 
 def _compare(
-    check: str, reason: str, results: Mapping[Place, Accuracies], pairs: Sequence[tuple[str, str]], n_images: int
+    check: str, reason: str, results: Mapping[Evaluated, Accuracies], pairs: Sequence[tuple[str, str]], n_images: int
 ) -> Iterator[_Flag]:
     """Find networks that the first attack of a pair, which should be the weaker one, fools more often."""
     shared = [
@@ -161,7 +163,7 @@ def _compare(
         yield from _flag(check, where, reason, left, fooled, _margin(n_images, len(shared) * len(fooled)))
 
 
-def _not_monotone(results: Mapping[Place, Accuracies], n_images: int) -> Iterator[_Flag]:
+def _not_monotone(results: Mapping[Evaluated, Accuracies], n_images: int) -> Iterator[_Flag]:
     steps = []
     for key in (key for family in _FAMILIES for key in family.iterative):
         strengths = sorted(strength for name, strength in results if name == key)
@@ -178,7 +180,7 @@ def _not_monotone(results: Mapping[Place, Accuracies], n_images: int) -> Iterato
         )
 
 
-def _far_from_chance(results: Mapping[Place, Accuracies], n_classes: int) -> Iterator[_Flag]:
+def _far_from_chance(results: Mapping[Evaluated, Accuracies], n_classes: int) -> Iterator[_Flag]:
     limit = min(1.0, 1 / n_classes + NEAR_CHANCE)
     for key, strength in sorted(results):
         if key in (_FGSM, *_LINF.iterative) and strength >= HUGE_255:
@@ -193,7 +195,7 @@ def _far_from_chance(results: Mapping[Place, Accuracies], n_classes: int) -> Ite
             )
 
 
-def _changed_at_zero(results: Mapping[Place, Accuracies]) -> Iterator[_Flag]:
+def _changed_at_zero(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
     """Only imported results have such a strength: sweeps refuse it."""
     clean = results.get((_CLEAN, CLEAN_STRENGTH), {})
     known = {_FGSM, *(key for family in _FAMILIES for key in family.iterative)}
@@ -231,7 +233,7 @@ def _margin(n_images: int, n_comparisons: int) -> Callable[[float, float], float
     """Give the difference of two accuracies that chance explains, when so many are compared."""
     from scipy.stats import norm
 
-    quantile = float(norm.isf(LEVEL / max(1, n_comparisons)))
+    quantile = float(norm.isf(FLAG_LEVEL / max(1, n_comparisons)))
 
     def margin(high: float, low: float) -> float:
         # Never below the spread of one image: a variance of zero is an estimate, too.

@@ -19,7 +19,7 @@ published numbers were computed, moves logits by less than two images' margins i
 to 1.5 points were seen on 200 images (docs/performance.md).
 """
 
-LEVEL = 1e-3
+CHECK_LEVEL = 1e-3
 """Probability that a check of all networks names one by chance, where the sweep evaluates a sample of the images."""
 
 
@@ -69,7 +69,7 @@ class UnexpectedAccuracy:
 
 
 def expected_range(
-    recorded: float, n_images: int, n_test: int, *, level: float = LEVEL, rounding: float = ROUNDING["fp32"]
+    recorded: float, n_images: int, n_test: int, *, level: float = CHECK_LEVEL, rounding: float = ROUNDING["fp32"]
 ) -> tuple[float, float]:
     """Give the range of accuracies on a sample of the test split, drawn without replacement, that is no surprise.
 
@@ -108,7 +108,7 @@ class WeightsCheck:
 def check_accuracies(accuracies: Collection[CleanAccuracy]) -> WeightsCheck:
     """Find the networks whose clean accuracy neither the choice of images nor arithmetic explains.
 
-    The level of each is `LEVEL` divided by their number (Bonferroni): even one network that is named deserves a look.
+    The level of each is `CHECK_LEVEL` divided by their number (Bonferroni): even one that is named deserves a look.
     """
     ranges: dict[tuple[float, int, int, float], tuple[float, float]] = {}
     unexpected = []
@@ -116,7 +116,7 @@ def check_accuracies(accuracies: Collection[CleanAccuracy]) -> WeightsCheck:
         case = one.recorded, one.n_images, one.n_test, one.rounding
         if case not in ranges:
             ranges[case] = expected_range(
-                one.recorded, one.n_images, one.n_test, level=LEVEL / len(accuracies), rounding=one.rounding
+                one.recorded, one.n_images, one.n_test, level=CHECK_LEVEL / len(accuracies), rounding=one.rounding
             )
         low, high = ranges[case]
         if not low <= one.measured <= high:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 LIBRARY: Final = Path(__file__).with_name("_native.so")
-SOURCE: Final = Path(__file__).with_name("native.c")
+C_SOURCE: Final = Path(__file__).with_name("native.c")
 LANES: Final = 16
 MAX_TAPS: Final = 16
 MAX_SOURCES: Final = 8
@@ -81,12 +81,12 @@ def why_not() -> str | None:
         library = _open()
         sizes = [library.robust201_layout(which) for which in range(len(_STRUCTURES))]
         compiled = library.robust201_source().decode()
-        present = hashlib.sha256(SOURCE.read_bytes()).hexdigest()
+        present = hashlib.sha256(C_SOURCE.read_bytes()).hexdigest()
     except (OSError, AttributeError) as error:
         return f"{LIBRARY} cannot be loaded: {error}"
     # Structures may change on this side alone, and what is computed on the other.
     if compiled != present or sizes != [ctypes.sizeof(structure) for structure in _STRUCTURES]:
-        return f"{LIBRARY} was compiled from another version of {SOURCE.name}; install robust201 again"
+        return f"{LIBRARY} was compiled from another version of {C_SOURCE.name}; install robust201 again"
     return None
 
 
