@@ -134,7 +134,7 @@ def test_other_numbers_of_classes_than_stated() -> None:
 
 
 def test_models_that_are_none() -> None:
-    refusal(ConfigError, "failed for function: expected a torch.nn.Module", model=lambda pixels: pixels)
+    refusal(ConfigError, "expected a torch.nn.Module, got function", model=lambda pixels: pixels)
 
 
 FLOATS = PIXELS / np.float32(255)

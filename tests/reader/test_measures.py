@@ -59,7 +59,7 @@ def test_ranks_begin_at_either_end(folder, lowest_first):
 def test_a_measurement_that_is_not_there_is_refused(folder):
     with pytest.raises(ResultsError, match=r"expected a measurement of .*'squared_nrm'.*squared_norm"):
         RobustnessDataset(folder).value(0, "cifar10", "jacobian", "squared_nrm")
-    with pytest.raises(ConfigError, match="expected numbers, got others"):
+    with pytest.raises(ConfigError, match="expected numbers, got values of type object"):
         RobustnessDataset(folder).rank("cifar10", "pgd", measure="cm")
 
 

@@ -52,10 +52,10 @@ def test_submitting_prepares_the_sweep_and_prints_the_job(
     robust201: RunCommand, write_sweep: WriteSweep, programs: WriteProgram, tmp_path: Path
 ) -> None:
     calls = programs("sbatch", "echo '4711;cluster'")
-    sweep = write_sweep(execution={"part_minutes": 1e-9})
+    sweep = write_sweep(architectures=[0, 21, 309], execution={"part_minutes": 1e-9})
     ended = robust201("submit", "slurm", sweep)
     assert (ended.code, ended.out) == (0, "4711\n")
-    for wanted in ("10 evaluations as array 4711", "squeue --job 4711", "scancel 4711", "robust201 status"):
+    for wanted in ("15 evaluations as array 4711", "squeue --job 4711", "scancel 4711", "robust201 status"):
         assert wanted in ended.err
     script = tmp_path / "results/slurm/array.sbatch"
     assert calls.read_text() == f"--parsable {script}\n"

@@ -106,7 +106,7 @@ def find_flags(
     """Look for every sign in the results of a dataset, all of them on the same `n_images` images.
 
     A difference counts where it exceeds what two independent samples of so many images would show by chance in one of
-    `FLAG_LEVEL`⁻¹ datasets (one-sided, normal approximation, Bonferroni over networks and strengths). Both accuracies are of
+    `FLAG_LEVEL`⁻¹ datasets (one-sided, normal approximation, Bonferroni over networks and strengths). Both are of
     the same images, whose difference varies less, so the checks err towards silence.
     """
     found = [
