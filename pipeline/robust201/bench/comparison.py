@@ -385,7 +385,7 @@ def compare(
         machine: where it computes.
         folder: an empty folder for sweeps, results and logs.
         rounds: how often each is run.
-        tell: told what was timed.
+        tell: receives a line about each run that was timed.
 
     Raises:
         EvaluationError: a process failed.

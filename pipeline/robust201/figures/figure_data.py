@@ -56,7 +56,7 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
     """Summarise accuracies for box plots.
 
     Returns:
-        One row a box: `key`, `strength` (0 is clean, in front of every key where there is a clean accuracy, but for
+        One row per box: `key`, `strength` (0 is clean, in front of every key where there is a clean accuracy, but for
         those evaluated at 0), `low` and `high` (ends of the whiskers, see `FENCE`), `q1`, `median`, `q3`, `outliers` (a
         tuple of different accuracies beyond the whiskers, the `SHOWN_OUTLIERS` lowest and highest), `n`, `n_below` and
         `n_above` (architectures outside of `box_range`).
@@ -75,7 +75,7 @@ def accuracy_by_kernel_parameters(results: DatasetResults) -> pd.DataFrame:
     """Summarise mean adversarial accuracies by the kernel parameters of the cell, for box plots.
 
     Returns:
-        One row a box as of `accuracy_boxes`, with `kernel_parameters` (ascending) in place of key and strength.
+        One row per box as of `accuracy_boxes`, with `kernel_parameters` (ascending) in place of key and strength.
     """
     names = ["kernel_parameters"]
     if results.space is None or ADVERSARIAL not in results.scores:
@@ -214,7 +214,7 @@ def confidence_curves(results: DatasetResults) -> pd.DataFrame:
     """Summarise confidences over the architectures.
 
     Returns:
-        One row a point of a curve: `key`, `strength`, `confidence` (of `CONFIDENCES`; the true class's is the mean over
+        One row per point: `key`, `strength`, `confidence` (of `CONFIDENCES`; the true class's is the mean over
         classes of the confidence that images of a class get in it), `q1`, `median`, `q3`, `n` (architectures with
         such images).
     """
@@ -356,7 +356,7 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
     """Find the best architecture by clean accuracy, each attack's mean and the means of attacks and corruptions.
 
     Returns:
-        One row a criterion (the index): `architecture`, the first by `DatasetResults.ranked`, `spec`, `accuracy`,
+        One row per criterion (the index): `architecture`, the first by `DatasetResults.ranked`, `spec`, `accuracy`,
         `tied`, how many are as accurate, and one column per criterion with the edit distance to its best architecture.
     """
     space = results.space
@@ -379,7 +379,7 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
     """Compute what changing one edge of the best architectures gains or loses.
 
     Returns:
-        One row a neighbour that was evaluated and a score: `best` (the score that the architecture is best by), `tied`,
+        One row per evaluated neighbour and score: `best` (the score that the architecture is best by), `tied`,
         how many are as accurate by it (see `DatasetResults.ranked`), `architecture`, `edge`, `operation`, `neighbour`
         (the evaluated one of its class), `score` and `change`, the neighbour's accuracy minus the architecture's.
     """

@@ -307,9 +307,9 @@ class RobustnessDataset:
 
         known = self.strengths(dataset, key)
         if strength is None and len(known) > 1:
-            told = ", ".join(f"{one:g}" for one in known)
+            strengths = ", ".join(f"{one:g}" for one in known)
             raise ConfigError(
-                f"Reading outcomes failed for {dataset} {key}: expected a strength of {told}, got none. Name one."
+                f"Reading outcomes failed for {dataset} {key}: expected a strength of {strengths}, got none. Name one."
             )
         wanted = known[0] if strength is None else self._strength("Reading outcomes", dataset, key, strength)
         if wanted == CLEAN_STRENGTH and wanted not in known:

@@ -66,7 +66,7 @@ class Ranking:
         low: lower end of each accuracy's 95 % interval.
         high: upper end.
         n_images: images behind each.
-        tied: architectures that are not told from the best, itself among them.
+        tied: architectures that are statistically tied with the best, including the best itself.
         paired: whether they were compared on the same images (McNemar), not by accuracy alone.
         bootstrap: ``median`` and, if clean is among the keys, ``kendall_tau_to_clean`` of every other one, with their
             intervals, if asked for.
@@ -321,10 +321,10 @@ def _robustness(held: _Held, needs: dict[str, str]) -> Iterator[MetricRow]:
             needs["robustness_r"] = "clean accuracies and an attack"
             continue
         found = robustness_r(curves.columns, curves.to_numpy())
-        told = f"over strengths 0 to {curves.columns[-1]:g}; floor {found.floor:.4g}"
+        note = f"over strengths 0 to {curves.columns[-1]:g}; floor {found.floor:.4g}"
         if found.exceeds_one.any():
-            told += f"; {found.exceeds_one.sum():,} above 1"
-        yield MetricRow(held.name, "robustness_r", key, None, pd.Series(found.value, index=curves.index), told)
+            note += f"; {found.exceeds_one.sum():,} above 1"
+        yield MetricRow(held.name, "robustness_r", key, None, pd.Series(found.value, index=curves.index), note)
 
 
 def _success(held: _Held, needs: dict[str, str]) -> Iterator[MetricRow]:
@@ -434,17 +434,17 @@ def _corruption_errors(held: _Held, needs: dict[str, str], reference: int | str 
     for metric, by_key in (("mean_corruption_error", errors), ("relative_mean_corruption_error", relative)):
         if by_key:
             mean = pd.DataFrame(by_key).mean(axis=1, skipna=False)
-            told = f"over {len(by_key)} corruptions, relative to {network}"
-            yield MetricRow(held.name, metric, "+".join(by_key), None, mean, told)
+            note = f"over {len(by_key)} corruptions, relative to {network}"
+            yield MetricRow(held.name, metric, "+".join(by_key), None, mean, note)
 
 
 def _seed_rows(
     data: RobustnessDataset, datasets: Sequence[str] | None, keys: Sequence[str] | None, needs: dict[str, str]
 ) -> Iterator[MetricRow]:
     """Compare trainings that differ in their seed alone, of each recipe and length that has two seeds or more."""
-    told = {} if data.sweep is None else data.sweep.get("weights") or {}
+    recorded = {} if data.sweep is None else data.sweep.get("weights") or {}
     trained = [
-        (one.get("recipe"), one.get("epochs"), name) for name, one in told.items() if one.get("seed") is not None
+        (one.get("recipe"), one.get("epochs"), name) for name, one in recorded.items() if one.get("seed") is not None
     ]
     trained.sort(key=lambda one: str(one[:2]))
     groups = [[name for *_, name in rows] for _, rows in itertools.groupby(trained, key=lambda one: one[:2])]

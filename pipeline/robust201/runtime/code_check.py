@@ -38,10 +38,10 @@ def check_code(config: SweepConfig, *, seconds: float = CHECK_SECONDS) -> None:
 
 def _check_in_child(functions: list[UserFunction], seconds: float) -> None:
     named = ", ".join(dict.fromkeys(str(function.path) for function in functions))
-    told = json.dumps([(str(one.path.absolute()), str(one.path), one.name, one.sha256) for one in functions])
+    request = json.dumps([(str(one.path.absolute()), str(one.path), one.name, one.sha256) for one in functions])
     child = [sys.executable, "-c", _CHILD.format(path=sys.path)]
     try:
-        done = subprocess.run(child, input=told, capture_output=True, text=True, timeout=seconds, check=False)
+        done = subprocess.run(child, input=request, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired as error:
         raise ConfigError(
             f"Loading {named} failed: expected to be executed within {seconds:g} seconds, got no end. Let the file "

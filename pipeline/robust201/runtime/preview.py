@@ -36,7 +36,7 @@ class Filters:
         ):
             for name in given:
                 if name not in known:
-                    # A misspelt key may mean one that this sweep lacks; of one that is spelt well the sweep's are told.
+                    # A misspelt key may mean one that this sweep lacks; for others the sweep's are named.
                     likely = known if name in others else [*known, *(key for key in others if key not in known)]
                     raise ConfigError(
                         f"Narrowing the sweep failed for {config.name}: expected one of its {what}s, got {name!r}."

@@ -85,8 +85,8 @@ def ties_with_best(
 
     Each network is compared with the one of the highest accuracy, by McNemar's exact test where outcomes are given,
     else by the two-proportion test, and the p-values are adjusted by Holm. The best was chosen on the same images:
-    that favours it, and of many equally good networks some will be found worse. What is found tied cannot be told from
-    the best by these images; what is not may still be as good, with a chance of about `level`.
+    that favours it, and of many equally good networks some will be found worse. These images do not distinguish what is
+    tied from the best; what is not tied may still be as good, with a chance of about `level`.
 
     Args:
         accuracies: (A,) fractions; a network without one (NaN) is not compared.

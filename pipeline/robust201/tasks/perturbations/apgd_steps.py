@@ -44,7 +44,24 @@ class Steps(Protocol):
         ...
 
 
-class LinfSteps:
+class _HalvedSteps:
+    """What forms have in common whose steps are halved where they stall: their sizes and the schedule."""
+
+    _sizes: torch.Tensor
+    _schedule: "_Halvings"
+
+    def review(
+        self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best: torch.Tensor
+    ) -> torch.Tensor | None:
+        """Halve the steps of those that stall (see `Steps`)."""
+        del best
+        halved = self._schedule.checked(iteration, loss, best_loss)
+        if halved is not None:
+            self._sizes = torch.where(halved.view(-1, 1, 1, 1), self._sizes / 2, self._sizes)
+        return halved
+
+
+class LinfSteps(_HalvedSteps):
     """Steps along the gradient's sign.
 
     Args:
@@ -71,18 +88,8 @@ class LinfSteps:
         """Clip to the epsilon ball and to [0, 1]; overwrites `images`."""
         return torch.minimum(torch.maximum(images, self._lower, out=images), self._upper, out=images).clamp_(0, 1)
 
-    def review(
-        self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best: torch.Tensor
-    ) -> torch.Tensor | None:
-        """Halve the steps of those that stall (see `Steps`)."""
-        del best
-        halved = self._schedule.checked(iteration, loss, best_loss)
-        if halved is not None:
-            self._sizes = torch.where(halved.view(-1, 1, 1, 1), self._sizes / 2, self._sizes)
-        return halved
 
-
-class L2Steps:
+class L2Steps(_HalvedSteps):
     """Steps along the gradient divided by its norm.
 
     Args:
@@ -108,16 +115,6 @@ class L2Steps:
         difference = images - self._clean
         lengths = torch.minimum(self._radii, l2_lengths(difference))
         return (self._clean + normalised_l2(difference) * lengths).clamp(0, 1)
-
-    def review(
-        self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best: torch.Tensor
-    ) -> torch.Tensor | None:
-        """Halve the steps of those that stall (see `Steps`)."""
-        del best
-        halved = self._schedule.checked(iteration, loss, best_loss)
-        if halved is not None:
-            self._sizes = torch.where(halved.view(-1, 1, 1, 1), self._sizes / 2, self._sizes)
-        return halved
 
 
 class L1Steps:

@@ -66,7 +66,7 @@ class Runner:
         return torch.zeros(self._arena_floats)
 
     def run(self, segments: slice, arena: torch.Tensor, n_images: int, outside: Sequence[torch.Tensor | None]) -> None:
-        """Run some segments on the caller's tensors (`lowering.PIXELS` and so on), one image a row."""
+        """Run some segments on the caller's tensors (`lowering.PIXELS` and so on), one row per image."""
         start, stop, _ = segments.indices(len(self._segments))
         self._library.robust201_run(
             ctypes.addressof(self._operations),
