@@ -122,7 +122,7 @@ def identities(plan: Plan) -> Mapping[str, Any]:
 def test_ids_of_units_stay(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROBUST201_DATA", "/data")
     paper = load_config(REPOSITORY / "jobs/paper.yaml")
-    reference = load_config(REPOSITORY / "jobs/demo.yaml", engine="reference")
+    reference = load_config(GOLDEN / "ids-demo.yaml", engine="reference")
     expected = json.loads((GOLDEN / "unit-ids.json").read_text())
     for name, plan in (
         ("paper (hashes of zeros)", make_plan(paper, assumed_facts(paper))),
