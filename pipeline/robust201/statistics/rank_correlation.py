@@ -1,0 +1,157 @@
+"""Kendall's and Spearman's rank correlations of many columns at once, with intervals over architectures.
+
+Both are built from the signs of all pairwise differences, so that one pass over blocks of architectures gives every
+coefficient together with its influence values: how much each single architecture moves it. Their standard deviation is
+the standard error (the infinitesimal jackknife), the limit of a bootstrap over architectures with ever more draws, and
+those of a difference or of a partial correlation follow by the chain rule. Ties are handled as in tau-b and in the
+ranks' means.
+
+Source: Kendall, "The treatment of ties in ranking problems", Biometrika 33 (1945); Efron and Tibshirani, "An
+Introduction to the Bootstrap", 1993, chapter 21 (influence values); Kendall and Gibbons, "Rank Correlation Methods",
+1990, chapter 8 (partial tau).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+_Floats = NDArray[np.float64]
+
+_BLOCK_BYTES = 64 << 20
+"""Size of the signs of a block of rows."""
+
+
+class Interval(NamedTuple):
+    """A coefficient with the interval of a level around it; all NaN where a column is constant."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients:
+    """Correlations between every two of P columns.
+
+    Attributes:
+        values: (P, P) float64 in [-1, 1]; NaN where a column is constant.
+        influence: (N, P, P) float32, influence values of each of the N rows; of mean 0 over rows.
+    """
+
+    values: _Floats
+    influence: NDArray[np.float32]
+
+    def interval(self, first: int, second: int, level: float = 0.95) -> Interval:
+        """Give one coefficient with its interval."""
+        return _interval(float(self.values[first, second]), self.influence[:, first, second], level)
+
+    def gain(self, measure: int, baseline: int, target: int, level: float = 0.95) -> Interval:
+        """Give by how much the absolute correlation of one column with a target exceeds that of another column."""
+        signs = np.sign(self.values[[measure, baseline], target])
+        moved = signs[0] * self.influence[:, measure, target] - signs[1] * self.influence[:, baseline, target]
+        value = abs(self.values[measure, target]) - abs(self.values[baseline, target])
+        return _interval(float(value), moved, level, bound=2.0)
+
+    def partial(self, first: int, second: int, given: Sequence[int], level: float = 0.95) -> Interval:
+        """Give the correlation of two columns with others held fixed, from the inverse of the matrix of all of them.
+
+        NaN where the columns are so dependent that the matrix has no inverse.
+        """
+        chosen = [first, second, *(column for column in given if column not in (first, second))]
+        matrix = self.values[np.ix_(chosen, chosen)]
+        if np.isnan(matrix).any() or np.linalg.matrix_rank(matrix) < len(chosen):
+            return Interval(np.nan, np.nan, np.nan)
+        inverse = np.linalg.inv(matrix)
+        value = _partial_of(inverse)
+        # d(inverse) = -inverse · d(matrix) · inverse, of which the three elements that the coefficient is made of count.
+        moved = -np.einsum("ai,nij,jb->nab", inverse[:2], self.influence[:, chosen][:, :, chosen], inverse[:, :2])
+        scale = np.sqrt(inverse[0, 0] * inverse[1, 1])
+        slope = -moved[:, 0, 1] / scale - value * (
+            moved[:, 0, 0] / (2 * inverse[0, 0]) + moved[:, 1, 1] / (2 * inverse[1, 1])
+        )
+        return _interval(value, slope, level)
+
+
+class RankCorrelations(NamedTuple):
+    """Both coefficients of the same columns."""
+
+    kendall: Coefficients
+    spearman: Coefficients
+
+
+def correlate_ranks(columns: ArrayLike) -> RankCorrelations:
+    """Compute Kendall's tau-b and Spearman's rho between every two columns, with influence values.
+
+    Args:
+        columns: (N, P) numbers without NaN, one row per architecture; N is at least 3.
+
+    Raises:
+        ValueError: fewer than 3 rows, or a NaN among the numbers.
+    """
+    numbers = np.asarray(columns, np.float64)
+    if numbers.ndim != 2 or len(numbers) < 3 or np.isnan(numbers).any():
+        raise ValueError(f"expected (N, P) numbers of 3 rows or more without NaN, got shape {numbers.shape}")
+    n, p = numbers.shape
+    codes = np.stack([np.unique(column, return_inverse=True)[1] for column in numbers.T]).astype(np.int32)  # (P, N)
+    ranks = np.stack([_mean_signs(column) for column in codes])  # (P, N): mean over k of sign(x_j - x_k)
+    concordance = np.empty((n, p, p), np.float32)  # mean over j of sign(x_i - x_j) sign(y_i - y_j)
+    pulled = np.empty((n, p, p), np.float32)  # mean over j of sign(x_j - x_i) rank(y_j)
+    block = max(1, _BLOCK_BYTES // (4 * n * p))
+    for start in range(0, n, block):
+        rows = slice(start, min(n, start + block))
+        signs = np.sign(codes[:, rows, None] - codes[:, None, :]).astype(np.float32).transpose(1, 0, 2)  # (B, P, N)
+        concordance[rows] = signs @ signs.transpose(0, 2, 1) / n
+        pulled[rows] = -(signs @ ranks.T.astype(np.float32)) / n
+    return RankCorrelations(_kendall(concordance), _spearman(ranks, pulled))
+
+
+def _mean_signs(codes: NDArray[Any]) -> _Floats:
+    """Mean over k of sign(x_j - x_k): the mean rank, centred and scaled to (-1, 1)."""
+    counts = np.bincount(codes)
+    below = np.cumsum(counts) - counts
+    above = len(codes) - below - counts
+    means: _Floats = ((below - above) / len(codes))[codes]
+    return means
+
+
+def _kendall(concordance: NDArray[np.float32]) -> Coefficients:
+    means = concordance.mean(axis=0, dtype=np.float64)
+    return _normalised(means, 2 * (concordance - means.astype(np.float32)))
+
+
+def _spearman(ranks: _Floats, pulled: NDArray[np.float32]) -> Coefficients:
+    products = (ranks.T[:, :, None] * ranks.T[:, None, :]).astype(np.float32)
+    means = products.mean(axis=0, dtype=np.float64)
+    # A row's own term, and what it does to the ranks of all others, in either column.
+    moved = products + pulled + pulled.transpose(0, 2, 1)
+    return _normalised(means, moved - moved.mean(axis=0, dtype=np.float64).astype(np.float32))
+
+
+def _normalised(means: _Floats, moved: NDArray[np.float32]) -> Coefficients:
+    """Divide means of products by the square roots of those of a column with itself, in values and influences."""
+    own = np.diagonal(means).copy()
+    own[own <= 0] = np.nan
+    scale = np.sqrt(own[:, None] * own[None, :])
+    values = np.clip(means / scale, -1, 1)
+    own_moved = np.einsum("npp->np", moved) / (2 * own).astype(np.float32)
+    influence = moved / scale.astype(np.float32)
+    influence -= values.astype(np.float32) * (own_moved[:, :, None] + own_moved[:, None, :])
+    return Coefficients(values, influence)
+
+
+def _partial_of(inverse: _Floats) -> float:
+    return float(-inverse[0, 1] / np.sqrt(inverse[0, 0] * inverse[1, 1]))
+
+
+def _interval(value: float, influence: NDArray[Any], level: float, bound: float = 1.0) -> Interval:
+    from scipy.special import ndtri
+
+    n = len(influence)
+    error = float(np.sqrt(np.square(influence, dtype=np.float64).sum() / (n * (n - 1))))
+    reach = float(ndtri(0.5 + level / 2)) * error
+    if np.isnan(value) or np.isnan(reach):
+        return Interval(np.nan, np.nan, np.nan)
+    return Interval(value, max(-bound, value - reach), min(bound, value + reach))

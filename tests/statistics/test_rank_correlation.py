@@ -1,0 +1,77 @@
+"""Rank correlations of many columns against SciPy, a bootstrap, and partial correlations by hand."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import kendalltau, spearmanr
+
+from robust201.statistics.rank_correlation import Coefficients, correlate_ranks
+
+
+def tied_columns(n: int, seed: int = 0) -> NDArray[np.float64]:
+    """Four related columns, the last two coarse, so that they have many ties."""
+    rng = np.random.default_rng(seed)
+    base = rng.normal(size=n)
+    columns = [base, base + rng.normal(size=n), np.round(-base + rng.normal(size=n)), np.round(2 * rng.normal(size=n))]
+    return np.stack(columns, axis=1)
+
+
+def test_values_are_scipys_with_ties() -> None:
+    columns = tied_columns(60)
+    found = correlate_ranks(columns)
+    for i in range(4):
+        for j in range(4):
+            first, second = columns[:, i], columns[:, j]
+            assert found.kendall.values[i, j] == pytest.approx(kendalltau(first, second).statistic, abs=1e-6)
+            assert found.spearman.values[i, j] == pytest.approx(spearmanr(first, second).statistic, abs=1e-6)
+
+
+def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = correlate_ranks(tied_columns(50))
+    monkeypatch.setattr("robust201.statistics.rank_correlation._BLOCK_BYTES", 4 * 50 * 4 * 7)
+    pieces = correlate_ranks(tied_columns(50))
+    for one, other in zip(whole, pieces, strict=True):
+        np.testing.assert_allclose(one.values, other.values, atol=1e-6)
+        np.testing.assert_allclose(one.influence, other.influence, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["kendall", "spearman"])
+def test_intervals_are_those_of_a_bootstrap_over_rows(name: str) -> None:
+    columns, rng = tied_columns(120, seed=3), np.random.default_rng(0)
+    found: Coefficients = getattr(correlate_ranks(columns), name)
+    draws = [getattr(correlate_ranks(columns[rng.integers(0, 120, 120)]), name) for _ in range(150)]
+
+    def spread(numbers: list[float]) -> float:
+        return float(np.std(numbers))
+
+    def error(low: float, high: float) -> float:
+        return (high - low) / (2 * 1.96)
+
+    pair, partial, gain = found.interval(0, 2), found.partial(0, 1, [2, 3]), found.gain(1, 2, 0)
+    assert error(pair.low, pair.high) == pytest.approx(spread([d.values[0, 2] for d in draws]), rel=0.2)
+    assert error(partial.low, partial.high) == pytest.approx(
+        spread([d.partial(0, 1, [2, 3]).value for d in draws]), rel=0.2
+    )
+    assert error(gain.low, gain.high) == pytest.approx(spread([d.gain(1, 2, 0).value for d in draws]), rel=0.2)
+
+
+def test_partial_tau_is_kendalls_formula() -> None:
+    found = correlate_ranks(tied_columns(80)).kendall
+    xy, xz, yz = found.values[0, 1], found.values[0, 2], found.values[1, 2]
+    expected = (xy - xz * yz) / np.sqrt((1 - xz**2) * (1 - yz**2))
+    assert found.partial(0, 1, [2]).value == pytest.approx(expected)
+
+
+def test_a_constant_column_has_no_correlation() -> None:
+    columns = np.column_stack([np.arange(5.0), np.ones(5), [2.0, 1, 4, 3, 5]])
+    found = correlate_ranks(columns).kendall
+    assert np.isnan(found.interval(0, 1)).all()
+    assert np.isnan(found.partial(0, 2, [1])).all()
+    assert found.interval(0, 2).value == pytest.approx(0.6)
+    assert np.isnan(found.partial(0, 2, [0, 2]).low) or found.partial(0, 2, [0, 2]).value == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("columns", [np.ones((2, 2)), np.array([[1.0, np.nan]] * 4), np.ones(4)])
+def test_what_has_no_ranks_is_refused(columns: NDArray[np.float64]) -> None:
+    with pytest.raises(ValueError, match="3 rows or more without NaN"):
+        correlate_ranks(columns)
