@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from robust201.analysis.dataset_results import read_results
+from robust201.analysis.labels import KEY_LABELS, column_label, dataset_label, key_label
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.figures import figure_data
-from robust201.figures.dataset_results import read_results
-from robust201.figures.labels import KEY_LABELS, column_label, dataset_label, key_label
 from robust201.figures.table import FIGURES
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201

@@ -10,9 +10,9 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from robust201.analysis.dataset_results import MEANS, DatasetResults, read_results
 from robust201.core.errors import ResultsError
 from robust201.figures import matplotlib_figures
-from robust201.figures.dataset_results import MEANS, DatasetResults, read_results
 from robust201.figures.palette import CORRUPTION_GROUPS, change_texts
 from robust201.figures.plots import FIGURE_FORMATS, save_plot, save_plots
 from robust201.figures.table import FIGURES

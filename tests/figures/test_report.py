@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from robust201 import __version__
+from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ResultsError
-from robust201.figures.dataset_results import read_results
 from robust201.figures.packed_accuracies import MISSING, RESOLUTION, pack_accuracies, pack_results, pack_space
 from robust201.figures.report import summary_table, write_report
 from robust201.figures.table import FIGURES

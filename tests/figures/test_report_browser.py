@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.headless import DRAWN, Browser, find_chromium
-from robust201.figures.dataset_results import read_results
+from robust201.analysis.dataset_results import read_results
 from robust201.figures.figure_data import pareto_front
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset

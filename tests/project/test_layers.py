@@ -24,6 +24,7 @@ ROOMS = (
     "planning",
     "runtime",
     "reader",
+    "analysis",
     "figures",
     "dataset",
     "submission",

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from robust201.analysis.class_summaries import summarise_classes
 from robust201.core.errors import ConfigError
-from robust201.figures.class_summaries import summarise_classes
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
 from tests.support.fabricated import export, make_plan

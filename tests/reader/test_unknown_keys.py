@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from robust201.figures.labels import strength_label
+from robust201.analysis.labels import strength_label
 from robust201.figures.report import summary_table, write_report
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import kind_of

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from robust201.figures.dataset_results import DatasetResults, read_results
+from robust201.analysis.dataset_results import DatasetResults, read_results
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
 

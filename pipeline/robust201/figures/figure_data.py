@@ -14,9 +14,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import kendalltau, spearmanr
 
+from robust201.analysis.dataset_results import ADVERSARIAL, SCORE_KINDS, SCORES, DatasetResults, quartiles
+from robust201.analysis.labels import column_label, key_label, measure_label, strength_label
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.figures.dataset_results import ADVERSARIAL, SCORE_KINDS, SCORES, DatasetResults, quartiles
-from robust201.figures.labels import column_label, key_label, measure_label, strength_label
 from robust201.reader.result_files import kind_of
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace

@@ -16,11 +16,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
+from robust201.analysis.dataset_results import ADVERSARIAL, SCORES, DatasetResults
+from robust201.analysis.labels import column_label, dataset_label, key_label
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.figures import figure_data, palette
 from robust201.figures import matplotlib_parts as parts
-from robust201.figures.dataset_results import ADVERSARIAL, SCORES, DatasetResults
-from robust201.figures.labels import column_label, dataset_label, key_label
 from robust201.reader.result_files import kind_of
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import INK

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from robust201.figures.dataset_results import ADVERSARIAL, SCORES, DatasetResults
+from robust201.analysis.dataset_results import ADVERSARIAL, SCORES, DatasetResults
+from robust201.analysis.labels import key_label, strength_label
 from robust201.figures.figure_data import pareto_front
-from robust201.figures.labels import key_label, strength_label
 from robust201.figures.palette import strength_word
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from robust201.analysis.dataset_results import ADVERSARIAL, SCORES, DatasetResults
+from robust201.analysis.labels import column_label, dataset_label, strength_label
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.figures import figure_data, palette
 from robust201.figures import plotly_parts as parts
-from robust201.figures.dataset_results import ADVERSARIAL, SCORES, DatasetResults
-from robust201.figures.labels import column_label, dataset_label, strength_label
 from robust201.reader.result_files import kind_of
 from robust201.spaces.cell_space import INK, CellSpace
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from robust201.figures.labels import key_label
+from robust201.analysis.labels import key_label
 from robust201.figures.palette import CHANCE_COLOUR, GRID, strength_word
 from robust201.spaces.cell_space import INK
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from robust201.analysis.dataset_results import OVER_EVALUATIONS, DatasetResults, read_results
 from robust201.core.errors import ConfigError, ResultsError, closest
 from robust201.core.files import atomic_write, check_output_file
-from robust201.figures.dataset_results import OVER_EVALUATIONS, DatasetResults, read_results
 from robust201.figures.table import FIGURES, FigureRow, figure_row
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.cell_space import INK

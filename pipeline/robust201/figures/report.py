@@ -22,7 +22,7 @@ from robust201.spaces.cell_space import INK, PAPER, CellSpace
 if TYPE_CHECKING:
     import pandas as pd
 
-    from robust201.figures.dataset_results import DatasetResults
+    from robust201.analysis.dataset_results import DatasetResults
     from robust201.figures.table import FigureRow
 
 
@@ -61,7 +61,7 @@ def write_report(dataset: RobustnessDataset, out: Path, *, mean: str = "over-eva
     # plotly has no type information.
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
-    from robust201.figures.dataset_results import MEANS, read_results
+    from robust201.analysis.dataset_results import MEANS, read_results
 
     frame = dataset.to_frame()
     held = read_results(dataset, frame, mean=mean)
@@ -150,7 +150,7 @@ def _page_data(held: "Sequence[DatasetResults]", space: CellSpace | None) -> dic
 
 
 def _summarise(dataset: RobustnessDataset, frame: "pd.DataFrame") -> list[SummaryRow]:
-    from robust201.figures.labels import strength_label
+    from robust201.analysis.labels import strength_label
 
     rows = []
     groups: Any = frame.groupby(["dataset", "key", "strength"], observed=True)["value"]
@@ -265,7 +265,7 @@ def _across_section(held: "Sequence[DatasetResults]") -> str:
 
 
 def _score_filters(held: "Sequence[DatasetResults]") -> str:
-    from robust201.figures.dataset_results import SCORES
+    from robust201.analysis.dataset_results import SCORES
 
     return "".join(
         f'<label>{label} ≥ <input type="number" min="0" max="100" step="any" data-score="{score}">%</label>'
@@ -307,7 +307,7 @@ def _figure_block(row: "FigureRow", frame: "pd.DataFrame", results: "DatasetResu
 
 
 def _cards(frame: "pd.DataFrame", n_images: int | None) -> str:
-    from robust201.figures.dataset_results import SCORES
+    from robust201.analysis.dataset_results import SCORES
     from robust201.figures.palette import tie_words
     from robust201.reader.value_checks import CLEAN
     from robust201.statistics.intervals import accuracy_intervals
@@ -364,7 +364,7 @@ def _protocol(dataset: RobustnessDataset) -> str:
 
 
 def _table(rows: Iterable[SummaryRow]) -> str:
-    from robust201.figures.labels import key_label
+    from robust201.analysis.labels import key_label
 
     lines = []
     previous = ""
@@ -380,7 +380,7 @@ def _table(rows: Iterable[SummaryRow]) -> str:
 
 def _ranking_table(results: "DatasetResults") -> str:
     """List the best architecture by key and strength, its interval, and how many these images do not tell from it."""
-    from robust201.figures.labels import key_label, paper_key, strength_label
+    from robust201.analysis.labels import key_label, paper_key, strength_label
     from robust201.reader.derived import list_rankings
 
     lines = []
@@ -407,7 +407,7 @@ def _ranking_table(results: "DatasetResults") -> str:
 
 def _measure_table(results: "DatasetResults") -> str:
     """Summarise what was measured of the networks themselves, and under keys that are in no table."""
-    from robust201.figures.labels import measure_label
+    from robust201.analysis.labels import measure_label
 
     lines = []
     for measure, values in results.measures.items():

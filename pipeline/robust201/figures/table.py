@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
+from robust201.analysis.dataset_results import MEANS, DatasetResults
 from robust201.core.errors import ConfigError, closest
 from robust201.figures import figure_data
-from robust201.figures.dataset_results import MEANS, DatasetResults
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

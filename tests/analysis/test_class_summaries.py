@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from robust201.analysis.class_summaries import summarise_classes
 from robust201.core.errors import ResultsError
 from robust201.core.processes import holding_interrupts
-from robust201.figures.class_summaries import summarise_classes
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.parquet_results import iter_matrices
 from robust201.reader.result_files import ResultFiles

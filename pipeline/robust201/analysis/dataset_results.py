@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from robust201.analysis.class_summaries import summarise_classes
+from robust201.analysis.labels import dataset_label, paper_key
 from robust201.core.errors import ConfigError, closest
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
-from robust201.figures.class_summaries import summarise_classes
-from robust201.figures.labels import dataset_label, paper_key
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import MEAN_DECIMALS
