@@ -435,6 +435,39 @@ class RobustnessDataset:
     def _strength(self, what: str, dataset: str, key: str, strength: float) -> float:
         return as_strength(strength, self.strengths(dataset, key), f"{what} failed for {dataset} {key}")
 
+    def join(
+        self,
+        table: "str | Path | pd.DataFrame",
+        data: Names | None = None,
+        key: Names | None = None,
+        *,
+        weights: str | None = None,
+    ) -> "pd.DataFrame":
+        """Put a table of others about the same architectures beside the accuracies.
+
+        Args:
+            table: a DataFrame, CSV or Parquet file with a column that names architectures (see
+                `reader.joined_tables.NAMES`) by id, cell string or operations, and perhaps a column `dataset`; or, as
+                they are published, the JSON of NAS-RobBench-201 or NAS-Bench-Suite-Zero, or the pickle of HW-NAS-Bench.
+            data: dataset or datasets.
+            key: key or keys.
+            weights: whose results are read.
+
+        Returns:
+            One row per dataset and evaluated architecture that either side has: `architecture`, `spec`, `dataset`, one
+            column per key and strength, such as ``pgd 1`` (of a single strength the key alone), and the table's
+            columns of numbers, under their names, or with ``, joined`` behind a name that there is already.
+
+        Raises:
+            ConfigError: there is no such file, or it has no column to join by, no numbers, or rows that repeat.
+            ResultsError: the file is damaged or of an unknown form.
+            ArchitectureError: a row names no architecture of the space.
+        """
+        from robust201.reader.joined_tables import join_tables, read_joined
+
+        found = read_joined(table, self.files, self._resolve)
+        return join_tables(self.to_frame(data, key, weights=weights), found, self.files)
+
     def to_frame(
         self,
         data: Names | None = None,

@@ -1,6 +1,7 @@
 """Spaces whose architectures are cells: what readers of results ask of them, such as classes, sizes and drawings."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from robust201.spaces.base import Space
@@ -32,11 +33,15 @@ class CellSpace(Space):
         isomorphs: the index of the evaluated architecture of each one's isomorphism class.
         meta: the content of ``meta.json``, given epsilons by key.
         parse: a cell string to its operations, one per edge; an `ArchitectureError` says what is wrong with it.
+        format_spec: operations, one per edge, to a cell string, likewise.
         kernel_parameters: size of a cell, by its string.
         max_kernel_parameters: the largest there is.
         reference_kernel_parameters: the size at which figures compare cells.
         edit_distance: on how many edges two cells differ, by their strings.
         neighbours: cells that differ on one edge.
+        read_json_table: a table that others published of the space, from parsed JSON: numbers by dataset, index and
+            column; None where it is none.
+        read_pickle_table: the same from the path of a pickle, a `ResultsError` where it is none.
         draw_cell: draws a cell, (axes, string, title, font_size=…).
         draw_every_edge: draws all operations on every edge, each with the gid ``edge-<edge>-<operation>``.
     """
@@ -52,10 +57,13 @@ class CellSpace(Space):
     isomorphs: Callable[[], Sequence[int]]
     meta: Callable[[Mapping[str, Sequence[float]]], dict[str, Any]]
     parse: Callable[[str], tuple[str, ...]]
+    format_spec: Callable[[Sequence[str]], str]
     kernel_parameters: Callable[[str], int]
     max_kernel_parameters: int
     reference_kernel_parameters: int
     edit_distance: Callable[[str, str], int]
     neighbours: Callable[[str], list[Neighbour]]
+    read_json_table: Callable[[Any], dict[str, dict[int, dict[str, float]]] | None]
+    read_pickle_table: Callable[[Path], dict[str, dict[int, dict[str, float]]]]
     draw_cell: "Callable[..., Axes]"
     draw_every_edge: "Callable[..., Axes]"

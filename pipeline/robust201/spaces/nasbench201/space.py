@@ -8,7 +8,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, Normalisation
 from robust201.spaces.cell_space import CellSpace
-from robust201.spaces.nasbench201 import cells, drawing, neighbourhood
+from robust201.spaces.nasbench201 import cells, drawing, neighbourhood, published_tables
 
 if TYPE_CHECKING:
     import torch
@@ -40,12 +40,15 @@ class NasBench201(CellSpace):
     isomorphs = staticmethod(cells.isomorphs)
     meta = staticmethod(cells.meta)
     parse = staticmethod(cells.parse)
+    format_spec = staticmethod(cells.format_spec)
     kernel_parameters = staticmethod(neighbourhood.kernel_parameters)
     max_kernel_parameters = 54
     # There are 408 cells of this size (Jung, Lukasik and Keuper, ICLR 2023, section 5.3).
     reference_kernel_parameters = 18
     edit_distance = staticmethod(neighbourhood.edit_distance)
     neighbours = staticmethod(neighbourhood.neighbours)
+    read_json_table = staticmethod(published_tables.read_json_table)
+    read_pickle_table = staticmethod(published_tables.read_pickle_table)
     draw_cell = staticmethod(drawing.draw_cell)
     draw_every_edge = staticmethod(drawing.draw_every_edge)
 

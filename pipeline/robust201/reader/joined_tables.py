@@ -1,0 +1,174 @@
+"""Tables of others about the same architectures, put beside the results of a dataset (see `RobustnessDataset.join`).
+
+A table names architectures by one of its columns (`NAMES`): ids, cell strings or operations. It may have a column
+`dataset`; else its numbers hold for every dataset. Of a space whose architectures are cells, the files that others have
+published are read as they are (`CellSpace.read_json_table`, `read_pickle_table`).
+"""
+
+import ast
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
+from robust201.core.records import CLEAN_STRENGTH
+from robust201.reader.result_files import ResultFiles
+from robust201.reader.value_checks import CLEAN, architecture_of, damaged_file, parse_json
+
+NAMES = ("architecture", "index", "id", "arch_index", "arch_id", "cell", "spec", "arch_str", "operations", "op_tuple")
+"""Columns that may say which architecture a row is of, the first that a table has."""
+
+DATASET = "dataset"
+
+_LARGEST_BYTES = 2 << 30
+
+Resolve = Callable[[int | str], str]
+
+
+def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve: Resolve) -> pd.DataFrame:
+    """Read a table: a DataFrame, or a CSV, Parquet, JSON or pickle file.
+
+    Args:
+        source: the table, or its file.
+        files: what it is put beside.
+        resolve: (id or cell string) → id as text; an `ArchitectureError` where there is none.
+
+    Returns:
+        One row per evaluated architecture (`architecture`) and, if the table has them, `dataset`, with the table's
+        numbers. Of several rows of one isomorphism class that of the evaluated architecture counts, without one the
+        mean over the others.
+
+    Raises:
+        ConfigError: there is no such file, or no column of it names architectures or holds numbers.
+        ResultsError: the file is damaged, or of no known form.
+        ArchitectureError: a row names no architecture of the space.
+    """
+    frame, name = (source, "the table") if isinstance(source, pd.DataFrame) else (_read(Path(source), files), source)
+    column = next((one for one in NAMES if one in frame.columns), None)
+    if column is None:
+        shown = ", ".join(map(str, frame.columns[:12]))
+        raise ConfigError(
+            f"Joining failed for {name}: expected a column {', '.join(NAMES)} that names architectures, got {shown}. "
+            "Rename the column."
+        )
+    numbers = [
+        one for one in frame.columns if one not in {*NAMES, DATASET} and pd.api.types.is_numeric_dtype(frame[one])
+    ]
+    if not numbers or frame.empty:
+        raise ConfigError(
+            f"Joining failed for {name}: expected rows with a column of numbers, got "
+            f"{'no row' if frame.empty else 'none'}. Give it one."
+        )
+    given = [_identifier(value, files, resolve, str(name)) for value in frame[column]]
+    isomorphs = [files.isomorph(one) for one in given]
+    table = (
+        frame[numbers]
+        .astype(np.float64)
+        .assign(
+            architecture=[architecture_of(one) for one in isomorphs],
+            own=[one == other for one, other in zip(given, isomorphs, strict=True)],
+        )
+    )
+    by = ["architecture"]
+    if DATASET in frame.columns:
+        table[DATASET] = frame[DATASET].astype(str)
+        by.append(DATASET)
+    _refuse_repeats(table, frame[column], by, str(name))
+    has_own = table.groupby(by)["own"].transform("any")
+    return table[table["own"] | ~has_own].groupby(by, sort=True)[numbers].mean().reset_index()
+
+
+def join_tables(accuracies: pd.DataFrame, table: pd.DataFrame, files: ResultFiles) -> pd.DataFrame:
+    """Put a table (see `read_joined`) beside accuracies in the tidy form (see `RobustnessDataset.join`)."""
+    own = accuracies[(accuracies["strength"] != CLEAN_STRENGTH) | (accuracies["key"] == CLEAN)]
+    repeating = own.groupby("key", observed=True)["strength"].nunique()
+    names = [
+        key if repeating[key] == 1 else f"{key} {strength:g}"
+        for key, strength in zip(own["key"].astype(str), own["strength"], strict=True)
+    ]
+    order = list(dict.fromkeys(names))
+    by = ["architecture", DATASET]
+    wide = own.assign(column=names, dataset=own[DATASET].astype(str)).set_index([*by, "column"])["value"]
+    left = wide.unstack("column")[order].reset_index()
+    numbers = [name for name in table.columns if name not in by]
+    renamed = table.rename(columns={name: f"{name}, joined" for name in numbers if name in order})
+    if DATASET in table.columns:
+        kept = renamed[renamed[DATASET].isin(left[DATASET].unique())]
+        joined = left.merge(kept, on=by, how="outer")
+    else:
+        joined = left.merge(renamed, on="architecture", how="outer")
+        joined = joined[joined[DATASET].notna()]
+    joined.insert(1, "spec", [files.spec(str(one)) for one in joined["architecture"]])
+    joined.columns.name = None
+    return joined.sort_values(by[::-1], kind="stable", ignore_index=True)
+
+
+def _refuse_repeats(table: pd.DataFrame, named: "pd.Series[Any]", by: Sequence[str], name: str) -> None:
+    keyed = table[[one for one in by if one != "architecture"]].assign(named=named.map(str))
+    repeated = keyed.duplicated()
+    if repeated.any():
+        raise ConfigError(
+            f"Joining failed for {name}: expected one row per architecture{' and dataset' if len(by) > 1 else ''}, got "
+            f"several of {keyed['named'][repeated].iloc[0]}. Aggregate them first."
+        )
+
+
+def _read(path: Path, files: ResultFiles) -> pd.DataFrame:
+    if not path.is_file():
+        raise ConfigError(f"Joining failed for {path}: expected a file, got none. Check the path.")
+    if path.stat().st_size > _LARGEST_BYTES:
+        raise ConfigError(
+            f"Joining failed for {path}: expected at most {_LARGEST_BYTES:,} bytes, got {path.stat().st_size:,}. "
+            "Write the columns that you need to a smaller file."
+        )
+    suffix = path.suffix.lower()
+    try:
+        if suffix == ".parquet":
+            return pd.read_parquet(path)
+        if suffix in {".csv", ".gz"}:
+            return pd.read_csv(path)
+    except (ValueError, OSError) as error:
+        raise damaged_file(path, error) from error
+    if files.space is not None and suffix == ".json":
+        try:
+            content = parse_json(path.read_bytes())
+        except ValueError as error:
+            raise damaged_file(path, error) from error
+        found = files.space.read_json_table(content)
+        if found is not None:
+            return _frame_of(found)
+    elif files.space is not None and suffix in {".pickle", ".pkl"}:
+        return _frame_of(files.space.read_pickle_table(path))
+    raise ResultsError(
+        f"Joining failed for {path}: expected CSV, Parquet or a table that is published for this space, got another "
+        "form. Write it as CSV with a column `architecture`."
+    )
+
+
+def _frame_of(table: Mapping[str, Mapping[int, Mapping[str, float]]]) -> pd.DataFrame:
+    rows = [
+        {"architecture": index, DATASET: dataset} | row
+        for dataset, by_index in table.items()
+        for index, row in by_index.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def _identifier(value: Any, files: ResultFiles, resolve: Resolve, name: str) -> str:
+    """Give the id, as text, that a value of the naming column stands for."""
+    try:
+        if files.space is not None and isinstance(value, np.ndarray | list | tuple):
+            return resolve(files.space.format_spec([str(one) for one in value]))
+        if files.space is not None and isinstance(value, str) and value.startswith(("(", "[")):
+            return resolve(files.space.format_spec([str(one) for one in ast.literal_eval(value)]))
+        return resolve(int(value) if isinstance(value, float) and value.is_integer() else value)
+    except (ArchitectureError, ValueError, SyntaxError, TypeError) as error:
+        operations = "" if files.space is None else f", or six names such as {files.space.operations[0]!r}"
+        raise ArchitectureError(
+            f"Joining failed for {name}: expected an id or a cell string of this dataset's space{operations}, got "
+            f"{reprlib.repr(value)}. Check the column that names architectures."
+        ) from error

@@ -1,0 +1,134 @@
+"""Tables that others have published about the cells of NAS-Bench-201, in the forms of their files.
+
+- NAS-RobBench-201 (Wu et al., ICLR 2024), `NAS-RobBench-201_all.json`: accuracies of adversarially trained networks,
+  {dataset: {id: {metric: {seed: fraction}}}}; the seed ``threeseed`` is the mean of three.
+- NAS-Bench-Suite-Zero (Krishnakumar et al., NeurIPS 2022), `zc_nasbench201.json`: zero-cost proxies,
+  {dataset: {operations: {proxy: {"score": number, "time": seconds} or number}}}, operations as NASLib's codes in text.
+- HW-NAS-Bench (Li et al., ICLR 2021), `HW-NAS-Bench-v1_0.pickle`: latency and energy on six devices,
+  {"nasbench201": {dataset: {"config": [{"arch_str": …}, …], metric: [number, …]}}, …}.
+"""
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from robust201.core.errors import ArchitectureError, ResultsError
+from robust201.core.unpickling import NUMPY_GLOBALS, load_pickle
+from robust201.spaces.nasbench201.cells import EDGES, N_ARCHITECTURES, format_spec, resolve
+
+Table = dict[str, dict[int, dict[str, float]]]
+"""Numbers by dataset, index and column."""
+
+MEAN_OF_SEEDS = "threeseed"
+
+_NASLIB_OPERATIONS = ("skip_connect", "none", "nor_conv_3x3", "nor_conv_1x1", "avg_pool_3x3")
+_NASLIB_EDGES = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+"""NASLib (`naslib/search_spaces/nasbench201/conversions.py`) orders edges by their source; cell strings by target."""
+
+_DATASETS = {"imagenet": "ImageNet16-120", "imagenet16-120": "ImageNet16-120"}
+_MAX_BYTES = 1 << 30
+
+
+def spec_of_naslib(codes: tuple[int, ...]) -> str:
+    """Write NASLib's six operation codes (`op_indices`) as a cell string.
+
+    Raises:
+        ArchitectureError: not six numbers from 0 to 4.
+    """
+    if len(codes) != len(_NASLIB_EDGES) or not all(code in range(len(_NASLIB_OPERATIONS)) for code in codes):
+        raise ArchitectureError(
+            f"Reading operation codes failed for {codes!r}: expected six numbers from 0 to 4, got something else. "
+            "Check that the file is of NAS-Bench-201."
+        )
+    by_edge = {edge: _NASLIB_OPERATIONS[code] for edge, code in zip(_NASLIB_EDGES, codes, strict=True)}
+    return format_spec([by_edge[edge] for edge in EDGES])
+
+
+def read_json_table(content: Any) -> Table | None:
+    """Read the parsed JSON of NAS-RobBench-201 or NAS-Bench-Suite-Zero; None where it is of neither form."""
+    if not isinstance(content, dict) or not content or not all(isinstance(rows, dict) for rows in content.values()):
+        return None
+    first = next((row for rows in content.values() for row in rows), None)
+    if not isinstance(first, str):
+        return None
+    try:
+        if first.isdecimal():
+            return {
+                _dataset(name): {_index(row): _by_seed(metrics) for row, metrics in rows.items()}
+                for name, rows in content.items()
+            }
+        if first.startswith("("):
+            return {
+                _dataset(name): {
+                    resolve(spec_of_naslib(ast.literal_eval(row))).index: _scores(proxies)
+                    for row, proxies in rows.items()
+                }
+                for name, rows in content.items()
+            }
+    except (AttributeError, TypeError, ValueError, SyntaxError):
+        return None
+    return None
+
+
+def read_pickle_table(path: Path) -> Table:
+    """Read HW-NAS-Bench's pickle, through the allow-list of NumPy's globals.
+
+    Raises:
+        ResultsError: it names another global, is damaged, or is of another form.
+    """
+    with path.open("rb") as stream:
+        content = load_pickle(
+            stream, name=str(path), allowed=NUMPY_GLOBALS, error=ResultsError, encoding="latin1", max_bytes=_MAX_BYTES
+        )
+    try:
+        return {_dataset(name): _by_metric(metrics) for name, metrics in content["nasbench201"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ResultsError(
+            f"Reading a table failed for {path}: expected the form of HW-NAS-Bench-v1_0.pickle, a dictionary of "
+            f"nasbench201 with config and metrics per dataset, got another ({type(error).__name__}: {error}). "
+            "Convert it to CSV with a column of indices or cell strings."
+        ) from error
+
+
+def _dataset(name: str) -> str:
+    return _DATASETS.get(name.lower(), name)
+
+
+def _index(text: str) -> int:
+    index = int(text)
+    if not 0 <= index < N_ARCHITECTURES:
+        raise ValueError(f"index {index}")
+    return index
+
+
+def _by_seed(metrics: Mapping[str, Any]) -> dict[str, float]:
+    row: dict[str, float] = {}
+    for metric, seeds in metrics.items():
+        if not isinstance(seeds, dict):
+            row[metric] = float(seeds)
+            continue
+        singles = {seed: float(value) for seed, value in seeds.items() if seed != MEAN_OF_SEEDS}
+        if seeds:
+            row[metric] = float(seeds.get(MEAN_OF_SEEDS, sum(singles.values()) / max(len(singles), 1)))
+        if len(singles) > 1:
+            row |= {f"{metric}, seed {seed}": value for seed, value in singles.items()}
+    return row
+
+
+def _scores(proxies: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        name: float(value["score"] if isinstance(value, dict) else value)
+        for name, value in proxies.items()
+        if name != "id"
+    }
+
+
+def _by_metric(metrics: Mapping[str, Any]) -> dict[int, dict[str, float]]:
+    configs = metrics["config"]
+    places = configs.items() if isinstance(configs, dict) else enumerate(configs)
+    columns = {name: values for name, values in metrics.items() if name != "config"}
+    return {
+        resolve(str(config["arch_str"])).index: {name: float(values[place]) for name, values in columns.items()}
+        for place, config in places
+    }

@@ -1,0 +1,162 @@
+"""Tables of others beside the results: their published forms, names of architectures, classes, and what is refused."""
+
+import itertools
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
+from robust201.reader.dataset import RobustnessDataset
+from robust201.spaces.nasbench201 import cells
+from robust201.spaces.nasbench201.published_tables import spec_of_naslib
+from tests.support.small_results import write_results
+
+OF_309 = 1832
+"""Another member of the isomorphism class that #309 stands for."""
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> RobustnessDataset:
+    accuracies = {
+        "clean": {"0": 0.8, "309": 0.7, "21": 0.9},
+        "pgd": {"0": [0.4, 0.1], "309": [0.3, 0.0], "21": [0.5, 0.2]},
+    }
+    return RobustnessDataset(write_results(tmp_path / "dataset", accuracies))
+
+
+def naslib_codes(index: int) -> tuple[int, ...]:
+    """The codes of a cell, found by search through all of them."""
+    return next(
+        codes for codes in itertools.product(range(5), repeat=6) if spec_of_naslib(codes) == cells.specs()[index]
+    )
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "frame", "operations", "strings"])
+def test_a_table_is_joined_by_whatever_names_an_architecture(
+    results: RobustnessDataset, tmp_path: Path, form: str
+) -> None:
+    frame = pd.DataFrame({"index": [0, 309], "latency": [1.5, 2.5], "note": ["a", "b"]})
+    source: Any = tmp_path / f"table.{form}"
+    if form == "csv":
+        frame.to_csv(source, index=False)
+    elif form == "parquet":
+        frame.to_parquet(source)
+    elif form == "frame":
+        source = frame
+    elif form == "operations":
+        operations = [cells.parse(cells.specs()[index]) for index in frame["index"]]
+        source = pd.DataFrame({"operations": operations, "latency": frame["latency"]})
+    else:
+        source = pd.DataFrame({"arch_str": [cells.specs()[i] for i in frame["index"]], "latency": frame["latency"]})
+    joined = results.join(source)
+    assert list(joined.columns) == ["architecture", "spec", "dataset", "clean", "pgd 1", "pgd 8", "latency"]
+    rows = joined.set_index("architecture")
+    assert rows["latency"].loc[[0, 309]].tolist() == [1.5, 2.5]
+    assert np.isnan(rows["latency"].loc[21])
+    assert rows.loc[309, "pgd 1"] == 0.3
+    assert rows.loc[309, "spec"] == cells.specs()[309]
+
+
+def test_another_member_speaks_for_a_class_only_where_the_evaluated_one_is_missing(results: RobustnessDataset) -> None:
+    both = results.join(pd.DataFrame({"index": [OF_309, 309], "energy": [9.0, 2.0]}), key="clean")
+    assert both.set_index("architecture")["energy"].loc[309] == 2.0
+    other = results.join(pd.DataFrame({"index": [OF_309], "energy": [9.0]}), key="clean")
+    assert other.set_index("architecture")["energy"].loc[309] == 9.0
+
+
+def test_accuracies_after_adversarial_training(results: RobustnessDataset, tmp_path: Path) -> None:
+    seeds = {"0": 0.5, "1": 0.6, "2": 0.7, "threeseed": 0.6}
+    file = tmp_path / "NAS-RobBench-201_all.json"
+    file.write_text(
+        json.dumps({"cifar10": {"309": {"val_pgd_8.0_acc": seeds}}, "imagenet": {"0": {"clean": {"0": 1}}}})
+    )
+    row = results.join(file).set_index("architecture").loc[309]
+    assert row["val_pgd_8.0_acc"] == 0.6
+    assert row["val_pgd_8.0_acc, seed 2"] == 0.7
+    assert row["dataset"] == "cifar10"
+
+
+def test_zero_cost_proxies(results: RobustnessDataset, tmp_path: Path) -> None:
+    file = tmp_path / "zc_nasbench201.json"
+    proxies = {"synflow": {"score": 12.5, "time": 0.1}, "id": 3, "val_accuracy": 71.0}
+    file.write_text(json.dumps({"cifar10": {str(naslib_codes(21)): proxies}}))
+    row = results.join(file, key="pgd").set_index("architecture").loc[21]
+    assert (row["synflow"], row["val_accuracy"], row["pgd 8"]) == (12.5, 71.0, 0.2)
+    assert "id" not in row
+
+
+def test_edges_of_naslib_are_ordered_by_their_source() -> None:
+    # Edge 1→2 (from the first inner node to the second) is fourth there, third in a cell string.
+    assert spec_of_naslib((1, 1, 1, 2, 1, 1)) == cells.format_spec(
+        ["none", "none", "nor_conv_3x3", "none", "none", "none"]
+    )
+    with pytest.raises(ArchitectureError, match="six numbers from 0 to 4"):
+        spec_of_naslib((5, 0, 0, 0, 0, 0))
+
+
+def test_latencies(results: RobustnessDataset, tmp_path: Path) -> None:
+    file = tmp_path / "HW-NAS-Bench-v1_0.pickle"
+    places = [309, 0]
+    metrics = {
+        "config": [{"arch_str": cells.specs()[i], "C": 16} for i in places],
+        "edgegpu_latency": [4.5, np.float64(5.5)],
+    }
+    file.write_bytes(pickle.dumps({"nasbench201": {"cifar10": metrics}, "fbnet": {}}))
+    rows = results.join(file, key="clean").set_index("architecture")
+    assert rows["edgegpu_latency"].loc[[309, 0]].tolist() == [4.5, 5.5]
+
+
+def test_no_pickle_runs_code(results: RobustnessDataset, tmp_path: Path) -> None:
+    file = tmp_path / "table.pickle"
+    file.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    with pytest.raises(ResultsError, match=r"got os\.system"):
+        results.join(file)
+    file.write_bytes(pickle.dumps({"nasbench201": {"cifar10": {"latency": [1]}}}))
+    with pytest.raises(ResultsError, match="expected the form of HW-NAS-Bench"):
+        results.join(file)
+
+
+@pytest.mark.parametrize(
+    ("table", "error", "words"),
+    [
+        ({"name": [1], "x": [1.0]}, ConfigError, "a column architecture, index"),
+        ({"index": [1], "x": ["fast"]}, ConfigError, "a column of numbers, got none"),
+        ({"index": [], "x": []}, ConfigError, "got no row"),
+        ({"index": [0, 0], "x": [1.0, 2.0]}, ConfigError, "got several of 0"),
+        ({"index": [15625], "x": [1.0]}, ArchitectureError, "got 15625"),
+        ({"index": [0.5], "x": [1.0]}, ArchitectureError, "got 0.5"),
+        ({"arch_str": ["|none~0|"], "x": [1.0]}, ArchitectureError, "expected an id or a cell string"),
+        ({"operations": ["(0, 1, 2, 3, 4, 0)"], "x": [1.0]}, ArchitectureError, "six names such as 'none'"),
+    ],
+)
+def test_what_cannot_be_joined_is_refused(
+    results: RobustnessDataset, table: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        results.join(pd.DataFrame(table))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("gone.csv", None, "expected a file, got none"),
+        ("table.json", b"{", "expected a sound file"),
+        ("table.json", b'{"a": 1}', "got another form"),
+        ("table.json", b'{"cifar10": {"99999": {"x": {"0": 1}}}}', "got another form"),
+        ("table.parquet", b"PAR1", "expected a sound file"),
+        ("table.csv", b"", "expected a sound file"),
+        ("table.txt", b"1", "got another form"),
+    ],
+)
+def test_damaged_and_foreign_files_are_refused(
+    results: RobustnessDataset, tmp_path: Path, name: str, content: bytes | None, words: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises((ConfigError, ResultsError), match=words):
+        results.join(tmp_path / name)
