@@ -66,7 +66,7 @@ class Coefficients:
             return Interval(np.nan, np.nan, np.nan)
         inverse = np.linalg.inv(matrix)
         value = _partial_of(inverse)
-        # d(inverse) = -inverse · d(matrix) · inverse, of which the three elements that the coefficient is made of count.
+        # d(inverse) = -inverse · d(matrix) · inverse; the coefficient is made of three of its elements.
         moved = -np.einsum("ai,nij,jb->nab", inverse[:2], self.influence[:, chosen][:, :, chosen], inverse[:, :2])
         scale = np.sqrt(inverse[0, 0] * inverse[1, 1])
         slope = -moved[:, 0, 1] / scale - value * (
