@@ -9,7 +9,6 @@ from scipy.stats import kendalltau
 
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.measure_correlations import COLUMNS, FEWEST, collect_measures, correlate_measures
-from robust201.reader.joined_tables import read_joined
 from robust201.spaces.nasbench201 import cells
 from robust201.spaces.nasbench201.space import NasBench201
 from tests.support.small_results import results_of, write_results
@@ -38,7 +37,7 @@ def planted(tmp_path: Path, count: int = N) -> tuple[DatasetResults, pd.DataFram
         }
     )
     results = results_of(write_results(tmp_path, rows))
-    return results, read_joined(table, results.reader.files, results.reader._resolve)
+    return results, results.reader.read_table(table)
 
 
 def test_planted_correlations_come_back(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ The baseline is counting parameters: a measure that does not correlate better sa
 does not say. Partial correlations hold sizes and clean accuracies fixed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -51,8 +51,8 @@ def collect_measures(results: DatasetResults, tables: Sequence[pd.DataFrame] = (
         costs = [space.macs(one, n_classes=n_classes, image_size=_IMAGE_SIZE) for one in index]
         columns[PARAMETERS] = pd.Series(sizes, results.accuracies.index, dtype=np.float64)
         columns[FLOPS] = pd.Series(costs, results.accuracies.index, dtype=np.float64)
-    for (key, measurement, strength), numbers in results.measures.items():
-        columns[measure_label(str(key), str(measurement), float(str(strength)))] = numbers
+    for place, numbers in results.measures.items():
+        columns[measure_label(*place)] = numbers  # type: ignore[misc]
     for table in tables:
         own = table[table["dataset"] == results.name].drop(columns="dataset") if "dataset" in table else table
         for name, numbers in own.set_index("architecture").items():
@@ -123,7 +123,7 @@ def _by_presence(measures: pd.DataFrame) -> list[tuple[list[str], pd.DataFrame]]
 
 def _row(
     kendall: Coefficients, spearman: Coefficients, pair: tuple[int, int], given: Sequence[int], baseline: int | None
-) -> Mapping[str, object]:
+) -> dict[str, object]:
     found = {
         "kendall": kendall.interval(*pair),
         "spearman": spearman.interval(*pair),

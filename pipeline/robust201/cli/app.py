@@ -11,6 +11,7 @@ import typer
 
 from robust201 import __version__
 from robust201.cli import console
+from robust201.cli.analyse import correlate, design
 from robust201.cli.audit import audit
 from robust201.cli.bench import bench
 from robust201.cli.dataset import KeyStyleText, compare, convert, export, import_json, read_key_style, verify
@@ -372,6 +373,6 @@ add_verbs(
     *(demo, bench, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
     *(verify, audit, export, compare, convert, import_json, meta),
-    *(report, plot, metrics, evaluate),
+    *(report, plot, metrics, correlate, design, evaluate),
 )
 app.add_typer(submit_app, rich_help_panel=RUN)

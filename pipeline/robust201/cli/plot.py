@@ -22,11 +22,14 @@ def plot(
             metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The .png, .svg or .pdf file; a folder for all.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="The .png, .svg or .pdf file, or .csv for the numbers; a folder for all."),
+    ] = None,
     data: Annotated[
         str | None, typer.Option("--dataset", help="Which dataset to draw, if DATASET has several.")
     ] = None,
-    file_format: Annotated[str, typer.Option("--format", help="png, svg or pdf, with all.")] = "png",
+    file_format: Annotated[str, typer.Option("--format", help="png, svg, pdf or csv, with all.")] = "png",
     width: Annotated[
         str, typer.Option("--width", help="column (3.25 in), page (6.75 in) or inches; text stays the same size.")
     ] = "page",
@@ -37,7 +40,7 @@ def plot(
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures and what each needs.")] = False,
 ) -> None:
-    """Draw one figure of an exported dataset, or all of them, as PNG, SVG or PDF."""
+    """Draw one figure of an exported dataset, or all of them, as PNG, SVG or PDF, or write their numbers as CSV."""
     from robust201.figures.table import FIGURES, figure_row
 
     if show_list:

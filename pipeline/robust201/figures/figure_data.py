@@ -16,6 +16,7 @@ from scipy.stats import kendalltau, spearmanr
 
 from robust201.analysis.dataset_results import ADVERSARIAL, SCORE_KINDS, SCORES, DatasetResults, quartiles
 from robust201.analysis.labels import column_label, key_label, measure_label, strength_label
+from robust201.analysis.measure_correlations import correlate_measures
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.result_files import kind_of
 from robust201.reader.value_checks import CLEAN
@@ -323,6 +324,23 @@ def measures_against(results: DatasetResults) -> pd.DataFrame:
             label = measure_label(*measure)  # type: ignore[misc]
             parts.append(pairs.assign(measure=label, key=key, strength=strength, spearman=rho, kendall=tau)[names])
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=names)
+
+
+def measure_correlations(results: DatasetResults) -> pd.DataFrame:
+    """Correlate the measures, and the sizes of networks, with the accuracies (see `correlate_measures`).
+
+    Returns:
+        Its rows; none without a measure or with too few architectures.
+    """
+    found = correlate_measures(results) if len(results.measures.columns) else pd.DataFrame()
+    return found if "kendall" in found and found["kendall"].notna().any() else pd.DataFrame()
+
+
+def correlation_matrix(rows: pd.DataFrame) -> pd.DataFrame:
+    """Arrange Kendall's tau of `correlate_measures`: a row per measure, a column per key and strength, in order."""
+    labels = [column_label(key, at) for key, at in zip(rows["key"], rows["strength"], strict=True)]
+    wide = rows.assign(column=labels).set_index(["measure", "column"])["kendall"].unstack()
+    return wide.loc[list(dict.fromkeys(rows["measure"])), list(dict.fromkeys(labels))]
 
 
 def top_cells(results: DatasetResults) -> pd.DataFrame:

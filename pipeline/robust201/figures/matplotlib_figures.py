@@ -311,6 +311,21 @@ def draw_measures_against(frame: pd.DataFrame, results: DatasetResults, width: f
     return figure
 
 
+def draw_measure_correlations(frame: pd.DataFrame, results: DatasetResults, width: float) -> Figure:
+    """Draw Kendall's tau of measures with accuracies: a row per measure, a column per key (`measure_correlations`)."""
+    del results
+    tau = figure_data.correlation_matrix(frame)
+    margin = parts.inches(max(len(str(name)) for name in tau.index), parts.SMALL) + 0.1
+    field = min(0.6, (width - margin - 0.7) / tau.shape[1])
+    below = parts.inches(max(len(str(name)) for name in tau.columns), parts.SMALL)
+    figure = Figure(figsize=(width, 0.22 * len(tau) + below + 0.5), layout="constrained")
+    (axes,) = parts.make_panels(figure, 1, 1)
+    texts = palette.correlation_texts(tau.to_numpy())
+    parts.draw_heat_map(axes, tau, texts, (-1, 1), colours=palette.CORRELATION, field=field, squares=False)
+    parts.draw_colour_bar(figure, ScalarMappable(Normalize(-1, 1), palette.CORRELATION), [axes], "Kendall's tau-b")
+    return figure
+
+
 def draw_top_cells(frame: pd.DataFrame, results: DatasetResults, width: float) -> Figure:
     """Draw the operations of the best cells, one column per cell, one row per edge (see `top_cells`)."""
     space = results.cells

@@ -277,6 +277,20 @@ def _scatter_plot(points: dict[str, Any], axis: dict[str, Any], results: Dataset
     return figure
 
 
+def views_of_measure_correlations(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+    """Draw Kendall's tau of measures with accuracies as a heat map (see `measure_correlations`)."""
+    del results
+    tau = figure_data.correlation_matrix(frame)
+    few = tau.shape[1] <= _WRITTEN_COLUMNS
+    texts = palette.correlation_texts(tau.to_numpy()) if few else None
+    hover, size = "%{y}<br>%{x}<br>τ = %{z:.3f}", (380 + 30 * tau.shape[1], 240 + 26 * len(tau))
+    figure = parts.heat_map(
+        tau, texts, (-1, 1), parts.DIVERGING, "Kendall's τ", digits=3, hover=hover, size=size, squares=False
+    )
+    figure["data"][0]["reversescale"] = True
+    return [View("", figure)]
+
+
 def views_of_top_cells(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     """Draw the operations of the best cells, one column per cell, one row per edge (see `top_cells`)."""
     space = results.cells

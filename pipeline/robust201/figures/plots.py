@@ -1,12 +1,14 @@
-"""Figures as files, in PNG, SVG and PDF: byte for byte the same for the same results."""
+"""Figures as files, in PNG, SVG and PDF, or their numbers as CSV: byte for byte the same for the same results."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from robust201.analysis.dataset_results import OVER_EVALUATIONS, DatasetResults, read_results
 from robust201.core.errors import ConfigError, ResultsError, closest
-from robust201.core.files import atomic_write, check_output_file
+from robust201.core.files import atomic_write, check_output_file, write_text
 from robust201.figures.table import FIGURES, FigureRow, figure_row
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.cell_space import INK
@@ -25,7 +27,9 @@ METADATA: dict[str, dict[str, None]] = {
 }
 """By format: what would make equal results give unequal bytes, taken out."""
 
-FIGURE_FORMATS = tuple(METADATA)
+CSV = "csv"
+
+FIGURE_FORMATS = (*METADATA, CSV)
 
 
 def parse_width(text: str | float) -> float:
@@ -172,6 +176,10 @@ def _save(results: DatasetResults, row: FigureRow, path: Path, width: float, tit
     if frame.empty:
         return False
     format_name = path.suffix.lstrip(".")
+    if format_name == CSV:
+        # Frames of heat maps name their rows in the index, tables number theirs.
+        write_text(path, frame.to_csv(index=not isinstance(frame.index, pd.RangeIndex)))
+        return True
     # Text stays text that an editor can change; the salt names the ids of an SVG.
     settings: Any = {"svg.hashsalt": f"{results.name}-{row.name}", "svg.fonttype": "none", "pdf.fonttype": 42}
     with rc_context(settings):

@@ -207,6 +207,16 @@ FIGURES: dict[str, FigureRow] = {
             "measures_against",
         ),
         FigureRow(
+            "measure-correlations",
+            "Measures as predictors of accuracy",
+            "Kendall's tau-b of every measure, and of the numbers of parameters and multiply-accumulates, with clean "
+            "accuracies and those under every key and strength, over the architectures that have the measure.",
+            "Fig. 6",
+            "a measure, such as `jacobian`, and an accuracy, of eight architectures or more",
+            figure_data.measure_correlations,
+            "measure_correlations",
+        ),
+        FigureRow(
             "top-cells",
             "The best cells, edge by edge",
             "The operations of the most accurate cells, at most twenty: one column per cell, best on the left, its "

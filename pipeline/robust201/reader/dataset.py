@@ -463,10 +463,15 @@ class RobustnessDataset:
             ResultsError: the file is damaged or of an unknown form.
             ArchitectureError: a row names no architecture of the space.
         """
-        from robust201.reader.joined_tables import join_tables, read_joined
+        from robust201.reader.joined_tables import join_tables
 
-        found = read_joined(table, self.files, self._resolve)
-        return join_tables(self.to_frame(data, key, weights=weights), found, self.files)
+        return join_tables(self.to_frame(data, key, weights=weights), self.read_table(table), self.files)
+
+    def read_table(self, table: "str | Path | pd.DataFrame") -> "pd.DataFrame":
+        """Read a table of others (see `join`): one row per evaluated architecture and, if it has them, dataset."""
+        from robust201.reader.joined_tables import read_joined
+
+        return read_joined(table, self.files, self._resolve)
 
     def to_frame(
         self,

@@ -151,7 +151,7 @@ def _read(path: Path, files: ResultFiles) -> pd.DataFrame:
 
 def _frame_of(table: Mapping[str, Mapping[int, Mapping[str, float]]]) -> pd.DataFrame:
     rows = [
-        {"architecture": index, DATASET: dataset} | row
+        {"architecture": index, DATASET: dataset, **row}
         for dataset, by_index in table.items()
         for index, row in by_index.items()
     ]

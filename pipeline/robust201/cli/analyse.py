@@ -1,0 +1,212 @@
+"""`robust201 correlate` and `robust201 design`: what the results of a dataset say of measures and of cells."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from robust201.cli import console
+from robust201.cli.look import AsJson, print_json
+from robust201.cli.sweeps import Datasets, Keys, split_names
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from robust201.analysis.dataset_results import DatasetResults
+    from robust201.reader.dataset import RobustnessDataset
+
+Folder = Annotated[
+    Path,
+    typer.Argument(metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."),
+]
+Join = Annotated[
+    list[Path] | None,
+    typer.Option("--join", help="A table of others about the same architectures; may be repeated (docs/use-cases.md)."),
+]
+Weights = Annotated[str | None, typer.Option(help="Name of the weights, if DATASET has several per architecture.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder for the tables as CSV.")]
+
+SHOWN = 12
+"""Rows of a table that are printed."""
+
+
+def correlate(
+    dataset: Folder,
+    datasets: Datasets = None,
+    keys: Keys = None,
+    join: Join = None,
+    out: Out = None,
+    weights: Weights = None,
+    as_json: AsJson = False,
+) -> None:
+    """Correlate measures with accuracies: Kendall, Spearman, partial, and whether they beat counting parameters."""
+    import pandas as pd
+
+    from robust201.analysis.measure_correlations import FEWEST, correlate_measures
+    from robust201.core.errors import ResultsError
+
+    reader, held, tables = _read(dataset, datasets, join, weights)
+    found = pd.concat([correlate_measures(one, tables, keys=split_names(keys)) for one in held], ignore_index=True)
+    if found.empty:
+        raise ResultsError(
+            f"Correlating measures failed for {reader.path}: expected {FEWEST} architectures or more with a measure "
+            "and an accuracy, got fewer. Export a measure such as jacobian, or name a table by --join."
+        )
+    _write({"correlations": found}, out)
+    if as_json:
+        print_json({"correlations": _records(found)})
+    else:
+        for (name, measure), rows in found.groupby(["dataset", "measure"], sort=False):
+            best = rows.assign(size=rows["kendall"].abs()).sort_values("size", ascending=False, kind="stable")
+            console.show_table(
+                f"{name}: {measure}",
+                ("key", "Kendall's tau", "Spearman's rho", "partial tau", "beyond parameters", "beats them"),
+                [_correlation_cells(row) for row in best.head(SHOWN).to_dict("records")],
+            )
+
+
+def design(
+    dataset: Folder,
+    datasets: Datasets = None,
+    score: Annotated[
+        str, typer.Option(help="clean, adversarial, corruption, or a key and strength such as 'pgd 1'.")
+    ] = "adversarial",
+    join: Join = None,
+    maximise: Annotated[
+        str | None, typer.Option(help="Objectives of the Pareto front that should be high, separated by commas.")
+    ] = None,
+    minimise: Annotated[str | None, typer.Option(help="Those that should be low.")] = None,
+    out: Out = None,
+    weights: Weights = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what makes a cell accurate: effects of operations and pairs, a tree, prediction, the Pareto front."""
+    from robust201.analysis import design as of_cells
+    from robust201.analysis.measure_correlations import PARAMETERS, collect_measures
+
+    _, held, tables = _read(dataset, datasets, join, weights)
+    payload: dict[str, dict[str, Any]] = {}
+    for results in held:
+        accuracies = of_cells.choose_score(results, score)
+        columns = of_cells.objectives_of(results, collect_measures(results, tables))
+        high = split_names(maximise) or tuple(results.scores.columns)
+        low = split_names(minimise) or ((PARAMETERS,) if minimise is None and PARAMETERS in columns else ())
+        front = of_cells.pareto_table(columns, maximise=high, minimise=low)
+        effects = of_cells.operation_effects(results, accuracies)
+        prediction = of_cells.predict_from_cells(results, accuracies)
+        front.insert(0, "architecture", front.index)
+        front.insert(1, "spec", [results.spec(one) for one in front["architecture"]])
+        tree = of_cells.describe_tree(results, accuracies)
+        found = {
+            "effects": effects.operations,
+            "variance": effects.variance,
+            "pairs": effects.pairs,
+            "prediction": prediction,
+            "pareto": front.reset_index(drop=True),
+        }
+        _write({f"{results.name}-{name}": frame for name, frame in found.items()}, out)
+        if as_json:
+            payload[results.name] = {"score": score, "tree": tree.splitlines()}
+            payload[results.name] |= {name: _records(frame) for name, frame in found.items()}
+        else:
+            _show_design(results, score, found, tree)
+    if as_json:
+        print_json(payload)
+
+
+def _read(
+    dataset: Path, datasets: str | None, join: Sequence[Path] | None, weights: str | None
+) -> "tuple[RobustnessDataset, list[DatasetResults], list[pd.DataFrame]]":
+    from robust201.analysis.dataset_results import read_results
+    from robust201.core.errors import ConfigError, closest
+    from robust201.reader.dataset import RobustnessDataset
+
+    reader = RobustnessDataset(dataset, weights=weights)
+    held = read_results(reader)
+    names = [one.name for one in held]
+    wanted = split_names(datasets) or names
+    for name in wanted:
+        if name not in names:
+            raise ConfigError(
+                f"Reading {dataset} failed for {name!r}: expected one of its datasets, got another."
+                f"{closest(name, names)}"
+            )
+    return reader, [one for one in held if one.name in wanted], [reader.read_table(path) for path in join or ()]
+
+
+def _write(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> None:
+    """Write tables as CSV files into a folder, where one is named."""
+    from robust201.core.files import write_text
+
+    if out is None:
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    for name, frame in tables.items():
+        write_text(out / f"{name}.csv", frame.to_csv(index=False))
+        console.say(str(out / f"{name}.csv"))
+
+
+def _records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
+    """Give a table's rows for JSON, null for what has no number."""
+    records: list[dict[str, Any]] = json.loads(frame.to_json(orient="records"))
+    return records
+
+
+def _correlation_cells(row: Mapping[Any, Any]) -> tuple[str, ...]:
+    from robust201.analysis.labels import column_label
+
+    label = column_label(str(row["key"]), float(row["strength"]))
+    return (
+        label,
+        *(_interval(row, name) for name in ("kendall", "spearman", "partial", "gain")),
+        ("yes" if row["beats_parameters"] else "no"),
+    )
+
+
+def _interval(row: Mapping[Any, Any], name: str) -> str:
+    value = row[name]
+    return "-" if math.isnan(value) else f"{value:.2f} [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
+
+
+def _show_design(results: "DatasetResults", score: str, found: "Mapping[str, pd.DataFrame]", tree: str) -> None:
+    effects = found["effects"].sort_values("effect", ascending=False, kind="stable")
+    console.show_table(
+        f"{results.name}: effects of operations on {score}, in percentage points",
+        ("edge", "operation", "effect", "95 % interval"),
+        [
+            (
+                row["edge"],
+                row["operation"],
+                f"{100 * row['effect']:+.2f}",
+                f"[{100 * row['low']:+.2f}, {100 * row['high']:+.2f}]",
+            )
+            for row in effects.to_dict("records")
+        ],
+    )
+    console.show_table(
+        f"{results.name}: share of the variance of {score}",
+        ("edges", "share"),
+        [(row["edges"], f"{row['share']:.1%}") for row in found["variance"].head(SHOWN).to_dict("records")],
+    )
+    typer.echo(f"A tree of {score}:\n{tree}")
+    console.show_table(
+        f"{results.name}: rank correlation of held-out cells with a prediction from some",
+        ("cells", "Kendall's tau", "Spearman's rho"),
+        [
+            (f"{row['cells']:,.0f}", _interval(row, "kendall"), _interval(row, "spearman"))
+            for row in found["prediction"].to_dict("records")
+        ],
+    )
+    front = found["pareto"]
+    names = [str(name) for name in front.columns if name not in ("architecture", "spec")]
+    console.show_table(
+        f"{results.name}: {len(front):,} architectures on the Pareto front of {', '.join(names)}",
+        ("architecture", *names),
+        [
+            (f"#{row['architecture']}", *(f"{row[name]:.6g}" for name in names))
+            for row in front.head(SHOWN).to_dict("records")
+        ],
+    )

@@ -1,0 +1,118 @@
+"""Effects of operations: planted ones come back, shares add up, predictions rank held-out cells, fronts are fronts."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from robust201.analysis.dataset_results import DatasetResults
+from robust201.analysis.design import (
+    MORE_EDGES,
+    choose_score,
+    describe_tree,
+    operation_effects,
+    pareto_table,
+    predict_from_cells,
+)
+from robust201.core.errors import ConfigError, ResultsError
+from robust201.spaces.nasbench201 import cells
+from tests.support.small_results import results_of, write_results
+
+
+def quality(index: int) -> float:
+    """Accuracy of an invented world: 3x3 convolutions of two edges help, together more, and pooling hurts."""
+    operations = cells.parse(cells.specs()[index])
+    first, last = operations[0] == "nor_conv_3x3", operations[5] == "nor_conv_3x3"
+    return 0.3 + 0.1 * first + 0.2 * last + 0.1 * (first and last) - 0.02 * operations.count("avg_pool_3x3")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> DatasetResults:
+    rows = {str(index): round(quality(index), 4) for index in cells.evaluated_indices()}
+    return results_of(write_results(tmp_path_factory.mktemp("world"), {"clean": rows}))
+
+
+def test_effects_are_means_over_all_cells_and_shares_add_up(world: DatasetResults) -> None:
+    effects = operation_effects(world, choose_score(world, "clean"))
+    everything = np.array([quality(isomorph) for isomorph in cells.isomorphs()])
+    has = np.array([cells.parse(spec)[5] == "nor_conv_3x3" for spec in cells.specs()])
+    row = effects.operations.set_index(["edge", "operation"]).loc["2→out", "conv 3×3"]
+    assert row["mean"] == pytest.approx(everything[has].mean())
+    assert row["effect"] == pytest.approx(everything[has].mean() - everything.mean())
+    assert row["low"] < row["effect"] < row["high"]
+    shares = effects.variance.set_index("edges")
+    assert shares["share"].sum() == pytest.approx(1)
+    assert shares["freedom"].sum() == 5**6 - 1
+    assert shares.index[0] == "2→out"
+    assert shares["share"].drop(["2→out", "in→1", MORE_EDGES]).max() < shares.loc["in→1", "share"]
+
+
+def test_effects_are_those_of_least_squares(world: DatasetResults) -> None:
+    # The pair of edges by dummies in an ordinary regression: explained variance beyond both edges alone.
+    effects = operation_effects(world, choose_score(world, "clean"))
+    values = np.array([round(quality(isomorph), 4) for isomorph in cells.isomorphs()])
+    codes = np.array([[cells.OPERATIONS.index(one) for one in cells.parse(spec)] for spec in cells.specs()])
+    dummies = {edge: np.eye(5)[codes[:, edge]] for edge in (0, 5)}
+    both = (dummies[0][:, :, None] * dummies[5][:, None, :]).reshape(len(values), 25)
+
+    def explained(design: np.ndarray) -> float:
+        fitted = design @ np.linalg.lstsq(design, values, rcond=None)[0]
+        return float(((fitted - values.mean()) ** 2).sum() / ((values - values.mean()) ** 2).sum())
+
+    share = explained(both) - explained(np.hstack(list(dummies.values())))
+    assert effects.variance.set_index("edges").loc["in→1 & 2→out", "share"] == pytest.approx(share, abs=1e-9)
+    pair = effects.pairs.set_index(["edges", "operations"]).loc["in→1 & 2→out", "conv 3×3 & conv 3×3"]
+    assert pair["interaction"] > 0.05
+
+
+def test_the_tree_and_the_prediction_find_what_was_planted(
+    world: DatasetResults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accuracies = choose_score(world, "clean")
+    rules = describe_tree(world, accuracies)
+    assert rules.splitlines()[0] == "|--- 2→out is conv 3×3: no"
+    monkeypatch.setattr("robust201.analysis.design.TRAINING_SIZES", (50, 400))
+    monkeypatch.setattr("robust201.analysis.design.REPEATS", 2)
+    curve = predict_from_cells(world, accuracies).set_index("cells")
+    assert list(curve.index) == [50, 400]
+    assert curve.loc[400, "kendall"] > curve.loc[50, "kendall"] > 0.3
+    assert (curve["kendall_low"] <= curve["kendall"]).all()
+
+
+def test_a_part_of_the_space_has_no_exact_effects(tmp_path: Path) -> None:
+    results = results_of(write_results(tmp_path, {"clean": {"0": 0.5, "21": 0.6}}))
+    with pytest.raises(ResultsError, match="got none of 6,464, such as 1"):
+        operation_effects(results, choose_score(results, "clean"))
+    with pytest.raises(ResultsError, match="at least 40 evaluated cells, got 2"):
+        describe_tree(results, choose_score(results, "clean"))
+
+
+def test_scores_are_named_by_key_and_strength(tmp_path: Path) -> None:
+    rows = {"clean": {"0": 0.9, "21": 0.8}, "pgd": {"0": [0.5, 0.1], "21": [0.4, 0.3]}}
+    results = results_of(write_results(tmp_path, rows))
+    assert choose_score(results, "pgd 8").tolist() == [0.1, 0.3]
+    assert choose_score(results, "adversarial").tolist() == [0.3, 0.35]
+    with pytest.raises(ConfigError, match="Did you mean 'pgd 1'"):
+        choose_score(results, "pgd 11")
+    with pytest.raises(ConfigError, match="expected a score or a key"):
+        choose_score(results, "pgd")
+
+
+def test_no_architecture_of_a_front_is_beaten_and_every_other_is() -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.integers(0, 6, (120, 3)), columns=["a", "b", "cost"]).astype(np.float64)
+    frame.loc[3, "b"] = np.nan
+    front = pareto_table(frame, maximise=["a", "b"], minimise=["cost"])
+
+    def beats(one: pd.Series, other: pd.Series) -> bool:
+        better = one["a"] >= other["a"] and one["b"] >= other["b"] and one["cost"] <= other["cost"]
+        return bool(better and not one.equals(other))
+
+    held = frame.dropna()
+    expected = {i for i in held.index if not any(beats(held.loc[j], held.loc[i]) for j in held.index)}
+    assert set(front.index) == expected
+    assert front["a"].is_monotonic_decreasing
+    for bad, words in ((["a"], "two different objectives"), (["a", "a"], "two different"), (["a", "d"], "got another")):
+        with pytest.raises(ConfigError, match=words):
+            pareto_table(frame, maximise=bad)

@@ -1,0 +1,94 @@
+"""`robust201 correlate` and `robust201 design` on an invented dataset of the paper's size."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from robust201.spaces.nasbench201 import cells
+from tests.conftest import RunCommand
+from tests.support.small_results import write_results
+
+
+def robust_share(index: int) -> float:
+    operations = cells.parse(cells.specs()[index])
+    return 0.1 + 0.05 * operations.count("nor_conv_3x3") + 0.1 * (operations[3] == "skip_connect")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dataset")
+    robust = {index: robust_share(index) for index in cells.evaluated_indices()}
+    rows = {
+        "clean": {str(index): round(0.5 + value / 2, 4) for index, value in robust.items()},
+        "pgd": {str(index): [round(value, 4), round(value / 2, 4)] for index, value in robust.items()},
+    }
+    write_results(folder, rows)
+    latency = {index: 10.0 - cells.parse(cells.specs()[index]).count("none") for index in robust}
+    pd.DataFrame({"index": latency.keys(), "latency": latency.values()}).to_csv(folder / "latency.csv", index=False)
+    return folder
+
+
+def test_design_shows_what_was_planted(dataset: Path, robust201: RunCommand, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("robust201.analysis.design.TRAINING_SIZES", (50,))
+    monkeypatch.setattr("robust201.analysis.design.REPEATS", 1)
+    join = ("--join", dataset / "latency.csv", "--minimise", "latency")
+    ended = robust201("design", dataset, "--score", "pgd 1", *join, "--maximise", "clean", "--out", tmp_path, "--json")
+    assert ended.code == 0, ended.err
+    found = json.loads(ended.out)["cifar10"]
+    best = max(found["effects"], key=lambda row: row["effect"])
+    assert (best["edge"], best["operation"]) == ("in→out", "skip")
+    everything = [robust_share(isomorph) for isomorph in cells.isomorphs()]
+    having = [v for v, spec in zip(everything, cells.specs(), strict=True) if cells.parse(spec)[3] == "skip_connect"]
+    assert best["effect"] == pytest.approx(sum(having) / len(having) - sum(everything) / len(everything), abs=1e-4)
+    assert sum(row["share"] for row in found["variance"]) == pytest.approx(1)
+    assert found["tree"][0].startswith("|--- in→out is")
+    assert len(pd.read_csv(tmp_path / "cifar10-effects.csv")) == 30
+    assert {row["latency"] for row in found["pareto"]} <= set(range(4, 11))
+    shown = robust201("design", dataset, "--score", "pgd 1")
+    assert shown.code == 0, shown.err
+    assert "architectures on the Pareto front of clean, adversarial, parameters" in shown.out
+
+
+def test_correlate_ranks_measures_against_parameters(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
+    ended = robust201("correlate", dataset, "--keys", "pgd", "--join", dataset / "latency.csv", "--json")
+    assert ended.code == 0, ended.err
+    rows = {(row["measure"], row["strength"]): row for row in json.loads(ended.out)["correlations"]}
+    assert {measure for measure, _ in rows} == {"parameters", "FLOPs", "latency"}
+    assert rows["parameters", 1.0]["kendall"] > 0.3
+    assert rows["parameters", 1.0]["gain"] == 0
+    assert not rows["latency", 8.0]["beats_parameters"]
+    shown = robust201("correlate", dataset, "--keys", "clean", "--out", tmp_path)
+    assert shown.code == 0, shown.err
+    assert "cifar10: parameters" in shown.out
+    assert list(pd.read_csv(tmp_path / "correlations.csv")["key"].unique()) == ["clean"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("design", "--datasets", "cifar11"), "Did you mean 'cifar10'"),
+        (("design", "--score", "pdg"), "expected a score or a key and strength"),
+        (("design", "--maximise", "clean", "--minimise", "clean"), "two different objectives"),
+        (("design", "--maximise", "clean,latency"), "expected an objective among"),
+        (("correlate", "--join", "nothing.csv"), "expected a file, got none"),
+        (("correlate", "--keys", "fog"), "expected 8 architectures or more"),
+    ],
+)
+def test_wrong_names_are_refused(dataset: Path, robust201: RunCommand, arguments, words: str) -> None:
+    verb, *options = arguments
+    ended = robust201(verb, dataset, *options)
+    assert ended.code in {2, 4}, ended.err
+    assert words in " ".join(ended.err.split())
+
+
+def test_the_numbers_of_a_figure_are_written_as_csv(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
+    for name in ("attacks", "rank-correlation", "best-cells"):
+        ended = robust201("plot", name, dataset, "--out", tmp_path / f"{name}.csv")
+        assert ended.code == 0, ended.err
+    assert list(pd.read_csv(tmp_path / "attacks.csv"))[:3] == ["key", "strength", "low"]
+    assert list(pd.read_csv(tmp_path / "best-cells.csv", index_col=0).index) == [
+        *("clean", "mean adversarial", "mean PGD"),
+    ]
+    assert "PGD, ε = 1/255" in (tmp_path / "rank-correlation.csv").read_text()
