@@ -105,11 +105,11 @@ def _examine_package(name: str, module: str) -> HealthCheck:
 
 
 def _examine_cpu_kernels() -> HealthCheck:
-    from robust201.spaces import why_no_cpu_library
+    from robust201.spaces import why_no_native_library
 
-    reason = why_no_cpu_library()
+    reason = why_no_native_library()
     if reason is None:
-        return HealthCheck("cpu kernels", ok=True, detail="robust201's own, by AVX-512")
+        return HealthCheck("cpu kernels", ok=True, detail="the native library, by AVX-512")
     detail = f"PyTorch's: {reason}. On a CPU, `engine: fused` takes up to three times as long; results are the same."
     return HealthCheck("cpu kernels", ok=True, detail=detail)
 
