@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
+from robust201.reader.arguments import as_level
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.error_bars import check_outcomes, find_ties, images_behind
 from robust201.reader.outcomes import Outcomes, has_outcomes_of
@@ -173,11 +174,7 @@ def derive_metrics(
         ConfigError: no such dataset, key or reference, several weights and none chosen, or a level not between 0 and 1.
         ResultsError: outcomes by image give other accuracies than the folder's.
     """
-    if not 0 < level < 1:
-        raise ConfigError(
-            f"Computing metrics failed for {data.files.path}: expected a level of ties between 0 and 1, got {level:g}. "
-            "Try 0.05."
-        )
+    level = as_level(level, f"Computing metrics failed for {data.files.path}")
     datasets, keys = (None if names is None else tuple(dict.fromkeys(names)) for names in (datasets, keys))
     metrics: list[MetricRow] = []
     rankings: list[Ranking] = []
