@@ -22,5 +22,5 @@ def give_back_freed_memory() -> None:
 
 @cache
 def _malloc_trim() -> Any:
-    """glibc's `malloc_trim` (malloc.h); None where it is not glibc."""
+    """`malloc_trim` of glibc (malloc.h); None where there is no glibc."""
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None

@@ -32,7 +32,7 @@ WORTHWHILE_PASSES = 3.0
 """Whole passes that a search must save on paper to be local: keeping the maps costs more than one to begin with."""
 
 LEAST_SAVING = 0.3
-"""By the native library, share of a pass that a query must save on paper: maps that no cache holds cost more than counted."""
+"""By the native library, share of a pass that a query must save on paper: maps in no cache cost more than counted."""
 
 # Relative costs by the native library: a kept map is noted, written and put back, far from the cache (docs/engine.md).
 _KEPT_COST, _CONVOLUTION_COSTS, _POOLING_COST, _SKIP_COST, _REDUCTION_COST = 5.0, (3.0, 20.0), 2.0, 1.0, 30.0
