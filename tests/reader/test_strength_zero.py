@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,6 +15,7 @@ from robust201.figures.plots import save_plot
 from robust201.figures.report import summary_table, write_report
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.derived import derive_metrics
+from tests.conftest import REPOSITORY
 from tests.support.small_results import results_of, write_results
 
 CLEAN = {"0": 0.9, "1": 0.7, "2": 0.8}
@@ -54,6 +56,18 @@ def test_frames_ranks_and_places_have_its_values_alone(data: RobustnessDataset, 
     placed = place(pd.DataFrame({"key": [key], "strength": [0.0], "accuracy": [0.25]}), data)
     row = placed.iloc[0]
     assert (row["architectures"], row["best"], row["best_architecture"]) == (3, own[by_value[0]], by_value[0])
+
+
+def test_the_documented_filter_leaves_out_repeated_clean_values_alone(folder: Path) -> None:
+    text = (REPOSITORY / "docs/dataset.md").read_text()
+    (example,) = (block for block in text.split("```") if "begin_clean" in block)
+    lines = example.removeprefix("python").replace("runs/demo/dataset", str(folder)).replace("digits", "cifar10")
+    held: dict[str, Any] = {}
+    exec(lines, held)  # noqa: S102 - our own page
+    assert held["evaluated"].groupby("key", observed=True).size().to_dict() == {
+        **dict.fromkeys(("clean", "grid775", "mine"), 3),
+        "pgd": 6,
+    }
 
 
 def test_others_begin_with_clean_values_which_no_place_is_among(data: RobustnessDataset) -> None:
