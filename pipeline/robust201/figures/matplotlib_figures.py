@@ -307,10 +307,8 @@ def draw_measures_against(frame: pd.DataFrame, results: DatasetResults, width: f
         axes.set_xscale("log" if logarithmic else "linear")
         parts.draw_points(axes, rows["value"], rows["accuracy"], [across, limits], **looks)
         parts.draw_chance(axes, results.chance, right=True)
-        title = (
-            f"{column_label(key, rows['strength'].iloc[0], results.strengths(key))}\n{palette.agreement_words(rows)}"
-        )
-        axes.set_title(title, color=INK, fontsize=parts.SMALL)
+        title = column_label(key, rows["strength"].iloc[0], results.strengths(key))
+        axes.set_title(f"{title}\n{palette.agreement_words(rows)}", color=INK, fontsize=parts.SMALL)
         axes.set_xlabel(measure, color=INK, fontsize=parts.SMALL)
         axes.grid(axis="x", color=palette.GRID, linewidth=0.5)
     return figure
