@@ -23,7 +23,6 @@ from robust201.dataset.number_text import Empty
 from robust201.dataset.outcome_files import OutcomeForm, evaluated_images, image_table
 from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.protocol_checks import check_protocol
-from robust201.dataset.weights_check import check_clean_accuracy
 from robust201.dataset.written_file import compression_of
 from robust201.planning.coverage import PlannedUnits, count_coverage
 from robust201.planning.plan_file import PLAN_FILE
@@ -31,6 +30,7 @@ from robust201.reader.expected_files import key_of_parquet
 from robust201.reader.json_files import open_decompressed, read_json
 from robust201.reader.parquet_results import is_converted
 from robust201.reader.result_files import META_FILE, MISSING_FILE, SWEEP_FILE, images_name
+from robust201.reader.weights_check import check_clean_accuracy
 from robust201.runtime.lease import Lease
 from robust201.shards import Inventory, ShardFinding, ShardStore, requeue_shards
 from robust201.statistics.attack_flags import AttackFlag

@@ -16,7 +16,7 @@ from robust201.core.errors import ResultsError
 from robust201.core.files import check_output_file, write_text
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.recorded_accuracy import check_recorded
+from robust201.reader.weights_check import check_recorded
 from robust201.spaces.cell_space import INK, PAPER, CellSpace
 
 if TYPE_CHECKING:

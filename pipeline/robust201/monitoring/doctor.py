@@ -212,8 +212,8 @@ def _examine_clean_accuracy(config: SweepConfig) -> Iterator[HealthCheck]:
     """Compare finished clean accuracies with those recorded with the weights; say nothing where there are none."""
     if not config.results.is_dir():
         return
-    from robust201.dataset.weights_check import check_clean_accuracy
     from robust201.planning.plan_file import PLAN_FILE, load_plan
+    from robust201.reader.weights_check import check_clean_accuracy
     from robust201.shards import ShardStore
 
     if not (config.results / PLAN_FILE).is_file():
