@@ -9,7 +9,6 @@ import pytest
 
 from robust201.core.errors import ArchitectureError, ConfigError, InputError
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.derived import derive_metrics
 from tests.support.small_results import write_results
 
 
@@ -140,6 +139,6 @@ def test_a_folder_that_is_none_is_refused(path: Any, tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("ties", ["a", True, [0.05], 0, 1.0, float("nan")])
 def test_a_level_of_ties_is_a_number_between_0_and_1(data: RobustnessDataset, ties: Any) -> None:
-    for ask in (lambda: data.rank("cifar10", "pgd", 8, ties=ties), lambda: derive_metrics(data, level=ties)):
+    for ask in (lambda: data.rank("cifar10", "pgd", 8, ties=ties), lambda: data.metrics(ties=ties)):
         with pytest.raises(ConfigError, match="expected a level of ties between 0 and 1, got"):
             ask()

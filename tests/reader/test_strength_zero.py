@@ -14,7 +14,6 @@ from robust201.figures.plotly_figures import views_of_boxes
 from robust201.figures.plots import save_plot
 from robust201.figures.report import summary_table, write_report
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.derived import derive_metrics
 from tests.conftest import REPOSITORY
 from tests.support.small_results import results_of, write_results
 
@@ -79,7 +78,7 @@ def test_others_begin_with_clean_values_which_no_place_is_among(data: Robustness
 
 
 def test_metrics_count_it_once(data: RobustnessDataset) -> None:
-    found = derive_metrics(data)
+    found = data.metrics()
     places = [(one.key, one.strength) for one in found.rankings]
     assert sorted(places) == [("clean", 0.0), ("grid775", 0.0), ("mine", 0.0), ("pgd", 1.0), ("pgd", 8.0)]
     assert {one.key: one.best for one in found.rankings if one.strength == 0} == {"clean": 0, "grid775": 1, "mine": 0}
