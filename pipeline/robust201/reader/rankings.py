@@ -29,7 +29,7 @@ from robust201.statistics.intervals import accuracy_intervals
 class Results(Protocol):
     """What rankings and derived metrics need of a `RobustnessDataset`."""
 
-    data: Sequence[str]
+    data: list[str]
     files: ResultFiles | OverlaidFiles
     sweep: dict[str, Any] | None
 
