@@ -20,7 +20,7 @@ import typer
 import yaml
 
 from robust201 import __version__
-from robust201.cli import console
+from robust201.cli import console, exits
 from robust201.cli.app import app
 from robust201.cli.help_texts import EXAMPLES, PANELS
 from robust201.runtime.scheduler import RunTally
@@ -366,6 +366,21 @@ def living_members(session: int) -> list[str]:
         if not members or time.monotonic() > end:
             return members
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize(("verb", "resumes"), [("run", True), ("export", True), ("bench", False), ("report", False)])
+def test_only_what_can_be_resumed_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str, resumes: bool
+) -> None:
+    def interrupted(*_words: object, **_options: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["robust201", verb, "x"])
+    monkeypatch.setattr(exits, "update_spelling", lambda *_: ["x"])
+    assert exits.run_to_exit_code(interrupted) == 3  # type: ignore[arg-type]
+    said = capsys.readouterr().err
+    assert said.startswith("Interrupted.")
+    assert ("run the same command again" in said) == resumes
 
 
 def test_a_second_signal_stops_at_once_and_nothing_is_lost(

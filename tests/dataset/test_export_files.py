@@ -201,6 +201,12 @@ if __name__ == "__main__":
 """
 
 
+def is_journaled(out: Path, name: str) -> bool:
+    """Whether an export in progress noted a file as finished."""
+    journal = out / JOURNAL_FILE
+    return journal.is_file() and f'{{"name": "{name}", ' in journal.read_text()
+
+
 def test_a_killed_export_leaves_no_process_and_is_taken_up_again(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -211,7 +217,8 @@ def test_a_killed_export_leaves_no_process_and_is_taken_up_again(tmp_path):
     }  # a script sees its own folder, not the working directory
     driver = subprocess.Popen([sys.executable, str(script), str(out)], env=environment)
     try:
-        while not (out / "cifar10/fgsm_confidence.json").exists() or len(list(out.glob("cifar10/.pgd*.tmp"))) < 1:
+        # A file that is whole but not yet in the journal is written again.
+        while not is_journaled(out, "cifar10/fgsm_confidence.json") or not list(out.glob("cifar10/.pgd*.tmp")):
             assert driver.poll() is None
             time.sleep(0.05)
         family = psutil.Process(driver.pid).children(recursive=True)

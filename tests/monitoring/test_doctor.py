@@ -56,7 +56,7 @@ def test_what_a_sweep_lacks_is_told(make_sweep: MakeSweep, changes: dict[str, ob
 
 def test_it_is_told_whose_kernels_compute_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "why_not", lambda: None)
-    assert next(found for found in examine(None) if found.what == "cpu kernels").detail.startswith("robust201's own")
+    assert next(found for found in examine(None) if found.what == "cpu kernels").detail.startswith("the native library")
     monkeypatch.setattr(native, "why_not", lambda: "it was not compiled")
     found = next(found for found in examine(None) if found.what == "cpu kernels")
     assert found.ok

@@ -41,7 +41,8 @@ def test_python_examples_run(demo: Path) -> None:
         f"exec(compile({block!r}, {f'{page}, example {i}'!r}, 'exec'), {{}})" for i, (page, block) in enumerate(blocks)
     )
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(demo / "cache")}
-    environment = os.environ | offline | {"PYTHONPATH": str(REPOSITORY)}
+    path = os.pathsep.join((str(REPOSITORY / "pipeline"), str(REPOSITORY)))
+    environment = os.environ | offline | {"PYTHONPATH": path}
     ended = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "<RobustnessDataset runs/demo/dataset: digits; " in ended.stdout

@@ -12,7 +12,7 @@ from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.records import Weights
 from robust201.figures.report import summary_table
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.derived import DerivedMetrics, derive_metrics, worst_case_accuracies
+from robust201.reader.derived import DerivedMetrics, worst_case_accuracies
 from robust201.statistics.robustness import robustness_r
 from robust201.tasks import TASKS
 from tests.conftest import RunCommand
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(folder: Path) -> DerivedMetrics:
-    return derive_metrics(RobustnessDataset(folder), reference=2, n_draws=8)
+    return RobustnessDataset(folder).metrics(reference=2, n_draws=8)
 
 
 def values(found: DerivedMetrics, metric: str, key: str, strength: float | None = None) -> pd.Series:
@@ -105,7 +105,7 @@ def test_rankings_have_intervals_and_ties(found: DerivedMetrics, folder: Path) -
 
 def test_results_without_images_say_what_they_need(tmp_path: Path) -> None:
     export(tmp_path, make_plan(ARCHITECTURES[:2], ("clean", "fgsm", "pgd", "fog"), measurements=("accuracy", "cm")))
-    found = derive_metrics(RobustnessDataset(tmp_path))
+    found = RobustnessDataset(tmp_path).metrics()
     assert {row.metric for row in found.metrics} == {"robustness_r"}
     assert not any(one.paired for one in found.rankings)
     for name in ("attack_success_rate", "worst_case_accuracy"):
@@ -114,14 +114,14 @@ def test_results_without_images_say_what_they_need(tmp_path: Path) -> None:
     assert "confidence" in found.needs["overconfidence, class_calibration_gap"]
     assert "training seeds" in found.needs["training_seed_deviation"]
     with pytest.raises(ConfigError, match="expected results of the reference 10, got none"):
-        derive_metrics(RobustnessDataset(tmp_path), reference=10)
+        RobustnessDataset(tmp_path).metrics(reference=10)
 
 
 def test_training_seeds_are_compared(tmp_path: Path) -> None:
     names = {f"e200-s{seed}": Weights("w" * 64, epochs=200, seed=seed) for seed in (777, 888, 999)}
     units = [make_unit(one, "cifar10", "pgd", (1.0, 8.0), weights=name) for one in (0, 2) for name in names]
     export(tmp_path, FabricatedPlan(tuple(units), weights=names), formats=("parquet",))
-    found = derive_metrics(RobustnessDataset(tmp_path, weights="e200-s777"))
+    found = RobustnessDataset(tmp_path, weights="e200-s777").metrics()
     got = values(found, "training_seed_deviation", "pgd", 8.0)
     for one in (0, 2):
         own = [make_values(unit, 8.0)["accuracy"] for unit in units if unit.architecture == one]
@@ -169,7 +169,7 @@ def test_an_attack_without_strengths_is_not_clean(tmp_path: Path) -> None:
     assert dict(zip(frame["architecture"], frame["value"], strict=True)) == {one: c.mean() for one, c in own.items()}
     assert [row.key for row in summary_table(data)] == ["clean", "grid775"]
     assert len(data.rank("cifar10", "grid775", ties=0.05)) == len(ARCHITECTURES)
-    found = derive_metrics(data)
+    found = data.metrics()
     assert [ranking.key for ranking in found.rankings] == ["clean", "grid775"]
     success = values(found, "attack_success_rate", "grid775", 0.0)
     clean = {one: expected(one, "clean", 0.0) for one in ARCHITECTURES}
@@ -180,7 +180,7 @@ def test_an_attack_without_strengths_is_not_clean(tmp_path: Path) -> None:
 def test_taus_to_clean_do_not_depend_on_the_order_of_keys(folder: Path) -> None:
     data = RobustnessDataset(folder)
     first, last = (
-        {(one.key, one.strength): one.bootstrap for one in derive_metrics(data, keys=keys, n_draws=4).rankings}
+        {(one.key, one.strength): one.bootstrap for one in data.metrics(keys=keys, n_draws=4).rankings}
         for keys in (("clean", "pgd"), ("pgd", "clean"))
     )
     assert "kendall_tau_to_clean" in first["pgd", 1.0]
@@ -194,14 +194,14 @@ def test_outcomes_of_other_evaluations_are_refused_by_metrics_as_by_ranks(folder
     with pytest.raises(ResultsError, match="expected outcomes by image with the accuracies of the folder"):
         mixed.rank("cifar10", "pgd", 1.0, ties=0.05)
     with pytest.raises(ResultsError, match="expected outcomes by image with the accuracies of the folder"):
-        derive_metrics(mixed)
+        mixed.metrics()
     with pytest.raises(ConfigError, match="expected a level of ties between 0 and 1"):
-        derive_metrics(RobustnessDataset(folder), level=1)
+        RobustnessDataset(folder).metrics(ties=1)
 
 
 def test_metrics_say_how_networks_were_compared_and_do_not_warn(tmp_path: Path) -> None:
     export(tmp_path, make_plan(ARCHITECTURES[:2], ("clean",), measurements=("accuracy",)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = derive_metrics(RobustnessDataset(tmp_path))
+        found = RobustnessDataset(tmp_path).metrics()
     assert [one.paired for one in found.rankings] == [False]

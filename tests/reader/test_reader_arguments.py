@@ -135,3 +135,10 @@ def test_a_folder_that_is_none_is_refused(path: Any, tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="expected"):
         RobustnessDataset(path)
+
+
+@pytest.mark.parametrize("ties", ["a", True, [0.05], 0, 1.0, float("nan")])
+def test_a_level_of_ties_is_a_number_between_0_and_1(data: RobustnessDataset, ties: Any) -> None:
+    for ask in (lambda: data.rank("cifar10", "pgd", 8, ties=ties), lambda: data.metrics(ties=ties)):
+        with pytest.raises(ConfigError, match="expected a level of ties between 0 and 1, got"):
+            ask()

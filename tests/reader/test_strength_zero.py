@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,7 +14,7 @@ from robust201.figures.plotly_figures import views_of_boxes
 from robust201.figures.plots import save_plot
 from robust201.figures.report import summary_table, write_report
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.derived import derive_metrics
+from tests.conftest import REPOSITORY
 from tests.support.small_results import results_of, write_results
 
 CLEAN = {"0": 0.9, "1": 0.7, "2": 0.8}
@@ -56,6 +57,18 @@ def test_frames_ranks_and_places_have_its_values_alone(data: RobustnessDataset, 
     assert (row["architectures"], row["best"], row["best_architecture"]) == (3, own[by_value[0]], by_value[0])
 
 
+def test_the_documented_filter_leaves_out_repeated_clean_values_alone(folder: Path) -> None:
+    text = (REPOSITORY / "docs/dataset.md").read_text()
+    (example,) = (block for block in text.split("```") if "begin_clean" in block)
+    lines = example.removeprefix("python").replace("runs/demo/dataset", str(folder)).replace("digits", "cifar10")
+    held: dict[str, Any] = {}
+    exec(lines, held)
+    assert held["evaluated"].groupby("key", observed=True).size().to_dict() == {
+        **dict.fromkeys(("clean", "grid775", "mine"), 3),
+        "pgd": 6,
+    }
+
+
 def test_others_begin_with_clean_values_which_no_place_is_among(data: RobustnessDataset) -> None:
     frame = data.to_frame("cifar10", "pgd")
     assert frame["strength"].tolist() == [0.0, 1.0, 8.0] * 3
@@ -65,7 +78,7 @@ def test_others_begin_with_clean_values_which_no_place_is_among(data: Robustness
 
 
 def test_metrics_count_it_once(data: RobustnessDataset) -> None:
-    found = derive_metrics(data)
+    found = data.metrics()
     places = [(one.key, one.strength) for one in found.rankings]
     assert sorted(places) == [("clean", 0.0), ("grid775", 0.0), ("mine", 0.0), ("pgd", 1.0), ("pgd", 8.0)]
     assert {one.key: one.best for one in found.rankings if one.strength == 0} == {"clean": 0, "grid775": 1, "mine": 0}

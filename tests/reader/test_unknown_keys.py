@@ -48,7 +48,8 @@ def test_the_figures_show_it_without_a_unit_and_do_not_count_it_as_an_attack(fol
     assert results.scores["adversarial"].to_dict() == {0: 0.5, 2: 0.4}
     rows = {(row.key, row.strength): row.strength_label for row in summary_table(RobustnessDataset(folder))}
     assert rows["gravity", 9.81] == "strength 9.81"
-    assert ("gravity", 0.0) in rows
+    assert rows["gravity", 0.0] == "strength 0"
+    assert strength_label("gravity", 0.0, (0.0,)) == ""  # a task that has no strengths
     text = write_report(RobustnessDataset(folder), tmp_path / "page.html").read_text()
     assert "<th>gravity</th>" in text
     assert "9.81/255" not in text

@@ -1,5 +1,6 @@
-"""The passes by the compiled library against those by PyTorch, and what happens without a library."""
+"""The passes by the native library against those by PyTorch, and what happens without a library."""
 
+import hashlib
 import importlib.util
 import random
 from pathlib import Path
@@ -185,7 +186,7 @@ def test_windows_are_searched_where_the_library_gains_by_them():
 @pytest.fixture
 def fresh(monkeypatch):
     """Forget what was found, before and after."""
-    caches = (native.load_library, native.why_not, native._open, network_module.usable_library)
+    caches = (native.load_library, native.is_expected, native.why_not, native._open, network_module.usable_library)
     for cache in caches:
         cache.cache_clear()
     yield monkeypatch
@@ -238,22 +239,35 @@ def test_a_processor_without_the_instructions_runs_none_of_them(fresh):
     assert_pytorch_answers()
 
 
-def test_a_library_that_is_none_is_not_loaded(fresh):
-    fresh.setattr(native, "LIBRARY", Path(__file__))
+def test_a_library_that_is_none_is_not_loaded(fresh, tmp_path):
+    content = Path(__file__).read_bytes()
+    (tmp_path / "text.so").write_bytes(content + hashlib.sha256(content).digest())
+    fresh.setattr(native, "LIBRARY", tmp_path / "text.so")
     fresh.setattr(native, "_has_avx512", lambda: True)
     assert "cannot be loaded" in native.why_not()
     assert_pytorch_answers()
 
 
+DAMAGE = {
+    "cut in half": lambda whole: whole[: len(whole) // 2],
+    "cut at its end": lambda whole: whole[: int(0.99 * len(whole))],
+    "zeroed": lambda whole: bytes(len(whole)),
+    "zeroed behind its header": lambda whole: whole[:4096].ljust(len(whole), b"\0"),
+    "a bit flipped": lambda whole: whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:],
+    "without its hash": lambda whole: whole[:-32],
+    "empty": lambda whole: b"",
+}
+
+
 @needs_library
-@pytest.mark.parametrize("share", [0.5, 0.99])
-def test_a_library_that_is_cut_off_is_not_loaded(fresh, tmp_path, share):
-    """Loading it would kill the process with SIGBUS."""
-    whole = native.LIBRARY.read_bytes()
-    (tmp_path / "cut.so").write_bytes(whole[: int(share * len(whole))])
-    fresh.setattr(native, "LIBRARY", tmp_path / "cut.so")
-    assert native._is_cut_off(native.LIBRARY)
-    assert "is cut off" in native.why_not()
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_library_is_not_loaded(fresh, tmp_path, damage):
+    """Loading it could kill the process with SIGBUS or SIGSEGV."""
+    (tmp_path / "damaged.so").write_bytes(damage(native.LIBRARY.read_bytes()))
+    fresh.setattr(native, "LIBRARY", tmp_path / "damaged.so")
+    assert "is damaged" in native.why_not()
+    with pytest.warns(RuntimeWarning, match="is damaged"):
+        assert_pytorch_answers()
 
 
 @needs_library

@@ -96,12 +96,12 @@ def test_verify_and_the_report_name_them(tmp_path: Path, robust201: RunCommand) 
     results = tmp_path / "results"
     assert robust201("import-json", folder, "--out", results).code == 0
     assert "signs of weak attacks" not in robust201("verify", results).out
-    verified = robust201("verify", results, "--protocol-checks")
+    verified = robust201("verify", results, "--attack-flags")
     assert verified.code == 0
     message = "black-box stronger: cifar10 aa_square against aa_apgd-ce at 1: 1 of 2 networks, such as #1 (0.4500 above"
     assert f"warning: {message}" in verified.err
     assert "2 signs of weak attacks" in " ".join(verified.out.split())
-    payload = json.loads(robust201("verify", results, "--protocol-checks", "--json").out)
+    payload = json.loads(robust201("verify", results, "--attack-flags", "--json").out)
     assert [flag["where"] for flag in payload["flags"]] == [f"aa_square against aa_apgd-ce at {e}" for e in (1, 8)]
     assert payload["flags"][0]["networks"] == [{"architecture": 1, "higher": 0.45, "lower": 0.1}]
 

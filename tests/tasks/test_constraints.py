@@ -32,6 +32,14 @@ def test_what_strengths_mean():
 
 
 @every_constraint
+def test_a_ball_reaches_no_further_than_two_images_are_apart(constraint):
+    black, white = torch.zeros(1, 3, 4, 4), torch.ones(1, 3, 4, 4)
+    largest = constraint.divisor * constraint.distances(white - black).item()
+    assert constraint.refusal((0.1, round(largest, 4)), 4) is None
+    assert f"expected strengths up to {largest:.6g}" in constraint.refusal((0.1, 1.001 * largest), 4)
+
+
+@every_constraint
 @given(seed=st.integers(0, 2**32 - 1), scale=st.sampled_from([1e-12, 1e-3, 1.0]), n_images=st.integers(1, 4))
 def test_distances_are_those_of_the_definition(constraint, seed, scale, n_images):
     values = np.random.default_rng(seed).uniform(-scale, scale, (n_images, 3, 4, 5)).astype(np.float32)

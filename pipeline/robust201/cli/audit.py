@@ -12,7 +12,7 @@ from robust201.cli.look import AsJson, print_json
 from robust201.cli.sweeps import Keys, Sweep, load_sweep, split_names
 
 if TYPE_CHECKING:
-    from robust201.dataset.audit import AuditedEvaluation
+    from robust201.runtime.audit import AuditedEvaluation
 
 
 def audit(
@@ -35,8 +35,8 @@ def audit(
     its own random draws. McNemar's exact test, with Holm's correction, compares them (docs/trust.md). The sweep's
     results do not change.
     """
-    from robust201.dataset.audit import audit_sweep, sample_sweep
     from robust201.planning.code_consent import announce_code
+    from robust201.runtime.audit import audit_sweep, sample_sweep
     from robust201.runtime.executors import check_device, make_executor
     from robust201.runtime.sweep import run_sweep
 

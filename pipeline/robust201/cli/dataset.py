@@ -122,8 +122,8 @@ def verify(
     requeue: Annotated[
         bool, typer.Option("--requeue", help="Move damaged results away, so that the next run recomputes them.")
     ] = False,
-    protocol_checks: Annotated[
-        bool, typer.Option("--protocol-checks", help="Also look for signs of weak attacks (docs/trust.md).")
+    attack_flags: Annotated[
+        bool, typer.Option("--attack-flags", help="Also look for signs of weak attacks (docs/trust.md).")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -133,7 +133,7 @@ def verify(
     results = results_of(results)
     with console.counting("Verifying result files") as progress:
         verdict = verify_results(
-            results, export=exported, requeue=requeue, protocol_checks=protocol_checks, on_progress=progress
+            results, export=exported, requeue=requeue, attack_flags=attack_flags, on_progress=progress
         )
     raise typer.Exit(console.show_verdict(verdict, results, as_json=as_json))
 

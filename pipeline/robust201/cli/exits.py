@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from robust201.cli import console
+from robust201.cli.help_texts import KEEP_FINISHED_WORK
 from robust201.cli.old_spellings import update_spelling
 from robust201.core.errors import EvaluationError, InputError, RobustError, StorageError, shorten
 from robust201.core.interrupts import ending_signals_as_interrupt
@@ -46,7 +47,9 @@ def run_to_exit_code(app: typer.Typer) -> int:
         return code
     except (KeyboardInterrupt, typer.Abort):
         pass
-    console.say("Interrupted. Finished work is kept; run the same command again to resume.")
+    resumes = sys.argv[1:2] and sys.argv[1] in KEEP_FINISHED_WORK
+    kept = " Finished work is kept; run the same command again to resume." if resumes else ""
+    console.say(f"Interrupted.{kept}")
     return EvaluationError.exit_code
 
 

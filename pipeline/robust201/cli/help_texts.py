@@ -31,6 +31,9 @@ PANELS = {
 }
 """Verbs by the group under which the help lists them, in the order in which a sweep meets them."""
 
+KEEP_FINISHED_WORK = ("fetch", "import-weights", "train", "corrupt", "run", "submit", "audit", "export")
+"""Verbs that, run again after an interruption, go on where they stopped."""
+
 EXAMPLES = {
     "bench": ("robust201 bench", "robust201 bench --architectures 309 --images 64 --json bench.json"),
     "doctor": (

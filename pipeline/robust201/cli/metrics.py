@@ -33,14 +33,12 @@ def metrics(
 ) -> None:
     """Show rankings with intervals and ties with the best, and derived metrics such as robustness R."""
     from robust201.reader.dataset import RobustnessDataset
-    from robust201.reader.derived import derive_metrics
 
-    found = derive_metrics(
-        RobustnessDataset(dataset, weights=weights),
-        datasets=split_names(datasets),
-        keys=split_names(keys),
+    found = RobustnessDataset(dataset, weights=weights).metrics(
+        split_names(datasets),
+        split_names(keys),
         reference=int(reference) if reference is not None and reference.isdecimal() else reference,
-        level=ties,
+        ties=ties,
         n_draws=bootstrap,
     )
     if as_json:

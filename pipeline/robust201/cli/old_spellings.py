@@ -17,6 +17,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "run": {"--results": _OUT, "--requeue": "--slurm-requeue"},
     "submit slurm": {"--results": _OUT},
     "train": {"--to": _OUT, "--form": "--format"},
+    "verify": {"--protocol-checks": "--attack-flags"},
 }
 """Old options of a verb, each with its new spelling; empty where what it asked for happens without it."""
 

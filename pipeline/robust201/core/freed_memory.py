@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 def give_back_freed_memory() -> None:
-    """Give memory that Arrow and the C library keep for later back to the system.
+    """Give memory that Arrow and glibc keep for later back to the system.
 
     Arrow's allocator (mimalloc) keeps whatever it once had, several times what a reader of row groups uses, and glibc
     keeps freed blocks below the last one in use. Both are meant for programs that will soon ask for as much again.
@@ -22,5 +22,5 @@ def give_back_freed_memory() -> None:
 
 @cache
 def _malloc_trim() -> Any:
-    """The C library's `malloc_trim` (malloc.h); None where it is not glibc."""
+    """`malloc_trim` of glibc (malloc.h); None where there is no glibc."""
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None

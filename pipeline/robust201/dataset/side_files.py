@@ -24,9 +24,8 @@ from robust201.dataset.groups import (
 from robust201.dataset.number_text import Empty
 from robust201.dataset.outcome_files import PREDICTIONS, OutcomeForm
 from robust201.dataset.published_layout import layout_of
-from robust201.dataset.weights_check import recorded_text
-from robust201.reader.recorded_accuracy import RECORDED_FILE
 from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
+from robust201.reader.weights_check import RECORDED_FILE, recorded_text
 from robust201.spaces import DEFAULT_SPACE
 from robust201.tasks import TASKS, Task
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError, StorageError
 from robust201.core.records import IMPORTED_FILE, ImageSet, show_architecture
+from robust201.dataset.attack_flags import find_attack_flags
 from robust201.dataset.export import FileForm, Format, list_files, make_files
 from robust201.dataset.groups import Group, KeyStyle, SweepPlan, group_units
 from robust201.dataset.imported_plan import load_any_plan
@@ -22,8 +23,6 @@ from robust201.dataset.listing import AGAIN, check_listing, read_listing
 from robust201.dataset.number_text import Empty
 from robust201.dataset.outcome_files import OutcomeForm, evaluated_images, image_table
 from robust201.dataset.parquet_files import ParquetFile
-from robust201.dataset.protocol_checks import check_protocol
-from robust201.dataset.weights_check import check_clean_accuracy
 from robust201.dataset.written_file import compression_of
 from robust201.planning.coverage import PlannedUnits, count_coverage
 from robust201.planning.plan_file import PLAN_FILE
@@ -31,6 +30,7 @@ from robust201.reader.expected_files import key_of_parquet
 from robust201.reader.json_files import open_decompressed, read_json
 from robust201.reader.parquet_results import is_converted
 from robust201.reader.result_files import META_FILE, MISSING_FILE, SWEEP_FILE, images_name
+from robust201.reader.weights_check import check_clean_accuracy
 from robust201.runtime.lease import Lease
 from robust201.shards import Inventory, ShardFinding, ShardStore, requeue_shards
 from robust201.statistics.attack_flags import AttackFlag
@@ -93,12 +93,12 @@ def verify_results(
     *,
     export: Path | None = None,
     requeue: bool = False,
-    protocol_checks: bool = False,
+    attack_flags: bool = False,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Verdict:
     """Check a results folder, and an export made of it file by file.
 
-    With `protocol_checks` accuracies are searched for signs of weak attacks (see `dataset.protocol_checks`).
+    With `attack_flags` accuracies are searched for signs of weak attacks (see `dataset.attack_flags`).
     To requeue is to move what is wrong out of the way, so that the next run computes it again and nothing else.
     `on_progress` receives after each shard how many of how many are checked.
 
@@ -140,7 +140,7 @@ def verify_results(
         n_missing=n_missing,
         n_exported=n_exported,
         weights=None if readable is None else check_clean_accuracy(readable, store, inventory),
-        flags=None if readable is None or not protocol_checks else check_protocol(results, readable),
+        flags=None if readable is None or not attack_flags else find_attack_flags(results, readable),
     )
 
 

@@ -487,14 +487,13 @@ def _correlate(results: DatasetResults, groups: Iterable[tuple[str, Sequence[Key
     for view, columns in groups:
         if len(columns) > 1 and len(results.accuracies) > 1:
             chosen = results.accuracies[list(columns)]
-            chosen.columns = [_column_name(*column, named=view == "") for column in columns]
+            chosen.columns = [
+                # The severity goes without saying where all have the same.
+                column_label(key, strength, results.strengths(key)) if view == "" else key_label(key)
+                for key, strength in columns
+            ]
             tau = rank_correlations(chosen)
             # Where every column has one accuracy for all architectures there is nothing to draw, and Plotly refuses to.
             if not tau.isna().to_numpy().all():
                 parts[view] = tau
     return pd.concat(parts, names=["view", "key"]) if parts else pd.DataFrame()
-
-
-def _column_name(key: str, strength: float, *, named: bool) -> str:
-    """Name a row of a heat map; the severity goes without saying where all have the same."""
-    return column_label(key, strength) if named else key_label(key)

@@ -141,7 +141,10 @@ def draw_dataset_correlation(frame: pd.DataFrame, results: DatasetResults, width
     """Draw Kendall's tau between the columns of all datasets as one heat map (see `dataset_correlations`)."""
     del results
     columns: list[Any] = list(frame.columns)
-    names = [f"{dataset_label(name)}: {column_label(key, strength)}" for name, key, strength in columns]
+    names = [
+        f"{dataset_label(name)}: {column_label(key, strength, frame[name, key].columns)}"
+        for name, key, strength in columns
+    ]
     margin = parts.inches(max(map(len, names)), parts.SMALL) + 0.1
     field = min(0.5, (width - margin) / len(columns))
     grouped = field < parts.SMALL / parts.POINTS
@@ -219,7 +222,7 @@ def draw_confusion(frame: pd.DataFrame, results: DatasetResults, width: float) -
         texts = palette.share_texts(shares.to_numpy())
         field = (side - 0.35) / len(shares)
         parts.draw_heat_map(axes, shares, texts, (0, 1), colours=palette.SEQUENTIAL, field=field)
-        axes.set_title(column_label(key, strength), color=INK, fontsize=parts.SMALL)
+        axes.set_title(column_label(key, strength, results.strengths(key)), color=INK, fontsize=parts.SMALL)
         if len(shares) > palette.WRITTEN_CLASSES:
             axes.set(xticks=[], yticks=[])
         axes.tick_params(axis="x", rotation=0)
@@ -275,7 +278,7 @@ def draw_clean_against(frame: pd.DataFrame, results: DatasetResults, width: floa
             )
         axes.axline((0, 0), slope=1, color=INK, linewidth=0.7, linestyle=":")
         parts.draw_chance(axes, results.chance, right=True)
-        axes.set_title(column_label(key, strength), color=INK, fontsize=parts.SMALL)
+        axes.set_title(column_label(key, strength, results.strengths(key)), color=INK, fontsize=parts.SMALL)
         axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.grid(axis="x", color=palette.GRID, linewidth=0.5)
     figure.supxlabel("clean accuracy", fontsize=parts.TEXT, color=INK)
@@ -304,8 +307,8 @@ def draw_measures_against(frame: pd.DataFrame, results: DatasetResults, width: f
         axes.set_xscale("log" if logarithmic else "linear")
         parts.draw_points(axes, rows["value"], rows["accuracy"], [across, limits], **looks)
         parts.draw_chance(axes, results.chance, right=True)
-        title = f"{column_label(key, rows['strength'].iloc[0])}\n{palette.agreement_words(rows)}"
-        axes.set_title(title, color=INK, fontsize=parts.SMALL)
+        title = column_label(key, rows["strength"].iloc[0], results.strengths(key))
+        axes.set_title(f"{title}\n{palette.agreement_words(rows)}", color=INK, fontsize=parts.SMALL)
         axes.set_xlabel(measure, color=INK, fontsize=parts.SMALL)
         axes.grid(axis="x", color=palette.GRID, linewidth=0.5)
     return figure

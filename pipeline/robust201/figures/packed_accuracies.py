@@ -77,7 +77,7 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
                 "name": key_label(key),
                 "strength": strength,
                 "axis": strength_word(key),
-                "label": strength_label(key, strength),
+                "label": strength_label(key, strength, results.strengths(key)),
             }
             for key, strength in results.columns
         ],

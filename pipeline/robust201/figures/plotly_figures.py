@@ -113,7 +113,10 @@ def views_of_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) -
     """Draw Kendall's tau between the columns of all datasets as one heat map (see `dataset_correlations`)."""
     del results
     columns: list[Any] = list(frame.columns)
-    names = [f"{dataset_label(name)}: {column_label(key, strength)}" for name, key, strength in columns]
+    names = [
+        f"{dataset_label(name)}: {column_label(key, strength, frame[name, key].columns)}"
+        for name, key, strength in columns
+    ]
     tau = frame.set_axis(names, axis=0).set_axis(names, axis=1)
     side, few = 340 + max(9, min(30, 900 // len(tau))) * len(tau), len(tau) <= _WRITTEN_COLUMNS
     texts = palette.correlation_texts(tau.to_numpy()) if few else None
@@ -170,7 +173,7 @@ def views_of_confusion(frame: pd.DataFrame, results: DatasetResults) -> list[Vie
         figure["data"][0]["colorbar"]["tickformat"] = ".0%"
         figure["layout"]["xaxis"]["title"] = {"text": "predicted class"}
         figure["layout"]["yaxis"]["title"] = {"text": "true class"}
-        views.append(View(column_label(key, strength), figure))
+        views.append(View(column_label(key, strength, results.strengths(key)), figure))
     return views
 
 
@@ -221,7 +224,7 @@ def views_of_clean_against(frame: pd.DataFrame, results: DatasetResults) -> list
         near = rows[rows["clean"].between(*bulk)]
         limits = _widened(figure_data.bulk_range((near if len(near) else rows)["accuracy"]))
         drawn = figure if score is None else with_front
-        views.append(View(column_label(key, strength), drawn, score or (key, strength), limits))
+        views.append(View(column_label(key, strength, results.strengths(key)), drawn, score or (key, strength), limits))
     return [views[0]._replace(first=True), *views[1:]]
 
 
@@ -235,7 +238,7 @@ def views_of_measures_against(frame: pd.DataFrame, results: DatasetResults) -> l
     views = []
     groups: Any = frame.groupby(["measure", "key"], sort=False)
     for (measure, key), rows in groups:
-        label = column_label(key, rows["strength"].iloc[0])
+        label = column_label(key, rows["strength"].iloc[0], results.strengths(key))
         points = {
             "x": [float(f"{value:.6g}") for value in rows["value"]],
             "y": parts.rounded(rows["accuracy"], 5),

@@ -16,7 +16,7 @@ from robust201.core.errors import ResultsError
 from robust201.core.files import check_output_file, write_text
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.recorded_accuracy import check_recorded
+from robust201.reader.weights_check import check_recorded
 from robust201.spaces.cell_space import INK, PAPER, CellSpace
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _summarise(dataset: RobustnessDataset, frame: "pd.DataFrame") -> list[Summar
         # The clean accuracy in front of an attack is in the table under its own key.
         if strength == CLEAN_STRENGTH and dataset.files.repeats_clean(name, key):
             continue
-        label = strength_label(key, strength)
+        label = strength_label(key, strength, dataset.strengths(name, key))
         low, middle, high = float(values.min()), float(values.median()), float(values.max())
         rows.append(SummaryRow(name, key, float(strength), label, low, middle, high, int(values.count())))
     return rows
@@ -381,7 +381,7 @@ def _table(rows: Iterable[SummaryRow]) -> str:
 def _ranking_table(results: "DatasetResults") -> str:
     """List the best architecture by key and strength, its interval, and how many these images do not tell from it."""
     from robust201.analysis.labels import key_label, paper_key, strength_label
-    from robust201.reader.derived import list_rankings
+    from robust201.reader.rankings import list_rankings
 
     lines = []
     previous = ""
@@ -399,7 +399,7 @@ def _ranking_table(results: "DatasetResults") -> str:
             f"<td>{len(row.tied):,} of {len(row.accuracies):,}</td><td>{'images' if row.paired else 'accuracies'}</td>"
         )
         start = ' class="start"' if name else ""
-        label = html.escape(strength_label(key, row.strength))
+        label = html.escape(strength_label(key, row.strength, results.strengths(row.key)))
         lines.append(f"<tr{start}><th>{html.escape(name)}</th><th>{label}</th>{cells}</tr>")
     columns = ("best", "accuracy", "95% interval", "tied with the best", "compared by")
     return _folded_table("The best, and ties with it", ("key", "strength"), lines, columns) if lines else ""

@@ -105,11 +105,11 @@ def _examine_package(name: str, module: str) -> HealthCheck:
 
 
 def _examine_cpu_kernels() -> HealthCheck:
-    from robust201.spaces import why_no_cpu_library
+    from robust201.spaces import why_no_native_library
 
-    reason = why_no_cpu_library()
+    reason = why_no_native_library()
     if reason is None:
-        return HealthCheck("cpu kernels", ok=True, detail="robust201's own, by AVX-512")
+        return HealthCheck("cpu kernels", ok=True, detail="the native library, by AVX-512")
     detail = f"PyTorch's: {reason}. On a CPU, `engine: fused` takes up to three times as long; results are the same."
     return HealthCheck("cpu kernels", ok=True, detail=detail)
 
@@ -212,8 +212,8 @@ def _examine_clean_accuracy(config: SweepConfig) -> Iterator[HealthCheck]:
     """Compare finished clean accuracies with those recorded with the weights; say nothing where there are none."""
     if not config.results.is_dir():
         return
-    from robust201.dataset.weights_check import check_clean_accuracy
     from robust201.planning.plan_file import PLAN_FILE, load_plan
+    from robust201.reader.weights_check import check_clean_accuracy
     from robust201.shards import ShardStore
 
     if not (config.results / PLAN_FILE).is_file():

@@ -376,7 +376,10 @@ class SweepConfig(Section):
             if refusal is not None:
                 raise ValueError(f"keys.{key}: {refusal}")
             for dataset in self.datasets:
-                refusal = parameters.class_refusal(self.dataset_spec(dataset).n_classes)
+                spec = self.dataset_spec(dataset)
+                refusal = parameters.class_refusal(spec.n_classes)
+                if refusal is None and row.constraint is not None:
+                    refusal = row.constraint.refusal(parameters.strengths, spec.image_size)
                 if refusal is not None:
                     raise ValueError(f"keys.{key} on {dataset}: {refusal}")
         return self

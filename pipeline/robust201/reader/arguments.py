@@ -67,5 +67,15 @@ def as_strength(strength: object, known: Sequence[float], where: str) -> float:
     return value
 
 
+def as_level(level: object, what: str) -> float:
+    """Take a level of significance; `what` begins the error."""
+    is_number = isinstance(level, numbers.Real) and not isinstance(level, bool)
+    value = float(level) if is_number else math.nan  # type: ignore[arg-type]
+    if not 0 < value < 1:
+        shown = f"{value:g}" if is_number else reprlib.repr(level)
+        raise ConfigError(f"{what}: expected a level of ties between 0 and 1, got {shown}. Try 0.05.")
+    return value
+
+
 def _kind(value: Any) -> str:
     return "nothing" if value is None else f"a value of type {type(value).__name__}"

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from robust201.reader.derived import DerivedMetrics
     from robust201.reader.outcomes import Outcomes
 
 
@@ -431,6 +432,41 @@ class RobustnessDataset:
                 stacklevel=2,
             )
         return ranked
+
+    def metrics(
+        self,
+        datasets: Names | None = None,
+        keys: Names | None = None,
+        *,
+        reference: int | str | None = None,
+        ties: float = 0.05,
+        n_draws: int = 0,
+        seed: int = 0,
+    ) -> "DerivedMetrics":
+        """Compute what follows from the stored results: rankings with their uncertainty, and derived metrics.
+
+        Of several weights per architecture, open the folder with one of them.
+
+        Args:
+            datasets: names; by default all.
+            keys: keys; by default all.
+            reference: the network whose corruption errors others are relative to.
+            ties: level of significance, for ties with the best.
+            n_draws: bootstrap draws for intervals of medians, ranks and rank correlations; 0 for none.
+            seed: of the draws.
+
+        Raises:
+            ConfigError: no such dataset, key or reference, several weights and none chosen, or a level not between 0
+                and 1.
+            ResultsError: outcomes by image give other accuracies than the folder's.
+        """
+        from robust201.reader.derived import derive_metrics
+
+        named = (
+            (None if names is None else as_names(names, what))
+            for names, what in ((datasets, "datasets"), (keys, "keys"))
+        )
+        return derive_metrics(self, *named, reference=reference, level=ties, n_draws=n_draws, seed=seed)
 
     def _strength(self, what: str, dataset: str, key: str, strength: float) -> float:
         return as_strength(strength, self.strengths(dataset, key), f"{what} failed for {dataset} {key}")

@@ -6,7 +6,7 @@ What each means, and what it needs, is in docs/statistics.md; the formulas are i
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,22 +15,12 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
-from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.error_bars import check_outcomes, find_ties, images_behind
-from robust201.reader.outcomes import Outcomes, has_outcomes_of
+from robust201.reader.arguments import as_level
+from robust201.reader.outcomes import Outcomes
+from robust201.reader.rankings import HeldResults, Ranking, Results, plain_number, rank_evaluations
 from robust201.reader.result_files import row_of
 from robust201.reader.value_checks import CLEAN, architecture_of
-from robust201.statistics.bootstrap import (
-    Drawn,
-    Estimate,
-    binomial_draws,
-    image_draws,
-    kendall_estimate,
-    median_estimate,
-    rank_intervals,
-)
 from robust201.statistics.calibration import NEEDS, stored_calibration
-from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import attack_success_rates, count_correct, worst_case
 from robust201.statistics.robustness import corruption_errors, relative_corruption_errors, robustness_r
 from robust201.statistics.variance import summarise_seeds
@@ -58,64 +48,6 @@ class MetricRow(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Ranking:
-    """How sure the order of architectures is under a key at a strength.
-
-    Attributes:
-        accuracies: by architecture, the highest first.
-        low: lower end of each accuracy's 95 % interval.
-        high: upper end.
-        n_images: images behind each.
-        tied: architectures that are statistically tied with the best, including the best itself.
-        paired: whether they were compared on the same images (McNemar), not by accuracy alone.
-        bootstrap: ``median`` and, if clean is among the keys, ``kendall_tau_to_clean`` of every other one, with their
-            intervals, if asked for.
-        ranks: by architecture, interval of the rank and share of draws in which it was best, if asked for.
-    """
-
-    dataset: str
-    key: str
-    strength: float
-    accuracies: "pd.Series[float]"
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    n_images: int
-    tied: tuple[ArchitectureId, ...]
-    paired: bool
-    bootstrap: Mapping[str, Estimate] = field(default_factory=dict)
-    ranks: pd.DataFrame | None = None
-
-    @property
-    def best(self) -> ArchitectureId:
-        """The architecture of the highest accuracy, the first of several."""
-        best: ArchitectureId = _plain(self.accuracies.index[0])
-        return best
-
-    def to_payload(self) -> dict[str, Any]:
-        """JSON value of it."""
-        payload: dict[str, Any] = {
-            "dataset": self.dataset,
-            "key": self.key,
-            "strength": self.strength,
-            "images": self.n_images,
-            "best": self.best,
-            "accuracy": float(self.accuracies.iloc[0]),
-            "low": float(self.low[0]),
-            "high": float(self.high[0]),
-            "tied_with_best": [_plain(one) for one in self.tied],
-            "paired": self.paired,
-        }
-        for name, estimate in self.bootstrap.items():
-            payload[name] = {what: _plain(number) for what, number in estimate._asdict().items()}
-        if self.ranks is not None:
-            rows = self.ranks.to_dict(orient="index")
-            payload["ranks"] = {
-                str(one): {name: _plain(value) for name, value in row.items()} for one, row in rows.items()
-            }
-        return payload
-
-
-@dataclass(frozen=True)
 class DerivedMetrics:
     """Metrics of a dataset, how sure its rankings are, and what the metrics that are missing need."""
 
@@ -128,7 +60,7 @@ class DerivedMetrics:
         metrics = [
             {
                 **{name: value for name, value in row._asdict().items() if name != "values"},
-                "values": {str(one): _plain(value) for one, value in row.values.items()},
+                "values": {str(one): plain_number(value) for one, value in row.values.items()},
             }
             for row in self.metrics
         ]
@@ -149,66 +81,32 @@ class DerivedMetrics:
 
 
 def derive_metrics(
-    data: RobustnessDataset,
-    *,
+    data: Results,
     datasets: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
+    *,
     reference: int | str | None = None,
     level: float = 0.05,
     n_draws: int = 0,
     seed: int = 0,
 ) -> DerivedMetrics:
-    """Compute what follows from the stored results.
-
-    Args:
-        data: the dataset; of several weights per architecture, opened with one of them.
-        datasets: names; by default all.
-        keys: keys; by default all.
-        reference: the network whose corruption errors others are relative to.
-        level: of significance, for ties with the best.
-        n_draws: bootstrap draws for intervals of medians, ranks and rank correlations; 0 for none.
-        seed: of the draws.
-
-    Raises:
-        ConfigError: no such dataset, key or reference, several weights and none chosen, or a level not between 0 and 1.
-        ResultsError: outcomes by image give other accuracies than the folder's.
-    """
-    if not 0 < level < 1:
-        raise ConfigError(
-            f"Computing metrics failed for {data.files.path}: expected a level of ties between 0 and 1, got {level:g}. "
-            "Try 0.05."
-        )
+    """Compute what follows from the stored results (see `RobustnessDataset.metrics`)."""
+    level = as_level(level, f"Computing metrics failed for {data.files.path}")
     datasets, keys = (None if names is None else tuple(dict.fromkeys(names)) for names in (datasets, keys))
     metrics: list[MetricRow] = []
     rankings: list[Ranking] = []
     needs: dict[str, str] = {"ece, maximum and class-wise error, brier, aurc": NEEDS}
     for dataset in datasets or data.data:
-        held = _Held.read(data, dataset, keys)
-        rankings += held.rankings(level, n_draws, seed)
+        held = HeldResults.read(data, dataset, keys)
+        rankings += rank_evaluations(held, level, n_draws, seed)
         metrics += [row for make in _METRICS for row in make(held, needs)]
         metrics += _corruption_errors(held, needs, reference)
     metrics += _seed_rows(data, datasets, keys, needs)
     return DerivedMetrics(rankings, metrics, needs)
 
 
-def list_rankings(
-    data: RobustnessDataset, dataset: str, accuracies: pd.DataFrame, level: float = 0.05
-) -> list[Ranking]:
-    """List how sure the order of architectures is under every key at every strength (see `derive_metrics`).
-
-    Args:
-        data: the dataset.
-        dataset: its name.
-        accuracies: by architecture and (key, strength).
-        level: of significance, for ties with the best.
-    """
-    keys = dict.fromkeys(accuracies.columns.get_level_values("key"))
-    by_key: dict[str, pd.DataFrame] = {str(key): accuracies[key] for key in keys}
-    return list(_Held(data, dataset, by_key).rankings(level, 0, 0))
-
-
 def worst_case_accuracies(
-    data: RobustnessDataset, dataset: str, tasks: Sequence[tuple[str, float]], *, weights: str | None = None
+    data: Results, dataset: str, tasks: Sequence[tuple[str, float]], *, weights: str | None = None
 ) -> "pd.Series[float]":
     """Give the share of images that each architecture classifies correctly under every one of several tasks.
 
@@ -238,81 +136,7 @@ def _worst(several: Sequence[Outcomes]) -> "pd.Series[float]":
     return pd.Series(count_correct(packed) / several[0].n_images, index=shared)
 
 
-class _Held:
-    """Accuracies of one dataset, by key in a frame of architectures and strengths, and outcomes, read once."""
-
-    def __init__(self, data: RobustnessDataset, name: str, accuracies: Mapping[str, pd.DataFrame]) -> None:
-        self.data, self.name, self.accuracies = data, name, accuracies
-        self._outcomes: dict[tuple[str, float], Outcomes | None] = {}
-
-    @classmethod
-    def read(cls, data: RobustnessDataset, name: str, keys: Sequence[str] | None) -> "_Held":
-        accuracies = {
-            str(key): rows.set_index(["architecture", "strength"])["value"].unstack("strength").sort_index()
-            for key, rows in data.to_frame(name, keys).groupby("key", observed=True)
-            if data.files.kind_of(str(key)) != "measure"
-        }
-        return cls(data, name, accuracies)
-
-    def keys(self, kind: str) -> list[str]:
-        return [key for key in self.accuracies if self.data.files.kind_of(key) == kind]
-
-    def evaluations(self) -> Iterator[tuple[str, float]]:
-        """Keys and strengths, clean first, and each evaluation once: an attack may repeat the values of clean."""
-        for key in sorted(self.accuracies, key=lambda key: self.data.files.kind_of(key) != "clean"):
-            repeats_clean = self.data.files.repeats_clean(self.name, key)
-            strengths = (float(str(strength)) for strength in self.accuracies[key].columns)
-            yield from ((key, one) for one in strengths if not (repeats_clean and one == CLEAN_STRENGTH))
-
-    def outcomes(self, key: str, strength: float) -> Outcomes | None:
-        place = (key, strength)
-        if place not in self._outcomes:
-            stored = has_outcomes_of(self.data.files, self.name, key)
-            found = self.data.outcomes(self.name, key, strength) if stored else None
-            if found is not None and key in self.accuracies:
-                check_outcomes(found, self.accuracies[key][strength].dropna(), f"{self.name} {key}")
-            self._outcomes[place] = found
-        return self._outcomes[place]
-
-    def rankings(self, level: float, n_draws: int, seed: int) -> Iterator[Ranking]:
-        clean: tuple[pd.Series[float], Drawn] | None = None
-        for key, strength in self.evaluations():
-            n_images = images_behind(self.data.files, self.name, key)
-            accuracies = self.accuracies[key][strength].dropna().sort_values(ascending=False, kind="stable")
-            if n_images is None or accuracies.empty:
-                continue
-            what = f"{self.name} {key}"
-            ties, packed = find_ties(accuracies, n_images, self.outcomes(key, strength), level=level, what=what)
-            estimates: dict[str, Estimate] = {}
-            ranks = None
-            if n_draws:
-                # Equal seeds draw the same images under every key; drawn by accuracy alone, each needs its own.
-                own_seed = seed if packed is not None else [seed, *f"{key} {strength}".encode()]
-                drawn = (
-                    image_draws(packed, n_images, n_draws=n_draws, seed=seed)
-                    if packed is not None
-                    else binomial_draws(accuracies, n_images, n_draws=n_draws, seed=own_seed)
-                )
-                estimates["median"] = median_estimate(accuracies, drawn, n_images)
-                ranks = pd.DataFrame(rank_intervals(drawn)._asdict(), index=accuracies.index)
-                if self.data.files.kind_of(key) == "clean":
-                    clean = accuracies, drawn
-                elif clean is not None and len(both := accuracies.index.intersection(clean[0].index)) > 1:
-                    places = [one.index.get_indexer(both) for one in (accuracies, clean[0])]
-                    estimates["kendall_tau_to_clean"] = kendall_estimate(
-                        accuracies.iloc[places[0]],
-                        clean[0].iloc[places[1]],
-                        drawn[:, places[0]],
-                        clean[1][:, places[1]],
-                    )
-            low, high = accuracy_intervals(accuracies, n_images)
-            tied = tuple(accuracies.index[ties.tied])
-            yield Ranking(
-                self.name, key, strength, accuracies, low, high, n_images, tied, ties.paired, estimates, ranks
-            )
-
-
-def _robustness(held: _Held, needs: dict[str, str]) -> Iterator[MetricRow]:
+def _robustness(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow]:
     for key in held.keys("attack"):
         if not held.data.files.repeats_clean(held.name, key):  # strength 0 is its own, so its curve has no clean end
             continue
@@ -327,7 +151,7 @@ def _robustness(held: _Held, needs: dict[str, str]) -> Iterator[MetricRow]:
         yield MetricRow(held.name, "robustness_r", key, None, pd.Series(found.value, index=curves.index), note)
 
 
-def _success(held: _Held, needs: dict[str, str]) -> Iterator[MetricRow]:
+def _success(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow]:
     clean = held.outcomes(CLEAN, CLEAN_STRENGTH)
     for key, strength in held.evaluations():
         if held.data.files.kind_of(key) != "attack":
@@ -341,7 +165,7 @@ def _success(held: _Held, needs: dict[str, str]) -> Iterator[MetricRow]:
         yield MetricRow(held.name, "attack_success_rate", key, strength, pd.Series(rates, index=shared))
 
 
-def _worst_cases(held: _Held, needs: dict[str, str]) -> Iterator[MetricRow]:
+def _worst_cases(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow]:
     """Combine attacks in the same ball at the same radius, where there are two or more."""
     attacks = [(key, s) for key, s in held.evaluations() if held.data.files.kind_of(key) == "attack"]
     groups: dict[tuple[Any, float], list[str]] = {}
@@ -361,7 +185,7 @@ def _worst_cases(held: _Held, needs: dict[str, str]) -> Iterator[MetricRow]:
         yield MetricRow(held.name, "worst_case_accuracy", "+".join(keys), strength, worst)
 
 
-def _calibration(held: _Held, needs: dict[str, str]) -> Iterator[MetricRow]:
+def _calibration(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow]:
     files = held.data.files
     for key in held.accuracies:
         if any(files.find(held.name, key, name) is None for name in ("confidence", "cm")):
@@ -394,7 +218,7 @@ def _numbers(nested: Any) -> NDArray[np.float64]:
     return array.astype(np.float64)
 
 
-_METRICS: tuple[Callable[[_Held, dict[str, str]], Iterator[MetricRow]], ...] = (
+_METRICS: tuple[Callable[[HeldResults, dict[str, str]], Iterator[MetricRow]], ...] = (
     _robustness,
     _success,
     _worst_cases,
@@ -402,7 +226,7 @@ _METRICS: tuple[Callable[[_Held, dict[str, str]], Iterator[MetricRow]], ...] = (
 )
 
 
-def _corruption_errors(held: _Held, needs: dict[str, str], reference: int | str | None) -> Iterator[MetricRow]:
+def _corruption_errors(held: HeldResults, needs: dict[str, str], reference: int | str | None) -> Iterator[MetricRow]:
     keys = held.keys("corruption")
     if reference is None:
         if keys:
@@ -439,7 +263,7 @@ def _corruption_errors(held: _Held, needs: dict[str, str], reference: int | str 
 
 
 def _seed_rows(
-    data: RobustnessDataset, datasets: Sequence[str] | None, keys: Sequence[str] | None, needs: dict[str, str]
+    data: Results, datasets: Sequence[str] | None, keys: Sequence[str] | None, needs: dict[str, str]
 ) -> Iterator[MetricRow]:
     """Compare trainings that differ in their seed alone, of each recipe and length that has two seeds or more."""
     recorded = {} if data.sweep is None else data.sweep.get("weights") or {}
@@ -461,9 +285,3 @@ def _seed_rows(
             note = f"over {', '.join(names)}; pooled {found.pooled:.4g}"
             deviation = pd.Series(found.deviation, index=wide.index)
             yield MetricRow(dataset, "training_seed_deviation", str(key), float(str(strength)), deviation, note)
-
-
-def _plain(value: Any) -> Any:
-    """Make a JSON value of a number of NumPy; NaN is null."""
-    plain = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(plain, float) and math.isnan(plain) else plain

@@ -7,6 +7,7 @@ import pandas as pd
 
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.images import DATASETS
+from robust201.reader.arguments import as_level
 from robust201.reader.frames import rank_by_value
 from robust201.reader.outcomes import Outcomes
 from robust201.reader.overlay import OverlaidFiles
@@ -115,10 +116,7 @@ def find_ties(
         ConfigError: the level is not between 0 and 1.
         ResultsError: outcomes give other accuracies.
     """
-    if not 0 < level < 1:
-        raise ConfigError(
-            f"Ranking failed for {what}: expected a level of ties between 0 and 1, got {level:g}. Try 0.05."
-        )
+    level = as_level(level, f"Ranking failed for {what}")
     packed = None
     if outcomes is not None and accuracies.index.isin(outcomes.architectures).all():
         check_outcomes(outcomes, accuracies, what)

@@ -37,8 +37,8 @@ def find_architecture(name: ArchitectureId) -> tuple[Space, ArchitectureId]:
     raise refusals[-1]
 
 
-def why_no_cpu_library() -> str | None:
-    """Say why compiled networks run by PyTorch alone on this machine's CPU; None where a library runs them."""
+def why_no_native_library() -> str | None:
+    """Say why compiled networks run by PyTorch alone on this machine's CPU; None where the native library runs them."""
     from robust201.spaces.nasbench201.compiled import native  # needs torch
     from robust201.spaces.nasbench201.compiled.network import usable_library
 

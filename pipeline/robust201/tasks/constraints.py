@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
 
@@ -31,6 +33,24 @@ class Constraint:
     def radius(self, strength: float) -> float:
         """Radius of the ball at a strength, in the units of pixels."""
         return strength / self.divisor
+
+    def largest_radius(self, image_size: int) -> float:
+        """Largest distance of two RGB images of [0, 1], in the units of pixels: a larger ball bounds nothing."""
+        if self.order == "inf":
+            return 1.0
+        n_values = 3.0 * image_size**2
+        return n_values if self.order == 1 else n_values**0.5
+
+    def refusal(self, strengths: "Sequence[float]", image_size: int) -> str | None:
+        """Say why images of a size cannot be attacked at some strengths; None where they can."""
+        largest = self.largest_radius(image_size) * self.divisor
+        # What is shown is rounded, and may be written back.
+        if max(strengths) <= largest * (1 + 1e-4):
+            return None
+        return (
+            f"expected strengths up to {largest:.6g}, the largest {self.name} distance of images of {image_size} x "
+            f"{image_size} pixels, got {max(strengths):g}. Leave it out."
+        )
 
     def reach(self, strength: float) -> float:
         """Largest distance of a float32 image that counts as in the ball."""

@@ -4,7 +4,7 @@ import re
 import reprlib
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -343,19 +343,36 @@ class TargetedDlrLoss(Parameters):
     )
 
 
-class ApgdTargetedParameters(ApgdParameters, TargetedDlrLoss):
+class Targeted(Parameters):
+    """What attacks on one class after the other need."""
+
+    if TYPE_CHECKING:
+        targets: int
+
+    def class_refusal(self, n_classes: int) -> str | None:
+        """Refuse more targets than there are other classes; the default means all of them where they are fewer."""
+        others = n_classes - 1
+        if self.targets > others and self.targets != type(self).model_fields["targets"].default:
+            return (
+                f"expected targets up to {others}, the number of classes other than the image's own, got "
+                f"{self.targets}. Lower it."
+            )
+        return super().class_refusal(n_classes)
+
+
+class ApgdTargetedParameters(ApgdParameters, TargetedDlrLoss, Targeted):
     """APGD on the targeted difference of logits ratio, one target class after the other (Croce and Hein, 2020)."""
 
     targets: PositiveInt = 9
 
 
-class ApgdTargetedL2Parameters(ApgdL2Parameters, TargetedDlrLoss):
+class ApgdTargetedL2Parameters(ApgdL2Parameters, TargetedDlrLoss, Targeted):
     """The same in an L2 ball."""
 
     targets: PositiveInt = 9
 
 
-class ApgdTargetedL1Parameters(ApgdL1Parameters, TargetedDlrLoss):
+class ApgdTargetedL1Parameters(ApgdL1Parameters, TargetedDlrLoss, Targeted):
     """The same in an L1 ball."""
 
     restarts: PositiveInt = 1
@@ -383,21 +400,21 @@ class FabL1Parameters(L1Parameters):
     restarts: PositiveInt = 1
 
 
-class FabTargetedParameters(EpsilonParameters):
+class FabTargetedParameters(EpsilonParameters, Targeted):
     """Fast adaptive boundary attack towards one class after the other, as AutoAttack runs it."""
 
     steps: PositiveInt = 100
     targets: PositiveInt = 9
 
 
-class FabTargetedL2Parameters(L2Parameters):
+class FabTargetedL2Parameters(L2Parameters, Targeted):
     """The same for the L2 norm."""
 
     steps: PositiveInt = 100
     targets: PositiveInt = 9
 
 
-class FabTargetedL1Parameters(L1Parameters):
+class FabTargetedL1Parameters(L1Parameters, Targeted):
     """The same for the L1 norm."""
 
     steps: PositiveInt = 100

@@ -23,9 +23,11 @@ def perturb(row: Task, context: Context, parameters: Parameters, request: Reques
 
     Raises:
         ConfigError: the row has no function for the engine, the engine cannot compute with the parameters, or the
-            network has too few classes.
+            network has too few classes, or a ball is larger than the images' range.
     """
     refusal = parameters.refusal(context.engine) or parameters.class_refusal(context.classifier.n_classes)
+    if refusal is None and row.constraint is not None:
+        refusal = row.constraint.refusal(request.strengths, request.images.shape[-1])
     if refusal is not None:
         raise ConfigError(f"Perturbing failed for {row.key}: {refusal}")
     function = row.load(context.engine)

@@ -32,9 +32,9 @@ WORTHWHILE_PASSES = 3.0
 """Whole passes that a search must save on paper to be local: keeping the maps costs more than one to begin with."""
 
 LEAST_SAVING = 0.3
-"""By the library, share of a pass that a query must save on paper: maps that no cache holds cost more than counted."""
+"""By the native library, share of a pass that a query must save on paper: maps in no cache cost more than counted."""
 
-# Relative costs by the library: a kept map is noted, written and put back, far from the cache (docs/engine.md).
+# Relative costs by the native library: a kept map is noted, written and put back, far from the cache (docs/engine.md).
 _KEPT_COST, _CONVOLUTION_COSTS, _POOLING_COST, _SKIP_COST, _REDUCTION_COST = 5.0, (3.0, 20.0), 2.0, 1.0, 30.0
 
 SMALLEST_IMAGE = 8
@@ -113,7 +113,7 @@ class _CellKernels:
         return regions[self.block.output]
 
     def cost(self) -> tuple[float, float]:
-        """Estimate what the library takes for whole maps, and for keeping as much: arbitrary units."""
+        """Estimate what the native library takes for whole maps, and for keeping as much: arbitrary units."""
         whole = 0.0
         for node in self.nodes:
             whole += _POOLING_COST * len(node.poolings) + _SKIP_COST * len(node.skips)
@@ -180,7 +180,7 @@ class _ReductionKernels:
 
     @staticmethod
     def cost() -> tuple[float, float]:
-        """Estimate what the library takes for whole maps, and for keeping as much: arbitrary units."""
+        """Estimate what the native library takes for whole maps, and for keeping as much: arbitrary units."""
         return _REDUCTION_COST, 3 * _KEPT_COST
 
     def start(self, value: Value) -> tuple["_LocalReduction", Value]:

@@ -12,7 +12,7 @@ _TRIM_BYTES = 2**30
 
 @cache
 def keep_freed_memory() -> bool:
-    """Ask the C library to keep up to 1 GiB of freed memory in this process instead of giving it back.
+    """Ask glibc to keep up to 1 GiB of freed memory in this process instead of giving it back.
 
     Feature maps of a few MiB come and go with every batch. By default glibc returns them to the kernel, which then has
     to map and zero every page again: up to a third of a gradient's time. The setting holds for the whole process, so

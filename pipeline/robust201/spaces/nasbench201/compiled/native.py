@@ -1,8 +1,7 @@
-"""The library made of native.c: where it is, whether it can be used here, and its structures."""
+"""The native library, made of native.c: where it is, whether it can be used here, and its structures."""
 
 import ctypes
 import hashlib
-import struct
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -64,20 +63,26 @@ _STRUCTURES: Final = (OperationStruct, BufferStruct, SegmentStruct, RegionStruct
 
 @cache
 def load_library() -> ctypes.CDLL | None:
-    """Load the library; None where it cannot be used (see `why_not`)."""
+    """Load the native library; None where it cannot be used (see `why_not`)."""
     return None if why_not() else _open()
 
 
 @cache
+def is_expected() -> bool:
+    """Whether the native library should be usable here: it was compiled, and the processor can run it."""
+    return LIBRARY.is_file() and _has_avx512()
+
+
+@cache
 def why_not() -> str | None:
-    """Say why the library cannot be used here; None where it can."""
+    """Say why the native library cannot be used here; None where it can."""
     if not LIBRARY.is_file():
         return "it was not compiled when robust201 was installed"
     if not _has_avx512():
         return "this processor has no AVX-512, or PyTorch makes no use of it"
     try:
-        if _is_cut_off(LIBRARY):
-            return f"{LIBRARY} is cut off"
+        if not _is_intact(LIBRARY):
+            return f"{LIBRARY} is damaged, or was compiled by an earlier version; install robust201 again"
         library = _open()
         sizes = [library.robust201_layout(which) for which in range(len(_STRUCTURES))]
         compiled = library.robust201_source().decode()
@@ -90,14 +95,11 @@ def why_not() -> str | None:
     return None
 
 
-def _is_cut_off(library: Path) -> bool:
-    """Whether an ELF file, which ends with a table of its sections, lacks a part: loading it would kill the process."""
-    with library.open("rb") as file:
-        header = file.read(64)
-    if len(header) < 64 or header[:4] != b"\x7fELF":
-        return False
-    (table,), (entry, count) = struct.unpack_from("<Q", header, 40), struct.unpack_from("<HH", header, 58)
-    return library.stat().st_size < int(table) + int(entry) * int(count)
+def _is_intact(library: Path) -> bool:
+    """Whether a file ends with the hash of what comes before it: loading a damaged library can kill the process."""
+    content = library.read_bytes()
+    length = hashlib.sha256().digest_size
+    return hashlib.sha256(content[:-length]).digest() == content[-length:]
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A compiled network's passes by native.c, where the library is there and the network has a shape that it takes."""
+"""A compiled network's passes by the native library, where it is there and the network has a shape that it takes."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -175,7 +175,7 @@ def native_network(
 ) -> NativeNetwork | None:
     """Make the passes of a float32 network on a CPU; None where only PyTorch can run them.
 
-    The library gives the bits of oneDNN's fused kernels, so it stands in for them only.
+    The native library gives the bits of oneDNN's fused kernels, so it stands in for them only.
     """
     if channels != native.LANES or not kernels.fuses_on_cpu() or library is None:
         return None

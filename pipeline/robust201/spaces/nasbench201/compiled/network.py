@@ -358,17 +358,20 @@ _PROBE = "|nor_conv_3x3~0|+|avg_pool_3x3~0|nor_conv_1x1~1|+|skip_connect~0|nor_c
 
 @functools.cache
 def usable_library() -> ctypes.CDLL | None:
-    """Load the compiled library if it gives the bits of this PyTorch; None, with a warning if it does not.
+    """Load the native library if it gives the bits of this PyTorch; None, with a warning if it is there but unusable.
 
     It sums in the order of the oneDNN that it was written against. Another PyTorch may sum otherwise, and results must
     not depend on whether a machine has the library: a small network is computed both ways first, once in a process.
     """
     library = native.load_library()
-    if library is None or all(map(_has_equal_bits, (library,) * 2, (16, 32))):
+    if library is None and not native.is_expected():
+        return None
+    if library is not None and all(map(_has_equal_bits, (library,) * 2, (16, 32))):
         return library
     warnings.warn(
-        f"Running networks by the compiled library failed for PyTorch {torch.__version__}: expected PyTorch's bits, "
-        "got others. PyTorch computes instead, which takes longer.",
+        f"Using the native library failed for PyTorch {torch.__version__}: expected PyTorch's bits, got "
+        f"{'others' if library is not None else f'none, since {native.why_not()}'}. PyTorch computes instead, which "
+        "takes longer.",
         RuntimeWarning,
         stacklevel=2,
     )

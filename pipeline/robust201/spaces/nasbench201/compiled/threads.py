@@ -1,4 +1,4 @@
-"""Sharing images out among threads: the library computes each image by itself, so that no bit depends on it."""
+"""Sharing images out among threads: the native library computes each image by itself, so that no bit depends on it."""
 
 import functools
 from collections.abc import Callable

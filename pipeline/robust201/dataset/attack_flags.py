@@ -1,4 +1,4 @@
-"""Looks for signs of weak attacks in a results folder (see `statistics.attack_flags`)."""
+"""Signs of weak attacks in a results folder (see `statistics.attack_flags`)."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -9,7 +9,7 @@ from robust201.dataset.groups import SweepPlan
 from robust201.statistics.attack_flags import AttackFlag, Evaluated, find_flags
 
 
-def check_protocol(results: Path, plan: SweepPlan) -> tuple[AttackFlag, ...]:
+def find_attack_flags(results: Path, plan: SweepPlan) -> tuple[AttackFlag, ...]:
     """Look at the accuracies of every dataset and choice of weights; datasets of unknown classes are left out.
 
     Raises:

@@ -1,23 +1,88 @@
-"""Accuracies that were recorded with the weights of a dataset's networks, beside those that were measured.
+"""The self-check of weights: clean accuracies compared with those recorded with the weights (docs/trust.md).
 
-``recorded_accuracy.json``: ``{dataset: {"n_test": images of the test split, "accuracy": {id: fraction}}}``; where an
-architecture has several weights, ``{id: {name of the weights: fraction}}``. An export of a sweep has
-the file where its weights came with their accuracies.
+A results folder knows the recorded ones by its plan, an export by ``recorded_accuracy.json``: ``{dataset: {"n_test":
+images of the test split, "accuracy": {id: fraction}}}``; where an architecture has several weights, ``{id: {name of the
+weights: fraction}}``. The file is there if the weights came with their accuracies.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from robust201.core.errors import ResultsError
+from robust201.core.records import CLEAN_STRENGTH, Unit
+from robust201.images.specs import UNKNOWN_COUNT
 from robust201.reader.json_files import read_object
 from robust201.reader.value_checks import CLEAN, architecture_of
 from robust201.statistics.weights_check import ROUNDING, CleanAccuracy, WeightsCheck, check_accuracies
 
 if TYPE_CHECKING:
     from robust201.reader.dataset import RobustnessDataset
+    from robust201.shards import Inventory, ShardStore
 
 RECORDED_FILE = "recorded_accuracy.json"
+
+_MEASUREMENTS = ("accuracy",)
+
+
+class PlannedUnits(Protocol):
+    """What the check needs of the plan of a sweep, and of that of imported results."""
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """Units sorted by dataset, key and architecture."""
+
+
+def check_clean_accuracy(plan: PlannedUnits, store: "ShardStore", inventory: "Inventory") -> WeightsCheck:
+    """Check a results folder; networks that lack either accuracy are left out.
+
+    Raises:
+        StorageError: rows are damaged or gone (see `RowSelection.iter_values`).
+    """
+    from robust201.planning.plan import Plan
+
+    if not isinstance(plan, Plan):
+        return check_accuracies(())  # imported results say nothing of their weights
+    units = [
+        unit for unit in plan.units if unit.key == CLEAN and inventory.is_complete(unit, CLEAN_STRENGTH, _MEASUREMENTS)
+    ]
+    recorded = {unit.id: (accuracy, n_test) for unit, accuracy, n_test in _recorded(plan, units)}
+    held = [unit for unit in units if unit.id in recorded]
+    rounding = ROUNDING[plan.config.precision]
+    accuracies = []
+    for unit, values in store.select(held, inventory, _MEASUREMENTS).iter_values():
+        accuracy, n_test = recorded[unit.id]
+        measured = float(values[CLEAN_STRENGTH]["accuracy"])
+        network = unit.dataset, unit.architecture, unit.weights
+        accuracies.append(CleanAccuracy(*network, measured, accuracy, unit.n_images, n_test, rounding))
+    return check_accuracies(accuracies)
+
+
+def recorded_text(plan: PlannedUnits, units: Iterable[Unit]) -> str:
+    """Text of recorded_accuracy.json; empty where nothing was recorded."""
+    payload: dict[str, dict[str, Any]] = {}
+    for unit, accuracy, n_test in _recorded(plan, units):
+        of_dataset = payload.setdefault(unit.dataset, {"n_test": n_test, "accuracy": {}})
+        held = of_dataset["accuracy"]
+        if unit.weights:
+            held.setdefault(str(unit.architecture), {})[unit.weights] = accuracy
+        else:
+            held[str(unit.architecture)] = accuracy
+    return json.dumps(payload, indent=1) + "\n" if payload else ""
+
+
+def _recorded(plan: PlannedUnits, units: Iterable[Unit]) -> Iterator[tuple[Unit, float, int]]:
+    """Find units whose weights came with an accuracy: that, and the images of the whole test split."""
+    from robust201.planning.plan import Plan
+
+    if not isinstance(plan, Plan):
+        return  # imported results say nothing of their weights
+    accuracies = plan.facts.test_accuracies
+    for unit in units:
+        n_test = plan.config.dataset_spec(unit.dataset).n_test
+        if unit.checkpoint_sha256 in accuracies and n_test != UNKNOWN_COUNT:
+            yield unit, accuracies[unit.checkpoint_sha256], n_test
 
 
 def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:

@@ -1,0 +1,198 @@
+"""How sure the order of architectures is: accuracies with intervals, ties with the best, bootstrapped ranks."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
+from robust201.reader.error_bars import check_outcomes, find_ties, images_behind
+from robust201.reader.outcomes import Outcomes, has_outcomes_of
+from robust201.reader.overlay import OverlaidFiles
+from robust201.reader.result_files import ResultFiles
+from robust201.statistics.bootstrap import (
+    Drawn,
+    Estimate,
+    binomial_draws,
+    image_draws,
+    kendall_estimate,
+    median_estimate,
+    rank_intervals,
+)
+from robust201.statistics.intervals import accuracy_intervals
+
+
+class Results(Protocol):
+    """What rankings and derived metrics need of a `RobustnessDataset`."""
+
+    data: list[str]
+    files: ResultFiles | OverlaidFiles
+    sweep: dict[str, Any] | None
+
+    def get_uid(self, i: int | str) -> str:
+        """Give the evaluated id of an architecture."""
+
+    def outcomes(self, dataset: str, key: str, strength: float, *, weights: str | None = None) -> Outcomes:
+        """Read which images were classified correctly."""
+
+    def to_frame(self, *names: Any, **options: Any) -> pd.DataFrame:
+        """Give accuracies in the long form."""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How sure the order of architectures is under a key at a strength.
+
+    Attributes:
+        accuracies: by architecture, the highest first.
+        low: lower end of each accuracy's 95 % interval.
+        high: upper end.
+        n_images: images behind each.
+        tied: architectures that are statistically tied with the best, including the best itself.
+        paired: whether they were compared on the same images (McNemar), not by accuracy alone.
+        bootstrap: ``median`` and, if clean is among the keys, ``kendall_tau_to_clean`` of every other one, with their
+            intervals, if asked for.
+        ranks: by architecture, interval of the rank and share of draws in which it was best, if asked for.
+    """
+
+    dataset: str
+    key: str
+    strength: float
+    accuracies: "pd.Series[float]"
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    n_images: int
+    tied: tuple[ArchitectureId, ...]
+    paired: bool
+    bootstrap: Mapping[str, Estimate] = field(default_factory=dict)
+    ranks: pd.DataFrame | None = None
+
+    @property
+    def best(self) -> ArchitectureId:
+        """The architecture of the highest accuracy, the first of several."""
+        best: ArchitectureId = plain_number(self.accuracies.index[0])
+        return best
+
+    def to_payload(self) -> dict[str, Any]:
+        """JSON value of it."""
+        payload: dict[str, Any] = {
+            "dataset": self.dataset,
+            "key": self.key,
+            "strength": self.strength,
+            "images": self.n_images,
+            "best": self.best,
+            "accuracy": float(self.accuracies.iloc[0]),
+            "low": float(self.low[0]),
+            "high": float(self.high[0]),
+            "tied_with_best": [plain_number(one) for one in self.tied],
+            "paired": self.paired,
+        }
+        for name, estimate in self.bootstrap.items():
+            payload[name] = {what: plain_number(number) for what, number in estimate._asdict().items()}
+        if self.ranks is not None:
+            rows = self.ranks.to_dict(orient="index")
+            payload["ranks"] = {
+                str(one): {name: plain_number(value) for name, value in row.items()} for one, row in rows.items()
+            }
+        return payload
+
+
+def list_rankings(data: Results, dataset: str, accuracies: pd.DataFrame, level: float = 0.05) -> list[Ranking]:
+    """List how sure the order of architectures is under every key at every strength (see `derive_metrics`).
+
+    Args:
+        data: the dataset.
+        dataset: its name.
+        accuracies: by architecture and (key, strength).
+        level: of significance, for ties with the best.
+    """
+    keys = dict.fromkeys(accuracies.columns.get_level_values("key"))
+    by_key: dict[str, pd.DataFrame] = {str(key): accuracies[key] for key in keys}
+    return list(rank_evaluations(HeldResults(data, dataset, by_key), level, 0, 0))
+
+
+class HeldResults:
+    """Accuracies of one dataset, by key in a frame of architectures and strengths, and outcomes, read once."""
+
+    def __init__(self, data: Results, name: str, accuracies: Mapping[str, pd.DataFrame]) -> None:
+        self.data, self.name, self.accuracies = data, name, accuracies
+        self._outcomes: dict[tuple[str, float], Outcomes | None] = {}
+
+    @classmethod
+    def read(cls, data: Results, name: str, keys: Sequence[str] | None) -> "HeldResults":
+        """Read the accuracies of a dataset, of all keys or some; numbers of measures are left out."""
+        accuracies = {
+            str(key): rows.set_index(["architecture", "strength"])["value"].unstack("strength").sort_index()
+            for key, rows in data.to_frame(name, keys).groupby("key", observed=True)
+            if data.files.kind_of(str(key)) != "measure"
+        }
+        return cls(data, name, accuracies)
+
+    def keys(self, kind: str) -> list[str]:
+        """List the keys of a kind."""
+        return [key for key in self.accuracies if self.data.files.kind_of(key) == kind]
+
+    def evaluations(self) -> Iterator[tuple[str, float]]:
+        """Keys and strengths, clean first, and each evaluation once: an attack may repeat the values of clean."""
+        for key in sorted(self.accuracies, key=lambda key: self.data.files.kind_of(key) != "clean"):
+            repeats_clean = self.data.files.repeats_clean(self.name, key)
+            strengths = (float(str(strength)) for strength in self.accuracies[key].columns)
+            yield from ((key, one) for one in strengths if not (repeats_clean and one == CLEAN_STRENGTH))
+
+    def outcomes(self, key: str, strength: float) -> Outcomes | None:
+        """Give outcomes by image that agree with the accuracies; None where none are stored."""
+        place = (key, strength)
+        if place not in self._outcomes:
+            stored = has_outcomes_of(self.data.files, self.name, key)
+            found = self.data.outcomes(self.name, key, strength) if stored else None
+            if found is not None and key in self.accuracies:
+                check_outcomes(found, self.accuracies[key][strength].dropna(), f"{self.name} {key}")
+            self._outcomes[place] = found
+        return self._outcomes[place]
+
+
+def rank_evaluations(held: HeldResults, level: float, n_draws: int, seed: int) -> Iterator[Ranking]:
+    """Rank the architectures of a dataset under every key at every strength (see `derive_metrics`)."""
+    clean: tuple[pd.Series[float], Drawn] | None = None
+    for key, strength in held.evaluations():
+        n_images = images_behind(held.data.files, held.name, key)
+        accuracies = held.accuracies[key][strength].dropna().sort_values(ascending=False, kind="stable")
+        if n_images is None or accuracies.empty:
+            continue
+        what = f"{held.name} {key}"
+        ties, packed = find_ties(accuracies, n_images, held.outcomes(key, strength), level=level, what=what)
+        estimates: dict[str, Estimate] = {}
+        ranks = None
+        if n_draws:
+            # Equal seeds draw the same images under every key; drawn by accuracy alone, each needs its own.
+            own_seed = seed if packed is not None else [seed, *f"{key} {strength}".encode()]
+            drawn = (
+                image_draws(packed, n_images, n_draws=n_draws, seed=seed)
+                if packed is not None
+                else binomial_draws(accuracies, n_images, n_draws=n_draws, seed=own_seed)
+            )
+            estimates["median"] = median_estimate(accuracies, drawn, n_images)
+            ranks = pd.DataFrame(rank_intervals(drawn)._asdict(), index=accuracies.index)
+            if held.data.files.kind_of(key) == "clean":
+                clean = accuracies, drawn
+            elif clean is not None and len(both := accuracies.index.intersection(clean[0].index)) > 1:
+                places = [one.index.get_indexer(both) for one in (accuracies, clean[0])]
+                estimates["kendall_tau_to_clean"] = kendall_estimate(
+                    accuracies.iloc[places[0]],
+                    clean[0].iloc[places[1]],
+                    drawn[:, places[0]],
+                    clean[1][:, places[1]],
+                )
+        low, high = accuracy_intervals(accuracies, n_images)
+        tied = tuple(accuracies.index[ties.tied])
+        yield Ranking(held.name, key, strength, accuracies, low, high, n_images, tied, ties.paired, estimates, ranks)
+
+
+def plain_number(value: Any) -> Any:
+    """Make a JSON value of a number of NumPy; NaN is null."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(plain, float) and math.isnan(plain) else plain
