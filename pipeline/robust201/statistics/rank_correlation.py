@@ -134,10 +134,10 @@ def _normalised(means: _Floats, moved: NDArray[np.float32]) -> Coefficients:
     """Divide means of products by the square roots of those of a column with itself, in values and influences."""
     own = np.diagonal(means).copy()
     own[own <= 0] = np.nan
-    scale = np.sqrt(own[:, None] * own[None, :])
+    scale: _Floats = np.sqrt(own[:, None] * own[None, :])
     values = np.clip(means / scale, -1, 1)
     own_moved = np.diagonal(moved, axis1=1, axis2=2) / (2 * own).astype(np.float32)
-    influence: NDArray[np.float32] = moved / scale.astype(np.float32)
+    influence = np.divide(moved, scale, dtype=np.float32)
     influence -= values.astype(np.float32) * (own_moved[:, :, None] + own_moved[:, None, :])
     return Coefficients(values, influence)
 
