@@ -24,6 +24,7 @@ ROOMS = (
     "planning",
     "runtime",
     "reader",
+    "search",
     "figures",
     "dataset",
     "submission",
