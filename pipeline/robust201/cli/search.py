@@ -137,13 +137,17 @@ def search(
 
 
 def _choose(reader: "RobustnessDataset", data: str | None) -> str:
+    from robust201.search.objectives import cells_of, held_datasets
+
+    cells_of(reader)
+    held = held_datasets(reader)
     if data is not None:
         return data  # the search says if there is none
-    if len(reader.data) == 1:
-        return reader.data[0]
+    if len(held) == 1:
+        return held[0]
     raise ConfigError(
         f"Searching failed for {reader.path}: expected the name of one dataset, got none and a folder with "
-        f"{', '.join(reader.data) or 'no results'}. Give --dataset."
+        f"{', '.join(held) or 'no accuracies'}. Give --dataset."
     )
 
 

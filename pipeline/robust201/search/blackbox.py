@@ -16,7 +16,7 @@ from robust201.core.files import atomic_write, check_output_file, write_text
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.value_checks import CLEAN
-from robust201.search.objectives import Values
+from robust201.search.objectives import Values, cells_of, held_datasets
 from robust201.spaces.cell_space import CellSpace
 
 BLACKBOX_FIDELITY = "hp_epoch"
@@ -50,15 +50,16 @@ def write_blackbox(reader: RobustnessDataset, folder: Path) -> list[Path]:
     Raises:
         ConfigError: the architectures are no cells, or no key is there on all datasets.
     """
-    datasets = [Values(reader, name) for name in reader.data]
-    space = datasets[0].space
+    tasks = held_datasets(reader)
+    datasets = [Values(reader, name) for name in tasks]
+    space = cells_of(reader)
     isomorphs = np.array(space.isomorphs())
     per_dataset = [_errors(values) for values in datasets]
-    names = [name for name in per_dataset[0] if all(name in errors for errors in per_dataset)]
+    names = [name for name in per_dataset[0] if all(name in one for one in per_dataset)] if per_dataset else []
     if not names:
         raise ConfigError(
             f"Writing a blackbox failed for {reader.path}: expected accuracies of a key that all of "
-            f"{', '.join(reader.data)} have, got none. Export more keys, or a dataset of its own."
+            f"{', '.join(tasks) or 'its datasets'} have, got none. Export more keys, or a dataset of its own."
         )
     stacked = np.stack([[errors[name] for name in names] for errors in per_dataset])  # (tasks, objectives, n)
     cells = np.flatnonzero(~np.isnan(stacked[:, :, isomorphs]).any(axis=(0, 1)))
@@ -70,7 +71,7 @@ def write_blackbox(reader: RobustnessDataset, folder: Path) -> list[Path]:
     texts = {
         "configspace.json": choices,
         "fidelityspace.json": {BLACKBOX_FIDELITY: _domain("Integer", lower=1, upper=1)},
-        "metadata.json": {"objectives_names": [*names, ELAPSED_TIME], "task_names": list(reader.data)},
+        "metadata.json": {"objectives_names": [*names, ELAPSED_TIME], "task_names": tasks},
         CONFIGSPACE_FILE: configspace(space),
     }
     arrays = {

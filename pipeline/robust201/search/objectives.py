@@ -97,6 +97,11 @@ def _split(text: str, mark: str) -> list[str]:
     return parts
 
 
+def held_datasets(reader: RobustnessDataset) -> list[str]:
+    """List the datasets that a folder has accuracies of; without a sweep.json it names the published ones."""
+    return [name for name in reader.data if any(reader.files.find(name, key, "accuracy") for key in reader.keys_all)]
+
+
 class Values:
     """Values of one dataset of a folder, by index of its space of cells.
 
@@ -106,11 +111,12 @@ class Values:
 
     def __init__(self, reader: RobustnessDataset, dataset: str) -> None:
         self.reader, self.dataset = reader, dataset
-        self.space = _cells_of(reader)
-        if dataset not in reader.data:
+        self.space = cells_of(reader)
+        held = held_datasets(reader)
+        if dataset not in held:
             raise ConfigError(
                 f"Searching failed for {reader.path}: expected one of its datasets, got {dataset!r}."
-                f"{closest(dataset, reader.data)}"
+                f"{closest(dataset, held)}"
             )
 
     @property
@@ -241,7 +247,8 @@ class Values:
         return found
 
 
-def _cells_of(reader: RobustnessDataset) -> CellSpace:
+def cells_of(reader: RobustnessDataset) -> CellSpace:
+    """Give the space of a folder's architectures; a `ConfigError` says that they are no cells."""
     if reader.files.space is None:
         raise ConfigError(
             f"Searching failed for {reader.path}: expected architectures that are cells, got those of the space "

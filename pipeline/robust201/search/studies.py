@@ -27,10 +27,10 @@ TABLE1_OBJECTIVES = ("clean", "fgsm:1")
 
 TABLE1_COLUMNS = {
     "clean": "clean",
-    "fgsm:1": "FGSM",
-    "pgd:1": "PGD",
-    "aa_apgd-ce:1": "APGD",
-    "aa_square:1": "Square",
+    "fgsm:1": "FGSM 1",
+    "pgd:1": "PGD 1",
+    "aa_apgd-ce:1": "APGD 1",
+    "aa_square:1": "Square 1",
     "corruption": "corruptions",
 }
 """What table 1 reports of the cells found, at epsilon 1/255 and as the mean over corruptions, with its headings."""
