@@ -91,10 +91,10 @@ def test_a_part_of_the_space_has_no_exact_effects(tmp_path: Path) -> None:
 def test_scores_are_named_by_key_and_strength(tmp_path: Path) -> None:
     rows = {"clean": {"0": 0.9, "21": 0.8}, "pgd": {"0": [0.5, 0.1], "21": [0.4, 0.3]}}
     results = results_of(write_results(tmp_path, rows))
-    assert choose_score(results, "pgd 8").tolist() == [0.1, 0.3]
+    assert choose_score(results, "pgd:8").tolist() == [0.1, 0.3]
     assert choose_score(results, "adversarial").tolist() == [0.3, 0.35]
-    with pytest.raises(ConfigError, match="Did you mean 'pgd 1'"):
-        choose_score(results, "pgd 11")
+    with pytest.raises(ConfigError, match="Did you mean 'pgd:1'"):
+        choose_score(results, "pgd:11")
     with pytest.raises(ConfigError, match="expected a score or a key"):
         choose_score(results, "pgd")
 

@@ -34,7 +34,7 @@ def test_design_shows_what_was_planted(dataset: Path, robust201: RunCommand, tmp
     monkeypatch.setattr("robust201.analysis.design.TRAINING_SIZES", (50,))
     monkeypatch.setattr("robust201.analysis.design.REPEATS", 1)
     join = ("--join", dataset / "latency.csv", "--minimise", "latency")
-    ended = robust201("design", dataset, "--score", "pgd 1", *join, "--maximise", "clean", "--out", tmp_path, "--json")
+    ended = robust201("design", dataset, "--score", "pgd:1", *join, "--maximise", "clean", "--out", tmp_path, "--json")
     assert ended.code == 0, ended.err
     found = json.loads(ended.out)["cifar10"]
     best = max(found["effects"], key=lambda row: row["effect"])
@@ -46,7 +46,7 @@ def test_design_shows_what_was_planted(dataset: Path, robust201: RunCommand, tmp
     assert found["tree"][0].startswith("|--- in→out is")
     assert len(pd.read_csv(tmp_path / "cifar10-effects.csv")) == 30
     assert {row["latency"] for row in found["pareto"]} <= set(range(4, 11))
-    shown = robust201("design", dataset, "--score", "pgd 1")
+    shown = robust201("design", dataset, "--score", "pgd:1")
     assert shown.code == 0, shown.err
     assert "architectures on the Pareto front of clean, adversarial, parameters" in shown.out
 

@@ -25,6 +25,7 @@ ROOMS = (
     "runtime",
     "reader",
     "analysis",
+    "search",
     "figures",
     "dataset",
     "submission",

@@ -54,11 +54,11 @@ def test_a_table_is_joined_by_whatever_names_an_architecture(
     else:
         source = pd.DataFrame({"arch_str": [cells.specs()[i] for i in frame["index"]], "latency": frame["latency"]})
     joined = results.join(source)
-    assert list(joined.columns) == ["architecture", "spec", "dataset", "clean", "pgd 1", "pgd 8", "latency"]
+    assert list(joined.columns) == ["architecture", "spec", "dataset", "clean", "pgd:1", "pgd:8", "latency"]
     rows = joined.set_index("architecture")
     assert rows["latency"].loc[[0, 309]].tolist() == [1.5, 2.5]
     assert np.isnan(rows["latency"].loc[21])
-    assert rows.loc[309, "pgd 1"] == 0.3
+    assert rows.loc[309, "pgd:1"] == 0.3
     assert rows.loc[309, "spec"] == cells.specs()[309]
 
 
@@ -86,7 +86,7 @@ def test_zero_cost_proxies(results: RobustnessDataset, tmp_path: Path) -> None:
     proxies = {"synflow": {"score": 12.5, "time": 0.1}, "id": 3, "val_accuracy": 71.0}
     file.write_text(json.dumps({"cifar10": {str(naslib_codes(21)): proxies}}))
     row = results.join(file, key="pgd").set_index("architecture").loc[21]
-    assert (row["synflow"], row["val_accuracy"], row["pgd 8"]) == (12.5, 71.0, 0.2)
+    assert (row["synflow"], row["val_accuracy"], row["pgd:8"]) == (12.5, 71.0, 0.2)
     assert "id" not in row
 
 

@@ -49,16 +49,16 @@ class Effects(NamedTuple):
 
 
 def choose_score(results: DatasetResults, name: str) -> "pd.Series[float]":
-    """Find what cells are compared by: a name of `dataset_results.SCORES`, or a key and strength such as ``pgd 1``.
+    """Find what cells are compared by: a name of `dataset_results.SCORES`, or a key and strength such as ``pgd:1``.
 
     Raises:
         ConfigError: the results have no such accuracies.
     """
     if name in results.scores:
         return results.scores[name]
-    key, _, strength = name.partition(" ")
+    key, _, strength = name.partition(":")
     held = results.strengths(key)
-    known = [*results.scores.columns, *(f"{one} {each:g}" if each else one for one, each in results.columns)]
+    known = [*results.scores.columns, *(f"{one}:{each:g}" if each else one for one, each in results.columns)]
     at = 0.0 if not strength and held == [0.0] else next((one for one in held if f"{one:g}" == strength), None)
     if at is None:
         raise ConfigError(

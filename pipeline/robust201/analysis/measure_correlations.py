@@ -46,7 +46,9 @@ def collect_measures(results: DatasetResults, tables: Sequence[pd.DataFrame] = (
     """
     columns: dict[str, pd.Series] = {}
     if results.space is not None and results.n_classes is not None:
-        space, n_classes, index = results.space, results.n_classes, results.architectures
+        size = ({} if results.reader.sweep is None else results.reader.sweep.get("sweep", {})).get("network")
+        space = results.space if size is None else results.space.sized(**size)
+        n_classes, index = results.n_classes, results.architectures
         sizes = [space.parameter_count(one, n_classes=n_classes) for one in index]
         costs = [space.macs(one, n_classes=n_classes, image_size=_IMAGE_SIZE) for one in index]
         columns[PARAMETERS] = pd.Series(sizes, results.accuracies.index, dtype=np.float64)

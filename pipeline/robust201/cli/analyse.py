@@ -72,7 +72,7 @@ def design(
     dataset: Folder,
     datasets: Datasets = None,
     score: Annotated[
-        str, typer.Option(help="clean, adversarial, corruption, or a key and strength such as 'pgd 1'.")
+        str, typer.Option(help="clean, adversarial, corruption, or a key and strength such as pgd:1.")
     ] = "adversarial",
     join: Join = None,
     maximise: Annotated[

@@ -87,7 +87,7 @@ def join_tables(accuracies: pd.DataFrame, table: pd.DataFrame, files: ResultFile
     own = accuracies[(accuracies["strength"] != CLEAN_STRENGTH) | (accuracies["key"] == CLEAN)]
     repeating = own.groupby("key", observed=True)["strength"].nunique()
     names = [
-        key if repeating[key] == 1 else f"{key} {strength:g}"
+        key if repeating[key] == 1 else f"{key}:{strength:g}"
         for key, strength in zip(own["key"].astype(str), own["strength"], strict=True)
     ]
     order = list(dict.fromkeys(names))

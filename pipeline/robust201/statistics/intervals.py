@@ -1,4 +1,4 @@
-"""Confidence intervals of fractions of images, for the sampling of the images."""
+"""Confidence intervals of fractions of images, for the sampling of the images; of means of independent samples."""
 
 from typing import Any
 
@@ -66,3 +66,24 @@ def _wilson(fractions: Any, n_images: Any, quantile: float) -> tuple[Any, Any]:
     spread = quantile * np.sqrt(fractions * (1 - fractions) / n_images + weight / (4 * n_images))
     low = np.where(fractions == 0, 0.0, (centre - spread) / (1 + weight))
     return low, np.where(fractions == 1, 1.0, (centre + spread) / (1 + weight))
+
+
+def mean_intervals(samples: ArrayLike, level: float = 0.95) -> tuple[_Floats, _Floats, _Floats]:
+    """Give the mean of independent samples along the first axis, and its interval by Student's t distribution.
+
+    Args:
+        samples: (n, …).
+        level: share of repetitions in which an interval shall hold.
+
+    Returns:
+        Means, lower and upper ends; of a single sample NaN ends, as nothing says how much it varies.
+    """
+    from scipy.special import stdtrit
+
+    values = np.asarray(samples, np.float64)
+    n = len(values)
+    means = values.mean(axis=0)
+    if n < 2:
+        return means, np.full_like(means, np.nan), np.full_like(means, np.nan)
+    half = stdtrit(n - 1, 0.5 + level / 2) * values.std(axis=0, ddof=1) / np.sqrt(n)
+    return means, means - half, means + half

@@ -1,0 +1,191 @@
+"""`robust201 search`: neural architecture search on the results of a dataset."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import pandas as pd
+import typer
+
+from robust201.cli import console
+from robust201.cli.look import AsJson, print_json
+from robust201.cli.sweeps import split_names
+from robust201.core.errors import ConfigError
+from robust201.core.files import check_output_file, write_text
+
+if TYPE_CHECKING:
+    from robust201.reader.dataset import RobustnessDataset
+    from robust201.search.published import ComparedNumber
+    from robust201.search.studies import SearchStudy
+
+
+def search(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."
+        ),
+    ],
+    data: Annotated[
+        str | None, typer.Option("--dataset", help="Which dataset to search on, if DATASET has several.")
+    ] = None,
+    objective: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What to maximise, such as clean, pgd:1, pgd, adversarial, '0.5*clean + 0.5*pgd:1' or "
+            "'robustness_r(pgd)'; 'clean, pgd:1' searches for a Pareto front. Repeatable; default: clean."
+        ),
+    ] = None,
+    table1: Annotated[
+        bool, typer.Option("--table1", help="The paper's table 1: search on clean, then on fgsm:1.")
+    ] = False,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="bananas, local, random, evolution or halving, separated by commas; default: all that apply."
+        ),
+    ] = None,
+    queries: Annotated[int, typer.Option(min=1, help="Evaluations that a run may ask for.")] = 300,
+    runs: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 100,
+    constraint: Annotated[
+        list[str] | None,
+        typer.Option(help="'parameters <= 800' (thousands) or 'flops <= 120' (millions). Repeatable."),
+    ] = None,
+    report: Annotated[
+        str | None, typer.Option(help="What to report of the cells found, as terms of an objective with commas.")
+    ] = None,
+    report_on: Annotated[
+        str | None, typer.Option("--report-on", help="Report on another dataset of DATASET than was searched on.")
+    ] = None,
+    distinct: Annotated[
+        bool, typer.Option("--distinct", help="Take isomorphic cells as one, instead of each as a cell of its own.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all draws.")] = 0,
+    processes: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="Name of the weights, if DATASET has several per architecture.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Also write the table to this CSV file.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", help="Draw regret by query in this .png, .svg or .pdf file.")
+    ] = None,
+    blackbox: Annotated[
+        Path | None,
+        typer.Option("--blackbox", help="Search nothing: write DATASET for Syne Tune and ConfigSpace to this folder."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search a dataset's cells for the best one by several methods: means over runs with 95 % intervals."""
+    from robust201.reader.dataset import RobustnessDataset
+
+    reader = RobustnessDataset(folder, weights=weights)
+    if blackbox is not None:
+        from robust201.search.blackbox import write_blackbox
+
+        for path in write_blackbox(reader, blackbox):
+            typer.echo(path)
+        return
+    from robust201.search.published import compare_with_published, holds_published
+    from robust201.search.studies import TABLE1_OBJECTIVES, make_studies
+
+    if table1 and (objective or report):
+        raise ConfigError(
+            "Reading the command line failed for robust201 search: expected --table1 or --objective and --report, got "
+            "both. Leave one out."
+        )
+    if out is not None:
+        check_output_file(out)
+    if figure is not None:
+        from robust201.figures.regret_curves import check_figure_file
+
+        check_figure_file(figure)
+    dataset = _choose(reader, data)
+    with console.counting("Searching") as progress:
+        studies = make_studies(
+            reader,
+            dataset,
+            TABLE1_OBJECTIVES if table1 else objective or ["clean"],
+            methods=split_names(methods),
+            n_queries=queries,
+            n_runs=runs,
+            seed=seed,
+            report=split_names(report),
+            report_on=report_on,
+            constraints=constraint or (),
+            distinct=distinct,
+            processes=processes,
+            on_progress=progress,
+        )
+    compared = []
+    if holds_published(reader, dataset) and report_on in {None, dataset} and not constraint:
+        compared = [row for study in studies for row in compare_with_published(study)]
+    if as_json:
+        print_json(
+            {"studies": [study.to_payload() for study in studies], "published": [row._asdict() for row in compared]}
+        )
+    else:
+        _show(studies, compared)
+    if out is not None:
+        import pandas as pd
+
+        write_text(out, pd.concat([study.to_frame() for study in studies]).to_csv(index=False))
+        console.say(f"Wrote {out}.")
+    if figure is not None:
+        from robust201.figures.regret_curves import save_regret_curves
+
+        console.say(f"Wrote {save_regret_curves(studies, figure)}.")
+
+
+def _choose(reader: "RobustnessDataset", data: str | None) -> str:
+    from robust201.search.objectives import cells_of, held_datasets
+
+    cells_of(reader)
+    held = held_datasets(reader)
+    if data is not None:
+        return data  # the search says if there is none
+    if len(held) == 1:
+        return held[0]
+    raise ConfigError(
+        f"Searching failed for {reader.path}: expected the name of one dataset, got none and a folder with "
+        f"{', '.join(held) or 'no accuracies'}. Give --dataset."
+    )
+
+
+def _show(studies: "Sequence[SearchStudy]", compared: "Sequence[ComparedNumber]") -> None:
+    from robust201.search.methods import METHODS
+    from robust201.search.studies import TABLE1_COLUMNS
+
+    for study in studies:
+        where = "" if study.reported_on == study.dataset else f", reported on {study.reported_on}"
+        title = (
+            f"Search on {study.dataset} {study.objective}{where}: {study.n_queries:,} queries, "
+            f"{console.show_count(study.n_runs, 'run')}, {study.n_members:,} cells; percent, mean and 95 % interval"
+        )
+        headings = [TABLE1_COLUMNS.get(name, name) for name in study.columns]
+        optimum = ("Optimum", *(f"{100 * study.optimum[name]:.2f}" for name in study.columns), "")
+        rows = [
+            (
+                METHODS[result.method].title,
+                *(
+                    f"{100 * one.mean:.2f} [{100 * one.low:.2f}, {100 * one.high:.2f}]"
+                    for one in result.reported.values()
+                ),
+                f"{100 * result.hits:.0f} %",
+            )
+            for result in study.results
+        ]
+        console.show_table(title, ("", *headings, "at optimum"), [optimum, *rows])
+    if absent := dict.fromkeys(name for study in studies for name in study.absent):
+        console.say(f"Not reported, since {studies[0].reported_on} has no such results: {', '.join(absent)}.")
+    if compared:
+        rows = [
+            (
+                f"{row.objective}, {METHODS[row.method].title if row.method in METHODS else row.method}, {row.column}",
+                f"{row.published:.2f}",
+                f"{row.ours:.2f}",
+                f"{row.ours - row.published:+.2f}",
+                "yes" if row.within else "no",
+            )
+            for row in compared
+        ]
+        console.show_table("Table 1 of the paper, percent", ("", "paper", "here", "difference", "agrees"), rows)

@@ -1,0 +1,74 @@
+"""Regret by query of searches, as a figure in a file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.ticker import ScalarFormatter
+
+from robust201.core.errors import ConfigError
+from robust201.core.files import atomic_write, check_output_file
+from robust201.figures.matplotlib_parts import SMALL, TEXT, TITLE, count_columns, draw_legend, make_panels, style
+from robust201.figures.palette import GRID
+from robust201.figures.plots import FIGURE_FORMATS, METADATA, PNG_DPI, parse_width
+from robust201.search.methods import METHODS
+from robust201.search.studies import SearchStudy
+from robust201.spaces.cell_space import INK
+
+COLOURS = {"bananas": "#b8860b", "local": "#0969da", "random": "#57606a", "evolution": "#cf222e", "halving": "#1a7f37"}
+
+_PANEL_WIDTH, _PANEL_HEIGHT = 2.6, 2.1
+
+
+def check_figure_file(out: Path) -> None:
+    """Refuse a file that no figure can be written to, before anything is computed."""
+    if out.suffix.lstrip(".") not in FIGURE_FORMATS:
+        raise ConfigError(
+            f"Drawing regret failed for {out}: expected a name that ends in .{', .'.join(FIGURE_FORMATS)}, got "
+            f"{out.suffix or 'none'}. Name the file otherwise."
+        )
+    check_output_file(out)
+
+
+def save_regret_curves(studies: Sequence[SearchStudy], out: Path, *, width: str | float = "page") -> Path:
+    """Draw a panel per objective: mean regret over runs by query, with its 95 % interval, on a logarithmic axis."""
+    from matplotlib.figure import Figure
+
+    check_figure_file(out)
+    inches = parse_width(width)
+    n_columns = count_columns(len(studies), inches, _PANEL_WIDTH)
+    settings: Any = {"svg.hashsalt": "regret", "svg.fonttype": "none", "pdf.fonttype": 42}
+    with rc_context(settings):
+        height = _PANEL_HEIGHT * -(-len(studies) // n_columns) + 0.4
+        figure = Figure(figsize=(inches, height), layout="constrained")
+        handles: dict[str, Any] = {}
+        for axes, study in zip(make_panels(figure, len(studies), n_columns), studies, strict=True):
+            style(axes)
+            queries = np.arange(1, study.n_queries + 1)
+            scale = 1 if study.is_front else 100
+            lowest = min((float(np.nanmin(one.regret[one.regret > 0], initial=1)) for one in study.results), default=1)
+            floor = scale * lowest / 2
+            for result in study.results:
+                colour = COLOURS.get(result.method, INK)
+                # A logarithmic axis has no zero: a line ends where all runs have found the optimum.
+                mean = np.where(result.regret > 0, scale * result.regret, np.nan)
+                low, high = (np.where(result.regret > 0, np.maximum(scale * one, floor), np.nan) for one in (result.low, result.high))
+                (handles[result.method],) = axes.plot(queries, mean, color=colour, linewidth=1.1)
+                axes.fill_between(queries, low, high, color=colour, alpha=0.2, linewidth=0)
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(ScalarFormatter())
+            axes.grid(axis="y", color=GRID, linewidth=0.5)
+            axes.tick_params(labelsize=SMALL)
+            axes.set_title(study.objective, fontsize=TITLE, color=INK, parse_math=False)
+            axes.set_xlabel("queries", fontsize=TEXT, color=INK)
+            label = "share of volume missed" if study.is_front else "regret (percentage points)"
+            axes.set_ylabel(label, fontsize=TEXT, color=INK)
+        for name, line in handles.items():
+            line.set_label(METHODS[name].title)
+        draw_legend(figure, list(handles.values()))
+        with atomic_write(out) as stream:
+            kind = out.suffix.lstrip(".")
+            figure.savefig(stream, format=kind, dpi=PNG_DPI, metadata=METADATA[kind])
+    return out

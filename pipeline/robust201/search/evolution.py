@@ -1,0 +1,48 @@
+"""Regularised evolution: the best of a random few is mutated, the oldest of the population dies.
+
+Source: Real, Aggarwal, Huang and Le, "Regularized Evolution for Image Classifier Architecture Search", AAAI 2019; the
+settings are those of naszilla.
+"""
+
+from collections import deque
+
+from robust201.search.optimiser import Optimiser, Query, Scores
+
+N_INITIAL = 10
+POPULATION = 30
+TOURNAMENT = 10
+
+
+def mutation_probability(n_edges: int) -> float:
+    """Probability that an edge changes: 1 / (edges - 2), as in naszilla."""
+    return 1 / max(1, n_edges - 2)
+
+
+class RegularizedEvolution(Optimiser):
+    """Mutates the best of `TOURNAMENT` draws, with replacement, from the population.
+
+    As in naszilla, the oldest dies as soon as there are `POPULATION`, a mutation may give a cell that was evaluated
+    before, and that counts as a query like any other.
+    """
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        self._population: deque[tuple[int, Scores]] = deque()
+        self._initial: list[int] | None = None
+
+    def propose(self) -> Query | None:
+        """See `Optimiser`."""
+        if self._initial is None:
+            self._initial = self.draw_new(N_INITIAL)
+        if self._initial:
+            return Query(self._initial.pop())
+        self.preference.redraw()
+        entrants = [self._population[place] for place in self.rng.integers(len(self._population), size=TOURNAMENT)]
+        parent, _ = max(entrants, key=lambda one: self.preference.score(one[1]))
+        return Query(self.cells.mutate(parent, self.rng, mutation_probability(len(self.cells.space.edges))))
+
+    def learn(self, query: Query, values: Scores) -> None:
+        """See `Optimiser`."""
+        self._population.append((query.architecture, values))
+        if len(self._population) >= POPULATION:
+            self._population.popleft()

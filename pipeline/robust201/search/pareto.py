@@ -1,0 +1,54 @@
+"""Pareto fronts and the volume that they dominate; higher values are better."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Floats = NDArray[np.float64]
+
+
+def front_places(values: _Floats) -> NDArray[np.int64]:
+    """Find the points that no other dominates: is at least as good in all objectives and better in one.
+
+    Args:
+        values: (n, m).
+
+    Returns:
+        Ascending places of the first of each distinct point of the front.
+    """
+    distinct, places = np.unique(values, axis=0, return_index=True)
+    order = np.lexsort(-distinct.T[::-1])  # the best in the first objective first, so that nothing later dominates
+    kept: list[int] = []
+    for place in order:
+        point = distinct[place]
+        if not any((distinct[other] >= point).all() for other in kept):
+            kept.append(int(place))
+    return np.sort(places[kept])
+
+
+def hypervolume(values: _Floats, reference: _Floats) -> float:
+    """Measure the volume between a reference point and the front of some points.
+
+    Points are cut at the reference, so that those worse than it in an objective add nothing. The volume is that of
+    slices along the last objective, each of them a volume of one dimension less.
+
+    Args:
+        values: (n, m).
+        reference: (m,) the worst value that counts in each objective.
+    """
+    above = np.maximum(values - reference, 0.0)
+    above = above[(above > 0).all(axis=1)]
+    return _volume(above) if len(above) else 0.0
+
+
+def _volume(points: _Floats) -> float:
+    """Measure the volume of the boxes between zero and positive points."""
+    if points.shape[1] == 1:
+        return float(points.max())
+    points = points[front_places(points)]
+    if points.shape[1] == 2:
+        points = points[np.argsort(-points[:, 0])]
+        heights = np.diff(points[:, 1], prepend=0.0)
+        return float(points[:, 0] @ heights)
+    points = points[np.argsort(-points[:, -1])]
+    depths = points[:, -1] - np.append(points[1:, -1], 0.0)
+    return float(sum(depth * _volume(points[: place + 1, :-1]) for place, depth in enumerate(depths) if depth))

@@ -1,0 +1,80 @@
+"""An invented dataset of the paper's size with a planted structure: known effects of operations, and a known best cell.
+
+An evaluated cell's quality is a sum of one effect per edge and operation, so that the best cell has the best operation on
+every edge; accuracies fall with strength, faster for cells of low robustness, which is another such sum.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.spaces.nasbench201 import EDGES, OPERATIONS, evaluated_indices
+from robust201.spaces.nasbench201.cells import isomorphs, meta_text, parse, specs
+from robust201.tasks import CORRUPTIONS, TASKS
+
+QUALITY = np.array([0.0, 0.020, 0.030, 0.045, 0.010])
+"""Effect of each operation on clean accuracy; edges weigh 1, 1.1, … of it."""
+
+ROBUSTNESS = np.array([0.000, 0.030, 0.020, -0.010, 0.025])
+
+SMALL_KEYS: Mapping[str, Sequence[float]] = {"clean": (), "fgsm": (0.5, 1.0, 8.0), "pgd": (0.5, 1.0, 4.0)}
+
+PAPER_STRENGTHS: Mapping[str, Sequence[float]] = {
+    "clean": (),
+    "fgsm": (0.1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 255),
+    **dict.fromkeys(("pgd", "aa_apgd-ce", "aa_square"), (0.1, 0.5, 1, 2, 3, 4, 8)),
+    **dict.fromkeys(CORRUPTIONS, (1, 2, 3, 4, 5)),
+}
+
+
+@cache
+def operation_table() -> NDArray[np.int64]:
+    """(15,625, 6) operations by index, as positions in `OPERATIONS`."""
+    return np.array([[OPERATIONS.index(name) for name in parse(spec)] for spec in specs()])
+
+
+def planted_sum(effects: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(15,625,) sum of the effects on the edges; a cell has that of the evaluated cell of its class."""
+    weights = 1 + 0.1 * np.arange(len(EDGES))
+    sums = effects[operation_table()] @ weights
+    return sums[np.array(isomorphs())]
+
+
+def planted_accuracy(key: str, strength: float, dataset: str = "cifar10") -> NDArray[np.float64]:
+    """(15,625,) accuracies by index; no noise, and a shift per dataset and key."""
+    clean = 0.65 + planted_sum(QUALITY) - 0.1 * (dataset != "cifar10")
+    if key == "clean":
+        return clean
+    pace = {"attack": 0.4, "corruption": 0.05}[TASKS[key].kind] * (1 + 0.02 * (len(key) % 5))
+    return clean * np.exp(-pace * strength * (1 - 2 * planted_sum(ROBUSTNESS)))
+
+
+def best_cell(key: str = "clean", strength: float = 0.0) -> int:
+    """The evaluated cell with the highest accuracy."""
+    return int(np.argmax(planted_accuracy(key, strength)))
+
+
+def write_planted(
+    folder: Path,
+    strengths: Mapping[str, Sequence[float]] = SMALL_KEYS,
+    *,
+    datasets: Sequence[str] = ("cifar10",),
+    cells: Sequence[int] | None = None,
+) -> Path:
+    """Write it in the published layout: meta.json and a JSON file per key, of all evaluated cells or some."""
+    chosen = evaluated_indices() if cells is None else cells
+    attacks = {TASKS[key].published_key: values for key, values in strengths.items() if TASKS[key].kind == "attack"}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "meta.json").write_text(meta_text(attacks))
+    for dataset in datasets:
+        (folder / dataset).mkdir(exist_ok=True)
+        for key, values in strengths.items():
+            columns = np.round([planted_accuracy(key, value, dataset) for value in values or (0.0,)], 6)
+            rows = {str(cell): columns[:, cell].tolist() if values else columns[0, cell].item() for cell in chosen}
+            name = TASKS[key].published_key
+            (folder / dataset / f"{name}_accuracy.json").write_text(json.dumps({dataset: {name: {"accuracy": rows}}}))
+    return folder
