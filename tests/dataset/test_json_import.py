@@ -198,6 +198,7 @@ def test_compressed_files_are_imported_as_plain_ones_are(tmp_path, compression):
 
 @pytest.mark.parametrize("as_published", [False, True])
 @pytest.mark.parametrize("compression", ["", ".gz"])
+@pytest.mark.each_value
 def test_keys_of_ones_own_are_named_where_they_are_left_out(tmp_path, robust201, as_published, compression):
     source = write(tmp_path / "source")
     if as_published:

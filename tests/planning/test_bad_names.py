@@ -31,6 +31,7 @@ def write_twice(folder: Path, measure: str, first: str, second: str, key: str = 
 @pytest.mark.parametrize(
     ("first", "second", "told"), [("0", "0", "'0' twice"), ("0", "00", "'00'"), ("00", "0", "'00'")]
 )
+@pytest.mark.each_value
 def test_an_id_that_stands_twice_is_refused_by_whatever_reads_it(
     tmp_path: Path,
     robust201: RunCommand,

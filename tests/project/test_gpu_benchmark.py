@@ -19,6 +19,8 @@ PROCESSES = ("tests", "whole", "two-workers", "kill")
 
 PLAN = rehearsal(Path("nowhere"))
 NAMES = [step.name for step in steps_of(PLAN)]
+FIRST_SPEED = next(name for name in NAMES if name.startswith("speed"))
+"""The step that stands for all speeds in the default run: they differ by network and precision."""
 
 
 def rehearse(folder: Path, name: str) -> list[str]:
@@ -31,7 +33,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("gpu")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(PROCESSES)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name.startswith("speed") and name != FIRST_SPEED else ())
+        for name in NAMES
+        if not name.startswith(PROCESSES)
+    ],
+)
 def test_a_step_is_measured_and_shown(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def pretend(module: torch.nn.Module, *, backend: str, dynamic: bool) -> torch.nn.Module:
         assert (backend, dynamic) == ("eager", False)

@@ -138,6 +138,7 @@ def test_the_documented_example_runs(example: Path, robust201: RunCommand) -> No
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_the_documented_example_runs_on_ray(example: Path, robust201: RunCommand, ray_address: str) -> None:
     """Workers execute the copies: none of the files is in a worker's path."""
     on_ray = f"{{executor: ray, workers: 1, ray_address: '{ray_address}'}}"

@@ -153,6 +153,7 @@ while True:
 
 @pytest.mark.parametrize("order", ["compute", "be slow"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.each_value
 def test_everything_ends_with_its_driver(
     start: StartExecutor, write_sweep: Callable[..., Path], tmp_path: Path, number: int, order: str
 ) -> None:

@@ -68,7 +68,7 @@ def test_the_export_has_the_papers_layout(make_sweep: MakeSweep, tmp_path: Path)
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["fused", pytest.param("reference", marks=pytest.mark.slow)])
 def test_ray_and_inline_export_the_same_bytes(
     make_sweep: MakeSweep, tmp_path: Path, engine: str, ray_address: str
 ) -> None:
@@ -156,7 +156,7 @@ def test_the_number_of_workers_decides_the_cut_and_no_result(
     assert n_shards == [1, 3 if engine == "fused" else 6]  # ten images in batches of four, at two strengths
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["fused", pytest.param("reference", marks=pytest.mark.slow)])
 def test_epsilons_together_and_apart_give_the_same_results(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
     def keys(*epsilons: int) -> dict[str, dict[str, object]]:
         return {

@@ -128,6 +128,7 @@ def test_a_network_without_a_path_gets_its_constant_accuracy(row):
 
 @every_row
 @pytest.mark.parametrize("n_images", [1, BATCH_SIZE + 1])
+@pytest.mark.each_value
 def test_few_images(row, n_images):
     for result in results(row, images=tiny_images(n_images)):
         assert result.values["cm"].sum() == n_images

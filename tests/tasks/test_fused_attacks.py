@@ -191,6 +191,7 @@ def test_the_properties_are_tested_where_something_happens(row):
 
 @every_attack
 @pytest.mark.parametrize(("samples", "pool"), [(5, 12), (11, 40), (1000, 3)])
+@pytest.mark.each_value
 def test_batches_leave_no_trace(row, samples, pool):
     found = attacked(row, parameters=PARAMETERS[row.key], samples=samples, pool=pool)
     assert_same(whole(row.key), found)

@@ -87,7 +87,9 @@ def test_nasbench201_archive_gives_the_official_tensors(archive: Path) -> None:
             assert_same_tensors(row.state_dict, api.get_net_param(index, dataset, seed, hp=hp))
 
 
-@pytest.mark.parametrize("name", ["folder", "common name", "last part"])
+@pytest.mark.parametrize(
+    "name", ["folder", *(pytest.param(name, marks=pytest.mark.slow) for name in ("common name", "last part"))]
+)
 def test_split_tar_gives_the_same_as_the_folder(nats: Path, parts: list[Path], name: str) -> None:
     assert len(parts) > 3
     base = parts[0].name.removesuffix("aa")
