@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # Machines that are busy are slow: no example has a deadline. One commit tests the same examples everywhere, so that
 # a failure is the change's; `pytest --hypothesis-profile explore` looks for new ones.
-hypothesis.settings.register_profile("robust201", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("robust201", deadline=None, derandomize=True, max_examples=30)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("robust201")
 
@@ -152,7 +152,8 @@ def mark_cases_slow(items: Sequence[pytest.Item]) -> None:
     """Of a test marked `each_value`, mark as slow the cases that are not needed to show each value once."""
     cases: dict[tuple[Path, str], list[pytest.Function]] = defaultdict(list)
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("each_value"):
+        names = {mark.name for mark in item.iter_markers()}
+        if isinstance(item, pytest.Function) and "each_value" in names and "slow" not in names:
             cases[item.path, item.originalname].append(item)
     for left in cases.values():
         shown: set[tuple[object, ...]] = set()

@@ -206,7 +206,7 @@ LOOPS = {
 
 
 def cases():
-    """Every loop on each model and device; by default one model on the CPU, and buckets under each kind of call once."""
+    """Every loop on each model and device; by default one model on the CPU, and buckets once for each kind of call."""
     for key, name, device in itertools.product(LOOPS, MODELS, ("cpu", "meta")):
         if device == "cpu":
             is_default = name == "plain"

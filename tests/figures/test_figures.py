@@ -201,9 +201,9 @@ def test_confidences_say_what_autoattacks_images_are(tmp_path, keys, noted):
 @pytest.mark.parametrize(
     ("keys", "names"),
     [
-        (["clean"], ["best-cells", "top-cells"]),
+        pytest.param(["clean"], ["best-cells", "top-cells"], marks=pytest.mark.slow),
         (["pgd"], ["attacks", "best-cells", "kernel-parameters", "rank-correlation-attacks", "top-cells"]),
-        (["fog"], ["best-cells", "corruptions", "top-cells"]),
+        pytest.param(["fog"], ["best-cells", "corruptions", "top-cells"], marks=pytest.mark.slow),
     ],
 )
 def test_figures_are_those_the_results_are_enough_for(tmp_path, keys, names):

@@ -159,6 +159,7 @@ def test_without_a_gpu_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.Monk
     assert run_main(monkeypatch, "--out", tmp_path, "--list") == 0
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_in_its_process_says_so(tmp_path: Path) -> None:
     failure = gpu.run_in_process("cpu", tmp_path, "no such step", minutes=1)
     assert "StopIteration" in failure

@@ -83,7 +83,7 @@ def test_ray_and_inline_export_the_same_bytes(
     assert export(inline, tmp_path / "inline-json") == export(on_ray, tmp_path / "ray-json")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [pytest.param("fused", marks=pytest.mark.slow), "reference"])
 def test_parts_do_not_change_results(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
     keys = {"clean": {}, "pgd": TINY_KEYS["pgd"], "brightness": TINY_KEYS["brightness"]}
     whole = make_sweep(engine=engine, results=str(tmp_path / "whole"), keys=keys)

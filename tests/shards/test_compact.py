@@ -263,7 +263,7 @@ def test_temporaries_of_killed_writers_are_removed_when_old(store):
     ],
 )
 def test_killed_compaction_changes_nothing_visible(store, step):
-    assert start_until(step, store, "store.compact()").wait() == 9
+    assert start_until(step, store).wait() == 9
     inventory = assert_all_there(store, UNITS)
     assert any(map(is_compacted, inventory.shards)) == (step == "renamed")
     store.compact()
@@ -307,7 +307,7 @@ def test_commits_and_compactions_at_the_same_time(store):
 
 
 def test_two_compactions_at_the_same_time(store):
-    processes = [start_until("never", store, "store.compact()") for _ in range(2)]
+    processes = [start_until("never", store) for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
     assert_all_there(store, UNITS)
 

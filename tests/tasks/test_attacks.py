@@ -16,7 +16,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.constraints import LINF
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.tasks.perturbations.foolbox_engine import foolbox
-from tests.support.attack_rows import ATTACKS_IN_FULL, ROWS, ROWS_IN_FULL
+from tests.support.attack_rows import ATTACKS_IN_FULL, ROWS, ROWS_IN_FULL, by_default
 from tests.support.tiny_networks import (
     BATCH_SIZE,
     N_CLASSES,
@@ -37,9 +37,9 @@ from tests.support.tiny_networks import (
 
 AUTOATTACKS = [row for row in ATTACKS_IN_FULL if row.key.startswith("aa_")]
 DRAWS_NOTHING = ("fgsm", "aa_fab-t", "grid775", "rot30")
-every_row = pytest.mark.parametrize("row", ROWS_IN_FULL, ids=lambda row: row.key)
-every_attack = pytest.mark.parametrize("row", ATTACKS_IN_FULL, ids=lambda row: row.key)
-every_autoattack = pytest.mark.parametrize("row", AUTOATTACKS, ids=lambda row: row.key)
+every_row = pytest.mark.parametrize("row", by_default(ROWS_IN_FULL))
+every_attack = pytest.mark.parametrize("row", by_default(ATTACKS_IN_FULL))
+every_autoattack = pytest.mark.parametrize("row", by_default(AUTOATTACKS))
 
 IMAGES = tiny_images()
 
@@ -122,8 +122,7 @@ def test_does_not_depend_on_the_random_state(row):
 
 
 @every_row
-@pytest.mark.parametrize("micro_batch", [1, 7])
-@pytest.mark.each_value
+@pytest.mark.parametrize("micro_batch", [7, pytest.param(1, marks=pytest.mark.slow)])
 def test_micro_batches_do_not_change_images(row, micro_batch):
     # FAB ends on a boundary, where the float32 network's rounding, which differs with the batch, decides the class.
     parameters = small_parameters(row)
