@@ -19,8 +19,6 @@ PROCESSES = ("tests", "whole", "two-workers", "kill")
 
 PLAN = rehearsal(Path("nowhere"))
 NAMES = [step.name for step in steps_of(PLAN)]
-FIRST_SPEED = next(name for name in NAMES if name.startswith("speed"))
-"""The step that stands for all speeds in the default run: they differ by network and precision."""
 
 
 def rehearse(folder: Path, name: str) -> list[str]:
@@ -36,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow if name.startswith("speed") and name != FIRST_SPEED else ())
+        pytest.param(name, marks=() if name == "hours" else pytest.mark.slow)
         for name in NAMES
         if not name.startswith(PROCESSES)
     ],

@@ -202,7 +202,7 @@ def test_what_a_sweep_file_tells_of_a_sweep_is_checked(tmp_path: Path, fields: d
         assert "sweep.json: expected strengths by dataset and key" in robust201(*verb).refusal(2)
 
 
-@pytest.mark.parametrize("fields", [{}, {"sweep": {"images": None}}])
+@pytest.mark.parametrize("fields", [pytest.param({}, marks=pytest.mark.slow), {"sweep": {"images": None}}])
 def test_a_sweep_file_without_protocols_is_enough(tmp_path: Path, fields: dict[str, Any], robust201: RunCommand):
     folder = write(tmp_path / "dataset")
     (folder / "sweep.json").write_text(json.dumps(SWEEP | fields))

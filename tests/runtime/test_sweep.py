@@ -94,7 +94,7 @@ def test_parts_do_not_change_results(make_sweep: MakeSweep, tmp_path: Path, engi
     assert export(whole, tmp_path / "whole-json") == export(pieces, tmp_path / "pieces-json")
 
 
-@pytest.mark.parametrize(("engine", "seed"), [("reference", 0), ("fused", 1)])
+@pytest.mark.parametrize(("engine", "seed"), [("reference", 0), pytest.param("fused", 1, marks=pytest.mark.slow)])
 def test_no_cut_and_no_order_changes_results(
     make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, seed: int
 ) -> None:

@@ -336,6 +336,7 @@ def zoo_fields(weights: dict[str, Any], **changes: Any) -> dict[str, Any]:
     )
 
 
+@pytest.mark.slow
 def test_all_keys_by_both_engines(make_sweep: MakeSweep, resnet18: Path, tmp_path: Path, robust201: RunCommand) -> None:
     found = []
     for engine in ("fused", "reference"):
