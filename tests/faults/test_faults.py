@@ -1,4 +1,4 @@
-"""The short form: faults that cost little, once each. The long form is `python -m tests.faults`, or `-m faults`."""
+"""The short form: two faults that cost little. The long form is `python -m tests.faults`, or `-m faults`."""
 
 import random
 import re
