@@ -19,7 +19,7 @@ from robust201.api import attack, evaluate, load_model, place
 from robust201.core.errors import ArchitectureError, CheckpointError, ConfigError, EvaluationError
 from robust201.engine.context import Context
 from robust201.images import dataset as dataset_spec
-from robust201.images import load_images
+from robust201.images import load_images, select
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.zoo.space import Zoo
 from robust201.statistics.intervals import accuracy_intervals
@@ -245,7 +245,7 @@ def test_a_loaded_network_has_the_numbers_of_a_sweep_to_the_bit(
     assert robust201("run", write_sweep(architectures=[309], keys=keys, images={"count": 200, "seed": 0})).code == 0
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "dataset").code == 0
     dataset = RobustnessDataset(tmp_path / "dataset")
-    images = load_images("digits")
+    images = select(load_images("digits"), count=200, seed=0)
     model = load_model(309, "digits", tiny_weights)
     frame = evaluate(model, images.images, images.labels, keys, progress=False)
     swept = pd.concat([dataset.to_frame("digits", key) for key in keys])

@@ -58,7 +58,7 @@ def test_python_examples_run(demo: Path, page: str) -> None:
     environment = os.environ | offline | {"PYTHONPATH": str(REPOSITORY)}
     ended = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert page != "README.md" or "<RobustnessDataset runs/demo/dataset: digits; " in ended.stdout
+    assert page != "docs/dataset.md" or "<RobustnessDataset runs/demo/dataset: digits; " in ended.stdout
 
 
 def test_the_columns_of_a_frame_are_listed() -> None:
