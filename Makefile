@@ -1,7 +1,7 @@
 # One command a check; CI runs the same (see .ci/run).
 PYTHON ?= .venv/bin/python
 
-.PHONY: check format test
+.PHONY: check format test test-all
 check:  ## lint, format and types, without changing a file
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
@@ -11,5 +11,10 @@ format:  ## mend what can be mended mechanically
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
 
-test:  ## the whole suite
+test:  ## the suite, without what is long
 	$(PYTHON) -m pytest
+
+test-all:  ## everything: the long forms too, whole clusters, and every fault
+	$(PYTHON) -m pytest -m "not cluster and not faults"
+	$(PYTHON) -m pytest -n 0 -m cluster
+	$(PYTHON) -m tests.faults

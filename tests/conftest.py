@@ -1,11 +1,13 @@
 """Fixtures of many tests: a tiny sweep over the digits with random weights."""
 
+import functools
 import os
 import re
 import secrets
 import shutil
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+import typer
 import yaml
 from xdist.scheduler import LoadFileScheduling
 
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 
 # Machines that are busy are slow: no example has a deadline. One commit tests the same examples everywhere, so that
 # a failure is the change's; `pytest --hypothesis-profile explore` looks for new ones.
-hypothesis.settings.register_profile("robust201", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("robust201", deadline=None, derandomize=True, max_examples=30)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("robust201")
 
@@ -62,6 +65,14 @@ def without_flushes() -> Iterator[None]:
     """Flush nothing to the disk: it takes a busy one ten milliseconds, and guards against power cuts alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_command_line() -> Iterator[None]:
+    """Build the command line once: it takes as long as a small command, and depends on nothing that tests change."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         yield
 
 
@@ -126,6 +137,36 @@ def failing_fgsm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "evaluate_part", fail_on_fgsm)
 
 
+def shown_by(case: pytest.Function) -> set[tuple[object, ...]]:
+    """What each parametrisation gives a case: names of its arguments, and which objects."""
+    together = [
+        str(mark.args[0]) if isinstance(mark.args[0], str) else ",".join(mark.args[0])
+        for mark in case.iter_markers("parametrize")
+    ]
+    groups = [tuple(name.strip() for name in names.split(",")) for names in together]
+    alone = [(name,) for name in case.callspec.params if not any(name in group for group in groups)]
+    return {(group, *(id(case.callspec.params[name]) for name in group)) for group in (*groups, *alone)}
+
+
+def mark_cases_slow(items: Sequence[pytest.Item]) -> None:
+    """Of a test marked `each_value`, mark as slow the cases that are not needed to show each value once."""
+    cases: dict[tuple[Path, str], list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        names = {mark.name for mark in item.iter_markers()}
+        if isinstance(item, pytest.Function) and "each_value" in names and "slow" not in names:
+            cases[item.path, item.originalname].append(item)
+    for left in cases.values():
+        shown: set[tuple[object, ...]] = set()
+        while left:
+            best = max(left, key=lambda case: len(shown_by(case) - shown))  # of equal ones the first
+            if shown_by(best) <= shown:
+                break
+            shown |= shown_by(best)
+            left.remove(best)
+        for case in left:
+            case.add_marker(pytest.mark.slow)
+
+
 LONGEST = ("faults", "runtime", "cli", "figures", "tasks", "spaces", "shards", "dataset", "project", "planning")
 """Folders of tests by their time: begun in this order and before all others, so that processes end together."""
 
@@ -133,7 +174,9 @@ ON_ONE_RAY = ("tests/runtime/test_executors.py", "tests/runtime/test_own_code.py
 """Files that share a Ray (`ray_address`): run by one process, so that it is started once."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_cases_slow(items)
     ranks = {folder: rank for rank, folder in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path.parent.name, len(ranks)))
 

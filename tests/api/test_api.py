@@ -19,7 +19,7 @@ from robust201.api import attack, evaluate, load_model, place
 from robust201.core.errors import ArchitectureError, CheckpointError, ConfigError, EvaluationError
 from robust201.engine.context import Context
 from robust201.images import dataset as dataset_spec
-from robust201.images import load_images
+from robust201.images import load_images, select
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.zoo.space import Zoo
 from robust201.statistics.intervals import accuracy_intervals
@@ -242,10 +242,10 @@ def test_a_loaded_network_has_the_numbers_of_a_sweep_to_the_bit(
     write_sweep: WriteSweep, robust201: RunCommand, tiny_weights: Path, tmp_path: Path
 ) -> None:
     keys = {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "pgd": {"epsilons_255": [2], "steps": 3}}
-    assert robust201("run", write_sweep(architectures=[309], keys=keys, images={})).code == 0
+    assert robust201("run", write_sweep(architectures=[309], keys=keys, images={"count": 200, "seed": 0})).code == 0
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "dataset").code == 0
     dataset = RobustnessDataset(tmp_path / "dataset")
-    images = load_images("digits")
+    images = select(load_images("digits"), count=200, seed=0)
     model = load_model(309, "digits", tiny_weights)
     frame = evaluate(model, images.images, images.labels, keys, progress=False)
     swept = pd.concat([dataset.to_frame("digits", key) for key in keys])
@@ -339,12 +339,10 @@ def test_place_ranks_among_the_evaluated(tmp_path: Path) -> None:
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, robust201; heavy = [m for m in ('torch', 'pandas', 'numpy') if m in sys.modules]; "
-        "print(heavy, callable(robust201.evaluate), 'torch' in sys.modules)"
-    )
+    code = "import sys, robust201; heavy = [m for m in ('torch', 'pandas', 'numpy') if m in sys.modules]; print(heavy)"
     outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert outcome.stdout.strip() == "[] True True"
+    assert outcome.stdout.strip() == "[]"
+    assert callable(robust201.evaluate)
 
 
 def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -324,7 +324,8 @@ def shards(results: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    ("executor", "number"), [("inline", signal.SIGINT), pytest.param("ray", signal.SIGTERM, marks=pytest.mark.ray)]
+    ("executor", "number"),
+    [("inline", signal.SIGINT), pytest.param("ray", signal.SIGTERM, marks=[pytest.mark.ray, pytest.mark.slow])],
 )
 def test_ctrl_c_and_sigterm_drain(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, executor: str, number: signal.Signals

@@ -36,6 +36,7 @@ def imported(tmp_path: Path, robust201: RunCommand) -> Path:
 
 @pytest.mark.parametrize("what", JUNK)
 @pytest.mark.parametrize("name", ["format.json", "imported.json", "protocols"])
+@pytest.mark.each_value
 def test_a_damaged_file_of_a_results_folder_is_told(
     imported: Path, tmp_path: Path, robust201: RunCommand, name: str, what: str
 ) -> None:
@@ -55,6 +56,7 @@ def test_a_damaged_file_of_a_results_folder_is_told(
 
 @pytest.mark.parametrize("what", JUNK)
 @pytest.mark.parametrize("name", ["progress.json", "failures.jsonl"])
+@pytest.mark.each_value
 def test_what_a_run_told_of_itself_is_passed_over_where_it_is_damaged(
     finished: Path, robust201: RunCommand, name: str, what: str
 ) -> None:
@@ -67,6 +69,7 @@ def test_what_a_run_told_of_itself_is_passed_over_where_it_is_damaged(
 
 @pytest.mark.parametrize("what", JUNK)
 @pytest.mark.parametrize("name", ["sweep.json", ".export-journal.json"])
+@pytest.mark.each_value
 def test_a_damaged_file_of_an_export_keeps_no_export_from_replacing_it(
     imported: Path, tmp_path: Path, robust201: RunCommand, name: str, what: str
 ) -> None:

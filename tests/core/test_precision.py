@@ -209,6 +209,7 @@ def test_private_operators_are_checked_in_bfloat16_too(broken, monkeypatch):
 
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("name", CELLS)
+@pytest.mark.each_value
 def test_bf16_is_near_fp32_and_is_not_fp32(name):
     network = network_of(CELLS[name], cells=2)
     pixels, labels = images_of(32)

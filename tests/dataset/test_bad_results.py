@@ -277,7 +277,10 @@ def test_an_export_onto_a_full_device_leaves_no_half_file(robust201, finished, s
 # Shards
 
 
-@pytest.mark.parametrize("damage", ["truncated", "data", "footer"])
+@pytest.mark.parametrize(
+    "damage",
+    [pytest.param("truncated", marks=pytest.mark.slow), "data", pytest.param("footer", marks=pytest.mark.slow)],
+)
 def test_a_damaged_shard(robust201, write_sweep, finished, tmp_path, damage):
     assert robust201("export", finished, "--out", tmp_path / "before").code == 0
     victim = shards(finished)[2]

@@ -36,6 +36,7 @@ def source_of(folder: Path, measure: str = "accuracy") -> str:
 
 @pytest.mark.parametrize("options", [{}, {"compression": "zst"}, {"key_style": "published", "round_to": 3}])
 @pytest.mark.parametrize("published", [False, True])
+@pytest.mark.each_value
 def test_both_forms_give_the_same_answers(tmp_path, monkeypatch, options, published):
     monkeypatch.setattr(parquet_files, "EXPORTED_GROUP_BYTES", 2000)
     folder = tmp_path / "data"
@@ -203,6 +204,7 @@ def test_a_conversion_killed_between_a_file_and_its_listing_is_taken_up(folder, 
 
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.parametrize("key", ["clean", "pgd"])
+@pytest.mark.each_value
 def test_a_converted_file_that_is_not_as_it_is_listed_is_converted_again(tmp_path, key, published):
     folder = tmp_path / "data"
     export(folder, make_plan(ARCHITECTURES, ["clean", "pgd"]))

@@ -198,6 +198,7 @@ def test_compressed_files_are_imported_as_plain_ones_are(tmp_path, compression):
 
 @pytest.mark.parametrize("as_published", [False, True])
 @pytest.mark.parametrize("compression", ["", ".gz"])
+@pytest.mark.each_value
 def test_keys_of_ones_own_are_named_where_they_are_left_out(tmp_path, robust201, as_published, compression):
     source = write(tmp_path / "source")
     if as_published:
@@ -359,7 +360,9 @@ def test_zeros_may_stand_for_means_over_no_image(tmp_path, without_cm):
     assert published(export_again(tmp_path / "results", tmp_path / "out")) == before
 
 
-@pytest.mark.parametrize(("empty", "text"), [("null", "null"), ("nan", "NaN"), ("zero", "0.0")])
+@pytest.mark.parametrize(
+    ("empty", "text"), [("null", "null"), ("nan", "NaN"), pytest.param("zero", "0.0", marks=pytest.mark.slow)]
+)
 def test_means_over_no_image_are_written_as_asked(tmp_path, empty, text):
     plan = make_plan(ARCHITECTURES)
     import_json(write(tmp_path / "source", plan, without_last_class), tmp_path / "results")

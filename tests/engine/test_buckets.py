@@ -69,6 +69,7 @@ WORST = specs()[14864]
 
 @pytest.mark.parametrize("skeleton", [PUBLISHED, (4, 1, 32), (4, 3, 16), (8, 2, 8)])
 @pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.each_value
 def test_the_estimate_of_bytes_is_an_upper_bound_and_no_guess(skeleton, gradient, monkeypatch):
     monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
     cells = {format_spec(cell) for cell in (*SPECIAL_CELLS.values(), HEAVY)} | {WORST, specs()[0], specs()[991]}

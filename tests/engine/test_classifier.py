@@ -39,7 +39,7 @@ def test_classifier_normalises_and_takes_tuples():
     assert not any(parameter.requires_grad for parameter in classifier.parameters())
 
 
-@pytest.mark.parametrize("micro_batch", [1, 4, 21, 100])
+@pytest.mark.parametrize("micro_batch", [4, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 21, 100))])
 def test_classifier_gradients_do_not_depend_on_the_micro_batch(micro_batch):
     pixels = to_float(torch.from_numpy(IMAGES.images))
 

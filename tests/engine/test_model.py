@@ -96,6 +96,7 @@ def assert_equal(found, expected):
 @every_objective
 @every_number
 @either_mode
+@pytest.mark.each_value
 def test_the_plain_network_is_autograd_to_the_bit(network, objective, n_images, inference):
     pixels = pixels_of(n_images)
     found = answer(PLAIN[network], pixels, objective, inference=inference)
@@ -107,6 +108,7 @@ def test_the_plain_network_is_autograd_to_the_bit(network, objective, n_images, 
 @every_objective
 @every_number
 @either_mode
+@pytest.mark.each_value
 def test_the_compiled_network_is_autograd_within_rounding(network, objective, n_images, inference):
     pixels = pixels_of(n_images)
     found = answer(COMPILED[network], pixels, objective, inference=inference)
@@ -119,6 +121,7 @@ def test_the_compiled_network_is_autograd_within_rounding(network, objective, n_
 @every_number
 @either_mode
 @pytest.mark.parametrize("gradients", [24, 1000])
+@pytest.mark.each_value
 def test_buckets_give_each_piece_its_rows(network, objective, n_images, inference, gradients):
     pixels = pixels_of(n_images)
     asked = []
@@ -153,6 +156,7 @@ def test_buckets_of_a_plain_network(objective):
 @every_network
 @every_number
 @either_mode
+@pytest.mark.each_value
 def test_cross_entropy_as_an_objective_is_the_models_own(network, n_images, inference):
     pixels, labels = pixels_of(n_images), LABELS[:n_images]
     for model, compare in (

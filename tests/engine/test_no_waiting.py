@@ -4,6 +4,8 @@ Where there is no GPU, the `meta` device stands in for one: it computes shapes a
 on the host raises there. On the CPU a dispatch mode refuses the operations that would wait.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -136,7 +138,7 @@ def run_pgd_l2(job, samples):
 
 
 def run_apgd(job, samples):
-    return apgd.single_run(TASKS["aa_apgd-ce"].parameters(steps=12))(job, samples, 0)[0]
+    return apgd.single_run(TASKS["aa_apgd-ce"].parameters(steps=6))(job, samples, 0)[0]
 
 
 def run_apgd_dlr_l2(job, samples):
@@ -201,12 +203,19 @@ LOOPS = {
     "aa_square_l2": run_square_l2,
     "aa_square_l1": run_square_l1,
 }
-every_loop = pytest.mark.parametrize("key", list(LOOPS))
 
 
-@every_loop
-@pytest.mark.parametrize("name", list(MODELS))
-@pytest.mark.parametrize("device", ["cpu", "meta"])
+def cases():
+    """Every loop on each model and device; by default one model on the CPU, and buckets once for each kind of call."""
+    for key, name, device in itertools.product(LOOPS, MODELS, ("cpu", "meta")):
+        if device == "cpu":
+            is_default = name == "plain"
+        else:
+            is_default = name != "in buckets" or key in ("pgd", "aa_apgd-t_l1", "aa_fab-t_l2", "aa_square")
+        yield pytest.param(key, name, device, marks=() if is_default else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("key", "name", "device"), list(cases()))
 def test_a_loop_waits_for_nothing(key, name, device):
     job = job_on(device, key, MODELS[name](device))
     samples = samples_of(job)

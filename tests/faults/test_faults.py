@@ -1,4 +1,4 @@
-"""The short form: faults that cost little, once each. The long form is `python -m tests.faults`, or `-m faults`."""
+"""The short form: two faults that cost little. The long form is `python -m tests.faults`, or `-m faults`."""
 
 import random
 import re
@@ -114,13 +114,13 @@ def _fail_later(trial: Trial) -> None:
     ("harm", "complaint"),
     [
         (_lose, "missing: "),
-        (_rot, "damaged shard left"),
+        pytest.param(_rot, "damaged shard left", marks=pytest.mark.slow),
         (_repeat, "2 live rows of one evaluation: "),
-        (_hold, "lease.json left"),
-        (_linger, "lives on: sleep 60"),
+        pytest.param(_hold, "lease.json left", marks=pytest.mark.slow),
+        pytest.param(_linger, "lives on: sleep 60", marks=pytest.mark.slow),
         (_neglect, "which its parent does not collect: sleep 60"),
         (_stay, "stays for ever: .left.tmp"),
-        (_fail_later, "a run of the finished sweep failed"),
+        pytest.param(_fail_later, "a run of the finished sweep failed", marks=pytest.mark.slow),
     ],
 )
 def test_the_verdict_sees_what_is_wrong(

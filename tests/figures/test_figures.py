@@ -201,9 +201,9 @@ def test_confidences_say_what_autoattacks_images_are(tmp_path, keys, noted):
 @pytest.mark.parametrize(
     ("keys", "names"),
     [
-        (["clean"], ["best-cells", "top-cells"]),
+        pytest.param(["clean"], ["best-cells", "top-cells"], marks=pytest.mark.slow),
         (["pgd"], ["attacks", "best-cells", "kernel-parameters", "rank-correlation-attacks", "top-cells"]),
-        (["fog"], ["best-cells", "corruptions", "top-cells"]),
+        pytest.param(["fog"], ["best-cells", "corruptions", "top-cells"], marks=pytest.mark.slow),
     ],
 )
 def test_figures_are_those_the_results_are_enough_for(tmp_path, keys, names):
@@ -213,7 +213,7 @@ def test_figures_are_those_the_results_are_enough_for(tmp_path, keys, names):
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
 
-@pytest.mark.parametrize("name", ["tiny-images", "$a_{$ <b>&"])
+@pytest.mark.parametrize("name", [pytest.param("tiny-images", marks=pytest.mark.slow), "$a_{$ <b>&"])
 def test_one_architecture_and_any_dataset_are_enough(tmp_path, name):
     export(tmp_path / "dataset", make_plan([0], ("clean", "pgd", "fog"), [name]))
     paths = save_plots(RobustnessDataset(tmp_path / "dataset"), tmp_path)
@@ -228,9 +228,11 @@ def test_a_figure_that_lacks_something_says_what_there_is(tmp_path):
         save_plot(RobustnessDataset(tmp_path / "dataset"), "rank-correlation", tmp_path / "figure.png")
 
 
-def test_equal_results_give_equal_files(tied, tmp_path):
-    # The figures with generated ids, dates and rasters between them.
-    chosen = ("attacks", "clean-vs-robust", "best-cells")
+# The figures with generated ids, dates and rasters between them.
+@pytest.mark.parametrize(
+    "chosen", [("clean-vs-robust",), pytest.param(("attacks", "best-cells"), marks=pytest.mark.slow)]
+)
+def test_equal_results_give_equal_files(tied, tmp_path, chosen):
 
     def drawn(name):
         return {
@@ -243,7 +245,7 @@ def test_equal_results_give_equal_files(tied, tmp_path):
     # A second's time of their own, as fonts and PDF files have dates.
     time.sleep(1.1)
     assert drawn("two") == one
-    assert len(one) == 3 * len(FIGURE_FORMATS)
+    assert len(one) == len(chosen) * len(FIGURE_FORMATS)
 
 
 def test_drawing_leaves_matplotlibs_settings_and_pyplot_alone(dataset, tmp_path):
@@ -285,7 +287,10 @@ def test_what_cannot_be_drawn_is_refused(robust201, dataset, tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("width", "inches"), [("column", 3.25), ("page", 6.75), ("5.5", 5.5)])
+@pytest.mark.parametrize(
+    ("width", "inches"),
+    [("column", 3.25), *(pytest.param(*wide, marks=pytest.mark.slow) for wide in (("page", 6.75), ("5.5", 5.5)))],
+)
 def test_a_figure_is_as_wide_as_asked_for_and_its_text_is_as_large_at_any_width(dataset, tmp_path, width, inches):
     for name in ("attacks", "clean-vs-robust", "rank-correlation-attacks"):
         path = save_plot(dataset, name, tmp_path / f"{name}.svg", width=width)
@@ -308,7 +313,9 @@ def test_text_of_a_pdf_is_truetype_and_nothing_tells_the_time(dataset, tmp_path)
     assert b"Date" not in pdf
 
 
-@pytest.mark.parametrize("name", ["attacks", "clean-vs-robust", "confidence"])
+@pytest.mark.parametrize(
+    "name", ["clean-vs-robust", *(pytest.param(name, marks=pytest.mark.slow) for name in ("attacks", "confidence"))]
+)
 def test_a_title_is_drawn_if_asked_for(dataset, tmp_path, name):
     title = FIGURES[name].title
     without, titled = (
@@ -320,6 +327,7 @@ def test_a_title_is_drawn_if_asked_for(dataset, tmp_path, name):
 
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("name", [name for name, row in FIGURES.items() if row.averages])
+@pytest.mark.each_value
 def test_figures_of_means_say_how_these_are_weighted(tied, name, mean):
     held = replace(tied, mean=mean)
     frame = FIGURES[name].compute(held)

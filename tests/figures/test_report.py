@@ -150,7 +150,9 @@ def test_a_folder_without_accuracies_is_refused(tmp_path):
         write_report(RobustnessDataset(tmp_path), tmp_path / "report.html")
 
 
-@pytest.mark.parametrize("form", ["json", "gz", "zst", "parquet"])
+@pytest.mark.parametrize(
+    "form", [*(pytest.param(form, marks=pytest.mark.slow) for form in ("json", "gz")), "zst", "parquet"]
+)
 def test_figures_of_nested_measurements_need_one_row_in_memory(tmp_path, monkeypatch, form):
     plan = make_plan(ARCHITECTURES, ["clean", "pgd", "fog"])
     export(tmp_path / "json", plan)

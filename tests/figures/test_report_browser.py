@@ -167,6 +167,7 @@ def test_a_figure_shows_the_numbers_of_its_own_dataset(tmp_path):
     assert told["waiting"] == 0
 
 
+@pytest.mark.slow
 def test_ties_are_told_and_no_change_has_no_sign(tmp_path):
     # 3456 and 9930 are neighbours; 3456 resists attacks best.
     values = {
@@ -288,6 +289,7 @@ def test_figures_are_drawn_and_the_explorer_shows_the_cell_of_the_address(datase
     assert operations == {(str(edge), name) for edge, name in enumerate(nasbench201.parse(nasbench201.specs()[21]))}
 
 
+@pytest.mark.slow
 def test_an_isomorphic_cell_shows_the_numbers_of_the_evaluated_one(dataset, page):
     spec = nasbench201.specs()[1832]
     document = open_page(page, f"#cell={spec}&dataset=cifar10", until=CELL_IS_SHOWN, size=WINDOW)
@@ -296,6 +298,7 @@ def test_an_isomorphic_cell_shows_the_numbers_of_the_evaluated_one(dataset, page
     assert f"{100 * dataset.accuracy(309, 'cifar10', 'pgd', 1.0):.2f}" in text_of(document, "cell-numbers")
 
 
+@pytest.mark.slow
 def test_a_dataset_named_like_a_script_is_a_name_and_a_missing_cell_is_missing(page):
     document = open_page(page, f"#dataset={quote(DATASETS[1])}&cell=13714", until=CELL_IS_SHOWN, size=WINDOW)
     assert f"<h2>{html.escape(DATASETS[1])}</h2>" in document
@@ -343,6 +346,7 @@ def test_names_that_look_like_markup_are_text_and_run_nothing(tmp_path):
     assert told["elements"] == 0
 
 
+@pytest.mark.slow
 def test_the_page_explains_its_terms_names_edges_alike_and_prints_in_light_colours(dataset, page, tmp_path):
     told = open_driven(
         page,
@@ -470,6 +474,7 @@ def sort_by(scores, score):
     return list(ordered.itertuples())
 
 
+@pytest.mark.slow
 def test_two_cells_stand_side_by_side(dataset, page, tmp_path):
     told = open_driven(
         page,
@@ -510,6 +515,7 @@ def test_two_cells_stand_side_by_side(dataset, page, tmp_path):
     assert told["refused"] == ["#0", "Expected an index from 0 to 15624, or a cell string."]
 
 
+@pytest.mark.slow
 def test_points_beyond_the_axes_are_arrows_that_tell_their_numbers(tmp_path):
     clean = {str(index): 0.9 + index / 1000 for index in range(20)} | {"20": 0.1}
     pgd = {name: [value - 0.05, value - 0.1] for name, value in clean.items()}
@@ -538,11 +544,13 @@ def test_points_beyond_the_axes_are_arrows_that_tell_their_numbers(tmp_path):
     assert told["front"] == [0.919]
 
 
+@pytest.mark.slow
 def test_nonsense_in_the_address_is_ignored(page):
     document = open_page(page, "#cell=<img src=x onerror=alert(1)>&dataset=nowhere", until=CELL_IS_SHOWN, size=WINDOW)
     assert re.fullmatch(r"#\d+", text_of(document, "cell-id"))
 
 
+@pytest.mark.slow
 def test_small_results_are_shown_too(tmp_path):
     export(tmp_path / "dataset", make_plan([0], ["fog"], ["digits"], measurements=("accuracy",)))
     page = write_report(RobustnessDataset(tmp_path / "dataset"), tmp_path / "report.html")
@@ -573,6 +581,7 @@ def test_a_page_of_a_space_without_cells_has_figures_and_no_explorer(tmp_path):
 @pytest.mark.parametrize(
     ("size", "position"), [((1400, 900), "sticky"), ((390, 844), "static"), ((844, 390), "static")], ids=str
 )
+@pytest.mark.slow
 def test_the_header_stays_in_view_only_where_there_is_room(page, tmp_path, size, position):
     told = open_driven(
         page,

@@ -256,7 +256,9 @@ def test_a_sweep_that_needs_a_missing_package_is_refused(write_sweep: WriteSweep
     assert "robust201 doctor, without a sweep" in ended.stderr
 
 
-@pytest.mark.parametrize("package", ["torch", "pyarrow", "ray"])
+@pytest.mark.parametrize(
+    "package", ["pyarrow", *(pytest.param(name, marks=pytest.mark.slow) for name in ("torch", "ray"))]
+)
 def test_a_missing_package_is_a_finding_and_hides_no_other(write_sweep: WriteSweep, package: str) -> None:
     ended = run_without(package, "doctor", str(write_sweep()))
     assert "Traceback" not in ended.stderr
@@ -346,7 +348,9 @@ def test_a_url_of_shards_is_written_to(make_sweep: MakeSweep, monkeypatch: pytes
     assert (found.ok, "Access Denied" in found.fix) == (False, True)
 
 
-@pytest.mark.parametrize("module", ["numpy", "numpy,orjson,pandas,scipy,PIL,yaml,sklearn,pyarrow"])
+@pytest.mark.parametrize(
+    "module", [pytest.param("numpy", marks=pytest.mark.slow), "numpy,orjson,pandas,scipy,PIL,yaml,sklearn,pyarrow"]
+)
 def test_missing_packages_are_told_whatever_else_needs_them(module: str) -> None:
     found = run_without(module, "doctor", "--json")
     assert (found.returncode, found.stderr) == (2, "")

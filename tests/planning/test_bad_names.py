@@ -31,6 +31,7 @@ def write_twice(folder: Path, measure: str, first: str, second: str, key: str = 
 @pytest.mark.parametrize(
     ("first", "second", "told"), [("0", "0", "'0' twice"), ("0", "00", "'00'"), ("00", "0", "'00'")]
 )
+@pytest.mark.each_value
 def test_an_id_that_stands_twice_is_refused_by_whatever_reads_it(
     tmp_path: Path,
     robust201: RunCommand,
@@ -74,7 +75,7 @@ def test_values_of_something_else_behind_those_of_a_file_are_refused(tmp_path: P
         RobustnessDataset(folder).value(0, "cifar10", "pgd", "cm")
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("suffix", [pytest.param("", marks=pytest.mark.slow), ".gz"])
 def test_a_key_in_both_spellings_is_refused_and_both_files_are_named(
     tmp_path: Path, robust201: RunCommand, suffix: str
 ) -> None:

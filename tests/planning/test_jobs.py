@@ -15,6 +15,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.shared
+@pytest.mark.slow
 def test_the_trial_on_real_images_runs(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = shared_data / "checkpoints" / "NATS-tss-v1_0-3ffb9-full"
     if not archive.exists():

@@ -260,7 +260,7 @@ def test_another_checkpoint_changes_its_architecture_alone() -> None:
     assert {index for (index, key), identifier in new.items() if identifier != BASE[index, key]} == {9}
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     part_minutes=st.floats(1e-4, 10),
     batch_size=st.integers(1, 40),
@@ -297,7 +297,7 @@ def test_bundles_hold_every_missing_evaluation_once(
     assert bundles == make_bundles(plan, parts, n_workers=n_workers, has_gpu=has_gpu)
 
 
-@pytest.mark.parametrize("n_workers", [2, 8, 100])
+@pytest.mark.parametrize("n_workers", [8, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 100))])
 def test_with_several_workers_no_bundle_exceeds_its_share_of_what_is_left(n_workers: int) -> None:
     execution = {"device": "cpu", "gmacs_per_second": 1e-3, "part_minutes": 1e6}
     plan = make_plan(make_config(execution=execution, batch_size=1), make_facts(n_images=1000))

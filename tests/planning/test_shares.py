@@ -45,7 +45,7 @@ def planned(engine: str) -> Plan:
     fields = {
         "name": "divided",
         "results": "unused",
-        "architectures": [0, 21, 309, 1000, 5000],
+        "architectures": [0, 21],
         "checkpoints": {"path": "unused"},
         "datasets": {"cifar10": {}, "digits": {"corruptions": {"source": "generated"}}},
         "engine": engine,
@@ -69,7 +69,7 @@ def slices(bundles: Sequence[Bundle]) -> Counter[tuple[str, float, int, int]]:
 
 @pytest.mark.parametrize("engine", PLANS)
 @given(count=st.integers(1, 400))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_shares_divide_the_bundles_exactly_and_evenly(engine: str, count: int) -> None:
     plan = PLANS[engine]
     divided = all_bundles(plan)
@@ -193,6 +193,7 @@ def test_a_deadline_that_is_no_time_is_refused(told: str) -> None:
         read_drain_seconds({DRAIN_VARIABLE: told})
 
 
+@pytest.mark.slow
 def test_shares_at_the_same_time_export_the_bytes_of_one_run(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:

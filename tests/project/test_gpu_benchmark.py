@@ -31,7 +31,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("gpu")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(PROCESSES)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "hours" else pytest.mark.slow)
+        for name in NAMES
+        if not name.startswith(PROCESSES)
+    ],
+)
 def test_a_step_is_measured_and_shown(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def pretend(module: torch.nn.Module, *, backend: str, dynamic: bool) -> torch.nn.Module:
         assert (backend, dynamic) == ("eager", False)
@@ -150,6 +157,7 @@ def test_without_a_gpu_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.Monk
     assert run_main(monkeypatch, "--out", tmp_path, "--list") == 0
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_in_its_process_says_so(tmp_path: Path) -> None:
     failure = gpu.run_in_process("cpu", tmp_path, "no such step", minutes=1)
     assert "StopIteration" in failure

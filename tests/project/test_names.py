@@ -1,6 +1,7 @@
 """No two public things of the package share a name, so that each can be found by it."""
 
 import ast
+import functools
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,7 @@ def is_verb(path: Path) -> bool:
     return path.relative_to(PACKAGE).parts[0] == "cli"
 
 
+@functools.cache
 def places() -> dict[str, list[str]]:
     found: dict[str, set[str]] = defaultdict(set)
     for path in sorted(PACKAGE.rglob("*.py")):

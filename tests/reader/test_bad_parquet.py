@@ -33,6 +33,7 @@ def rewrite(path: Path, change: Callable[[pa.Table], pa.Table], row_group_size: 
 @pytest.mark.parametrize("row_group_size", [1, 2, 1000])
 @pytest.mark.parametrize("by", ["strength", "accuracy"])
 @pytest.mark.parametrize("order", ["ascending", "descending"])
+@pytest.mark.each_value
 def test_rows_in_any_order_give_the_same_values(folder: Path, row_group_size: int, by: str, order: str) -> None:
     asked = ("cifar10", "pgd", ["accuracy", "confidence", "cm"])
     before = RobustnessDataset(folder).query(*asked)
@@ -119,6 +120,7 @@ def test_a_folder_of_empty_files_tells_that_there_is_nothing(folder: Path, robus
 
 @pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("damage", ["deleted", "a folder", "without SHA256SUMS"])
+@pytest.mark.each_value
 def test_a_file_that_is_gone_is_told_of(folder: Path, robust201: RunCommand, alone: bool, damage: str) -> None:
     (folder / FILES["pgd"]).unlink()
     if damage == "a folder":
@@ -174,7 +176,7 @@ def test_no_damage_of_a_footer_ends_the_process(folder: Path) -> None:
     length = int.from_bytes(sound[-8:-4], "little")
     draws = np.random.default_rng(0)
     n_refused = 0
-    for number in range(60):
+    for number in range(30):
         content = bytearray(sound)
         content[-8 - int(draws.integers(1, length))] ^= 1 << int(draws.integers(8))
         path.write_bytes(content)
@@ -183,4 +185,4 @@ def test_no_damage_of_a_footer_ends_the_process(folder: Path) -> None:
             assert RobustnessDataset(folder).value(2, "cifar10", "pgd", "confidence") == right
         except (ResultsError, ArchitectureError):
             n_refused += 1
-    assert n_refused > 5
+    assert n_refused > 2

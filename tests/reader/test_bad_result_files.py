@@ -68,7 +68,21 @@ def spoil(folder: Path, what: str) -> str:
     return f"#{identifier}" if identifier == "1" else repr(identifier)
 
 
-@pytest.mark.parametrize("what", WRONG)
+BY_DEFAULT = (
+    *("an id out of range", "an id spelled otherwise", "text", "NaN", "above 1"),
+    *(
+        "a ragged matrix",
+        "matrices of other classes",
+        "a confidence that lacks a part",
+        "lists a part, of another shape",
+    ),
+)
+"""An example of each way to be wrong: an id, a type, a range, a shape, a part that is missing."""
+
+
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=() if what in BY_DEFAULT else pytest.mark.slow) for what in WRONG]
+)
 def test_wrong_ids_and_values_are_refused_by_whatever_reads_them(tmp_path, what, robust201: RunCommand):
     sound, bad = write(tmp_path / "sound"), write(tmp_path / "bad")
     named = spoil(bad, what)
@@ -188,7 +202,7 @@ def test_what_a_sweep_file_tells_of_a_sweep_is_checked(tmp_path: Path, fields: d
         assert "sweep.json: expected strengths by dataset and key" in robust201(*verb).refusal(2)
 
 
-@pytest.mark.parametrize("fields", [{}, {"sweep": {"images": None}}])
+@pytest.mark.parametrize("fields", [pytest.param({}, marks=pytest.mark.slow), {"sweep": {"images": None}}])
 def test_a_sweep_file_without_protocols_is_enough(tmp_path: Path, fields: dict[str, Any], robust201: RunCommand):
     folder = write(tmp_path / "dataset")
     (folder / "sweep.json").write_text(json.dumps(SWEEP | fields))

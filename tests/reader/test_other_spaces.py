@@ -95,6 +95,7 @@ OF_ANY_SPACE = {"attacks", "corruptions", "rank-correlation", "confidence", "con
 OF_CELLS = {"top-cells", "best-cells", "neighbours"}
 
 
+@pytest.mark.slow
 def test_all_figures_but_those_of_cells_are_drawn_as_files(tmp_path):
     dataset = RobustnessDataset(export_zoo(tmp_path / "zoo"))
     drawn = {path.stem.removeprefix("cifar10-") for path in save_plots(dataset, tmp_path / "plots")}

@@ -116,6 +116,7 @@ def test_every_form_gives_the_same_answers(folder, tmp_path, form):
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".parquet"])
 @pytest.mark.parametrize("damage", ["cut short", "changed"])
+@pytest.mark.each_value
 def test_a_damaged_file_is_named(tmp_path, suffix, damage):
     if suffix == ".parquet":
         export(tmp_path, make_plan(range(40), ["pgd"]), formats=("parquet",))

@@ -138,6 +138,7 @@ def test_the_documented_example_runs(example: Path, robust201: RunCommand) -> No
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_the_documented_example_runs_on_ray(example: Path, robust201: RunCommand, ray_address: str) -> None:
     """Workers execute the copies: none of the files is in a worker's path."""
     on_ray = f"{{executor: ray, workers: 1, ray_address: '{ray_address}'}}"
@@ -504,6 +505,7 @@ def test_names_must_be_listed(write_own: WriteSweep, robust201: RunCommand) -> N
         assert "architectures" in robust201("run", write_own({"clean": {}}, architectures=wrong)).refusal(2)
 
 
+@pytest.mark.slow
 def test_a_run_is_one_process_that_reads_yaml_only(example: Path) -> None:
     """A share in a process of its own executes what was kept when the sweep was prepared."""
     command = [sys.executable, "-m", "robust201"]

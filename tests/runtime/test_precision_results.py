@@ -60,7 +60,7 @@ def exported_precisions(files: dict[str, bytes]) -> set[str]:
 KEYS = {key: TINY_KEYS[key] for key in TINY_KEYS if key != "gaussian_noise"}
 
 
-@pytest.fixture(scope="module", params=["reference", "fused"])
+@pytest.fixture(scope="module", params=[pytest.param("reference", marks=pytest.mark.slow), "fused"])
 def engine(request: pytest.FixtureRequest) -> str:
     return request.param
 

@@ -80,7 +80,7 @@ def test_a_ray_that_dies_twice_while_it_starts_ends_in_one_line_and_exit_3(
     expect_nothing_left(tmp_path)
 
 
-@pytest.mark.parametrize("order", ["die", "raise", "die at a poll"])
+@pytest.mark.parametrize("order", ["die", "raise", pytest.param("die at a poll", marks=pytest.mark.slow)])
 def test_a_ray_that_dies_before_anything_was_computed_is_started_again(
     start: StartExecutor, tmp_path: Path, order: str
 ) -> None:
@@ -153,6 +153,7 @@ while True:
 
 @pytest.mark.parametrize("order", ["compute", "be slow"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.each_value
 def test_everything_ends_with_its_driver(
     start: StartExecutor, write_sweep: Callable[..., Path], tmp_path: Path, number: int, order: str
 ) -> None:

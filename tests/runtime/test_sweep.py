@@ -68,7 +68,7 @@ def test_the_export_has_the_papers_layout(make_sweep: MakeSweep, tmp_path: Path)
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["fused", pytest.param("reference", marks=pytest.mark.slow)])
 def test_ray_and_inline_export_the_same_bytes(
     make_sweep: MakeSweep, tmp_path: Path, engine: str, ray_address: str
 ) -> None:
@@ -83,7 +83,7 @@ def test_ray_and_inline_export_the_same_bytes(
     assert export(inline, tmp_path / "inline-json") == export(on_ray, tmp_path / "ray-json")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [pytest.param("fused", marks=pytest.mark.slow), "reference"])
 def test_parts_do_not_change_results(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
     keys = {"clean": {}, "pgd": TINY_KEYS["pgd"], "brightness": TINY_KEYS["brightness"]}
     whole = make_sweep(engine=engine, results=str(tmp_path / "whole"), keys=keys)
@@ -94,7 +94,7 @@ def test_parts_do_not_change_results(make_sweep: MakeSweep, tmp_path: Path, engi
     assert export(whole, tmp_path / "whole-json") == export(pieces, tmp_path / "pieces-json")
 
 
-@pytest.mark.parametrize(("engine", "seed"), [("reference", 0), ("fused", 1)])
+@pytest.mark.parametrize(("engine", "seed"), [("reference", 0), pytest.param("fused", 1, marks=pytest.mark.slow)])
 def test_no_cut_and_no_order_changes_results(
     make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, seed: int
 ) -> None:
@@ -156,7 +156,7 @@ def test_the_number_of_workers_decides_the_cut_and_no_result(
     assert n_shards == [1, 3 if engine == "fused" else 6]  # ten images in batches of four, at two strengths
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["fused", pytest.param("reference", marks=pytest.mark.slow)])
 def test_epsilons_together_and_apart_give_the_same_results(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
     def keys(*epsilons: int) -> dict[str, dict[str, object]]:
         return {

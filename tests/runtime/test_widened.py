@@ -65,6 +65,7 @@ JACOBIAN_KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "jacobian": {"im
 
 @pytest.mark.parametrize("split", ["test", "train"])
 @pytest.mark.parametrize("weights", [None, RANDOM])
+@pytest.mark.each_value
 def test_a_measure_beside_attacks(
     make_sweep: MakeSweep, robust201: RunCommand, tmp_path: Path, weights: dict[str, Any] | None, split: str
 ) -> None:
@@ -335,6 +336,7 @@ def zoo_fields(weights: dict[str, Any], **changes: Any) -> dict[str, Any]:
     )
 
 
+@pytest.mark.slow
 def test_all_keys_by_both_engines(make_sweep: MakeSweep, resnet18: Path, tmp_path: Path, robust201: RunCommand) -> None:
     found = []
     for engine in ("fused", "reference"):

@@ -19,7 +19,7 @@ from tests.support.wrong_shards import WRONG_FOOTERS, WRONG_TABLES, name_by_hash
 BAD, GOOD = make_unit(3), make_unit(5)
 
 
-@pytest.fixture(params=["small", "compacted"])
+@pytest.fixture(params=["small", pytest.param("compacted", marks=pytest.mark.slow)])
 def store(request, tmp_path):
     """A store of two units: one that is to be damaged, and one that stays as it is."""
     store = ShardStore.create(tmp_path / "results")

@@ -52,6 +52,7 @@ def assert_same_bits(spec, **shape):
 @needs_library
 @pytest.mark.parametrize("size", [16, 32])
 @pytest.mark.parametrize("name", SPECIAL_CELLS)
+@pytest.mark.each_value
 def test_special_cells_have_the_bits_of_pytorch(name, size):
     assert_same_bits(format_spec(SPECIAL_CELLS[name]), size=size)
 

@@ -6,7 +6,10 @@ forms below share it with a row that is tested in full, and differ by norm, loss
 unless it is added here.
 """
 
-from robust201.tasks import TASKS
+import pytest
+from _pytest.mark import ParameterSet
+
+from robust201.tasks import TASKS, Task
 
 FORMS = (
     # Steps and projections of L2 and L1 are tested by aa_apgd-ce_l1, aa_fab_l1, aa_square_l2 and pgd_l2.
@@ -27,7 +30,15 @@ FORMS = (
     "rot10",
 )
 
+MADE_OF_OTHERS = ("aa_standard",)
+"""Rows whose attacks are other rows' in a sequence: by default they keep the contract, and the rest is slow."""
+
 ROWS = [row for row in TASKS.values() if row.kind != "measure"]
 ATTACKS = [row for row in ROWS if row.kind == "attack"]
 ROWS_IN_FULL = [row for row in ROWS if row.key not in FORMS]
 ATTACKS_IN_FULL = [row for row in ATTACKS if row.key not in FORMS]
+
+
+def by_default(rows: list[Task]) -> list[ParameterSet]:
+    """The rows as cases of a test; those made of other rows are slow."""
+    return [pytest.param(row, id=row.key, marks=pytest.mark.slow if row.key in MADE_OF_OTHERS else ()) for row in rows]

@@ -1,6 +1,7 @@
 """Results that a network could have given, for the tests of the store: every image has its own random logits."""
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -135,20 +136,27 @@ def compact_while_committing(store, units, clock):
 
 
 PROGRAM = """
-import os, sys
+import os, pickle, sys
 from pathlib import Path
 from robust201.shards import ShardStore
-from tests.support.shard_support import make_results, make_unit
 
 def die_at(step):
     if step == sys.argv[2]:
         os._exit(9)
 
 store = ShardStore(Path(sys.argv[1]), on_step=die_at)
-exec(sys.argv[3])
+results = pickle.load(sys.stdin.buffer)
+store.commit(results) if results else store.compact()
 """
 
 
-def start_until(step, store, statement):
-    """Start a process that executes a statement about its `store`, and is killed at a step of writing."""
-    return subprocess.Popen([sys.executable, "-c", PROGRAM, str(store.root), step, statement], cwd=REPOSITORY)
+def start_until(step, store, results=()):
+    """Start a process that commits results to a store, or compacts it where there are none, and dies at that step.
+
+    It is given the results, since making them would have it import torch, which takes longer than all else.
+    """
+    command = [sys.executable, "-c", PROGRAM, str(store.root), step]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE)
+    with process.stdin as stream:
+        pickle.dump(results, stream)
+    return process

@@ -21,9 +21,9 @@ SMALL = {
     "steps": 4,
     "restarts": 1,
     "targets": 2,
-    "queries": 15,
+    "queries": 8,
     "random_start": True,
-    "rotations": 5,
+    "rotations": 3,
 }
 SMALLER = {"aa_standard": {"steps": 2, "queries": 4}, "aa_fab": {"steps": 2}, "aa_fab-t": {"steps": 2}}
 """By the key without its ball: attacks that are slow even so."""

@@ -16,7 +16,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.constraints import LINF
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.tasks.perturbations.foolbox_engine import foolbox
-from tests.support.attack_rows import ATTACKS_IN_FULL, ROWS, ROWS_IN_FULL
+from tests.support.attack_rows import ATTACKS_IN_FULL, ROWS, ROWS_IN_FULL, by_default
 from tests.support.tiny_networks import (
     BATCH_SIZE,
     N_CLASSES,
@@ -37,9 +37,9 @@ from tests.support.tiny_networks import (
 
 AUTOATTACKS = [row for row in ATTACKS_IN_FULL if row.key.startswith("aa_")]
 DRAWS_NOTHING = ("fgsm", "aa_fab-t", "grid775", "rot30")
-every_row = pytest.mark.parametrize("row", ROWS_IN_FULL, ids=lambda row: row.key)
-every_attack = pytest.mark.parametrize("row", ATTACKS_IN_FULL, ids=lambda row: row.key)
-every_autoattack = pytest.mark.parametrize("row", AUTOATTACKS, ids=lambda row: row.key)
+every_row = pytest.mark.parametrize("row", by_default(ROWS_IN_FULL))
+every_attack = pytest.mark.parametrize("row", by_default(ATTACKS_IN_FULL))
+every_autoattack = pytest.mark.parametrize("row", by_default(AUTOATTACKS))
 
 IMAGES = tiny_images()
 
@@ -122,7 +122,7 @@ def test_does_not_depend_on_the_random_state(row):
 
 
 @every_row
-@pytest.mark.parametrize("micro_batch", [1, 7])
+@pytest.mark.parametrize("micro_batch", [7, pytest.param(1, marks=pytest.mark.slow)])
 def test_micro_batches_do_not_change_images(row, micro_batch):
     # FAB ends on a boundary, where the float32 network's rounding, which differs with the batch, decides the class.
     parameters = small_parameters(row)
@@ -135,6 +135,7 @@ def test_micro_batches_do_not_change_images(row, micro_batch):
 @every_row
 @pytest.mark.parametrize("in_graph", [True, False], ids=["zeros in the graph", "no graph"])
 @pytest.mark.parametrize("logits", [[0.0, 3.0, 1.0, -2.0, 0.5], [0.0] * N_CLASSES], ids=["constant", "ties"])
+@pytest.mark.each_value
 def test_copes_with_a_network_without_a_path(row, in_graph, logits):
     parameters = small_parameters(row)
     labels = np.arange(len(IMAGES)) % N_CLASSES
@@ -272,6 +273,7 @@ def test_defaults_are_those_of_autoattack_standard(key):
 
 @every_autoattack
 @pytest.mark.parametrize("epsilon", [1.0, 8.0, 64.0])
+@pytest.mark.each_value
 def test_autoattack_returns_clean_images_where_it_does_not_succeed(row, epsilon):
     parameters = attack_parameters(row, (epsilon,), **small_changes(row))
     (attacked,) = perturb_all(row, parameters, IMAGES, tiny_context(row.key)).values()
@@ -287,6 +289,7 @@ def test_autoattack_returns_clean_images_where_it_does_not_succeed(row, epsilon)
 
 @every_attack
 @pytest.mark.parametrize("n_correct", [0, 1, 2])
+@pytest.mark.each_value
 def test_few_images_are_correct(row, n_correct):
     labels = IMAGES.labels.copy()
     seen = predict(to_float(torch.from_numpy(IMAGES.images))).numpy()

@@ -16,7 +16,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.columns import MEASUREMENTS
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import check_values, merge_values
-from tests.support.attack_rows import ATTACKS_IN_FULL, ROWS_IN_FULL
+from tests.support.attack_rows import ATTACKS_IN_FULL, ROWS_IN_FULL, by_default
 from tests.support.tiny_networks import (
     BATCH_SIZE,
     CountingNetwork,
@@ -33,7 +33,7 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-every_row = pytest.mark.parametrize("row", ROWS_IN_FULL, ids=lambda row: row.key)
+every_row = pytest.mark.parametrize("row", by_default(ROWS_IN_FULL))
 IMAGES = tiny_images()
 PROVENANCE = {"host": "here"}
 
@@ -86,6 +86,7 @@ def test_parts_merge_to_the_whole(row):
 
 
 @every_row
+@pytest.mark.slow
 def test_strengths_apart_equal_strengths_together(row):
     parameters = small_parameters(row)
     apart = [result for strength in parameters.strengths for result in results(row, strengths=(strength,))]
@@ -109,6 +110,7 @@ def test_the_order_of_batches_leaves_no_trace(row, monkeypatch):
 
 
 @every_row
+@pytest.mark.slow
 def test_micro_batches_give_the_same_results(row):
     one, other = (
         results(row, context=tiny_context("", tiny_classifier(UnroundedNetwork(), micro_batch=micro_batch)))
@@ -128,6 +130,7 @@ def test_a_network_without_a_path_gets_its_constant_accuracy(row):
 
 @every_row
 @pytest.mark.parametrize("n_images", [1, BATCH_SIZE + 1])
+@pytest.mark.each_value
 def test_few_images(row, n_images):
     for result in results(row, images=tiny_images(n_images)):
         assert result.values["cm"].sum() == n_images

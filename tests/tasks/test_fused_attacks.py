@@ -24,7 +24,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.perturbations.contract import checked, perturb
 from tests.conftest import read_tree
-from tests.support.attack_rows import ATTACKS, ATTACKS_IN_FULL
+from tests.support.attack_rows import ATTACKS, ATTACKS_IN_FULL, by_default
 from tests.support.tiny_networks import (
     N_CLASSES,
     NORMALISATION,
@@ -43,8 +43,8 @@ from tests.support.tiny_networks import (
 )
 
 AUTOATTACKS = [row for row in ATTACKS_IN_FULL if row.key.startswith("aa_")]
-every_attack = pytest.mark.parametrize("row", ATTACKS_IN_FULL, ids=lambda row: row.key)
-every_autoattack = pytest.mark.parametrize("row", AUTOATTACKS, ids=lambda row: row.key)
+every_attack = pytest.mark.parametrize("row", by_default(ATTACKS_IN_FULL))
+every_autoattack = pytest.mark.parametrize("row", by_default(AUTOATTACKS))
 SHAPE = (3, SIZE, SIZE)
 
 
@@ -191,6 +191,7 @@ def test_the_properties_are_tested_where_something_happens(row):
 
 @every_attack
 @pytest.mark.parametrize(("samples", "pool"), [(5, 12), (11, 40), (1000, 3)])
+@pytest.mark.each_value
 def test_batches_leave_no_trace(row, samples, pool):
     found = attacked(row, parameters=PARAMETERS[row.key], samples=samples, pool=pool)
     assert_same(whole(row.key), found)

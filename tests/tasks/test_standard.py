@@ -45,7 +45,7 @@ def ten_classes():
     ("key", "radii"),
     [
         ("aa_standard", {"epsilons_255": (2.0, 6.0)}),
-        ("aa_standard_l2", {"epsilons": (0.15, 0.4)}),
+        pytest.param("aa_standard_l2", {"epsilons": (0.15, 0.4)}, marks=pytest.mark.slow),
         ("aa_standard_l1", {"epsilons": (0.8, 2.5)}),
     ],
 )

@@ -57,19 +57,19 @@ def by_trial(weights: list[SourceWeights]) -> dict[tuple[int, str, int, int], So
 # Readers against the official packages
 
 
-def test_nats_folder_gives_the_official_tensors(nats: Path) -> None:
+@pytest.mark.parametrize(("hp", "seed"), [("12", 111), pytest.param("200", 777, marks=pytest.mark.slow)])
+def test_nats_folder_gives_the_official_tensors(nats: Path, hp: str, seed: int) -> None:
     import nats_bench
 
     api = nats_bench.create(str(nats), "tss", fast_mode=True, verbose=False)
-    for hp, seed in (("200", 777), ("12", 111)):
-        got = by_trial(list(iter_weights(nats, hp=hp, seed=seed)))
-        datasets = ("cifar10", "cifar100", "ImageNet16-120")
-        assert set(got) == {(index, dataset, int(hp), seed) for index in INDICES for dataset in datasets}
-        for (index, dataset, _, _), row in got.items():
-            assert_same_tensors(row.state_dict, api.get_net_param(index, dataset, seed, hp=hp))
-            config = api.get_net_config(index, dataset)
-            assert (config["C"], config["N"], config["num_classes"]) == (row.channels, row.cells, row.n_classes)
-            assert config["arch_str"] == row.spec
+    got = by_trial(list(iter_weights(nats, hp=hp, seed=seed)))
+    datasets = ("cifar10", "cifar100", "ImageNet16-120")
+    assert set(got) == {(index, dataset, int(hp), seed) for index in INDICES for dataset in datasets}
+    for (index, dataset, _, _), row in got.items():
+        assert_same_tensors(row.state_dict, api.get_net_param(index, dataset, seed, hp=hp))
+        config = api.get_net_config(index, dataset)
+        assert (config["C"], config["N"], config["num_classes"]) == (row.channels, row.cells, row.n_classes)
+        assert config["arch_str"] == row.spec
 
 
 def test_nasbench201_archive_gives_the_official_tensors(archive: Path) -> None:
@@ -87,7 +87,9 @@ def test_nasbench201_archive_gives_the_official_tensors(archive: Path) -> None:
             assert_same_tensors(row.state_dict, api.get_net_param(index, dataset, seed, hp=hp))
 
 
-@pytest.mark.parametrize("name", ["folder", "common name", "last part"])
+@pytest.mark.parametrize(
+    "name", ["folder", *(pytest.param(name, marks=pytest.mark.slow) for name in ("common name", "last part"))]
+)
 def test_split_tar_gives_the_same_as_the_folder(nats: Path, parts: list[Path], name: str) -> None:
     assert len(parts) > 3
     base = parts[0].name.removesuffix("aa")

@@ -217,6 +217,7 @@ README_PARAMETERS = {0: 129_306, 9: 316_346, 21: 372_346, 309: 129_306, 991: 615
 
 
 @pytest.mark.shared
+@pytest.mark.slow
 def test_shared_checkpoints_import(shared_data: Path, tmp_path: Path) -> None:
     source = shared_data / "checkpoints" / "NATS-tss-v1_0-3ffb9-full"
     if not source.is_dir():

@@ -1,5 +1,6 @@
 """The report: one self-contained HTML page with the numbers, figures and a cell explorer of a dataset."""
 
+import functools
 import html
 import io
 import json
@@ -332,6 +333,7 @@ def _edge_menus(space: CellSpace) -> str:
     )
 
 
+@functools.cache  # it takes longer than all else of a small page, and follows from the space alone
 def _cell_drawing(space: CellSpace) -> str:
     """Draw a cell with all operations on every edge, as an SVG element in the colours of the page around it."""
     from matplotlib import rc_context

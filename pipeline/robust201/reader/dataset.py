@@ -107,8 +107,10 @@ class RobustnessDataset:
         self.files = self._choose(files, weights)
         self.path = self.files.path
         self.meta, self.sweep, self.missing = self.files.meta, self.files.sweep, self.files.missing
-        self.map_str_to_id: dict[str, str] = {self.files.spec(i): i for i in self.meta["ids"]}
-        self.non_isomorph_ids: list[str] = [i for i in self.meta["ids"] if self.files.isomorph(i) == i]
+        # As `files.spec` and `files.isomorph` say, without 31,250 calls.
+        rows = self.meta["ids"].items()
+        self.map_str_to_id: dict[str, str] = {str(row.get("nb201-string", i)): i for i, row in rows}
+        self.non_isomorph_ids: list[str] = [i for i, row in rows if str(row.get("isomorph", i)) == i]
         self.weights = self.files.weight_names
         self.data, self.measures = self.files.datasets, self.files.measures
         by_kind: dict[str, list[str]] = {}
