@@ -21,7 +21,7 @@ from robust201.monitoring.doctor import _examine_leftovers
 from robust201.runtime.executors import ray_process
 from robust201.runtime.executors.base import BundleDone, Event
 from robust201.runtime.executors.ray_environment import driver_environment
-from robust201.runtime.executors.ray_folder import find_leftovers, make_ray_folder, remove_leftovers
+from robust201.runtime.executors.ray_folder import find_unused_folders, make_ray_folder, remove_unused_folders
 from robust201.runtime.executors.ray_process import RayProcess
 from tests.conftest import REPOSITORY, MakeSweep
 from tests.faults.processes import wait_until
@@ -202,13 +202,13 @@ def test_folders_of_killed_runs_are_removed_and_no_others(monkeypatch: pytest.Mo
         opened.chmod(0o755)
         (place / "r201-foreign").mkdir(mode=0o700)
         (place / "r201-link").symlink_to(left)
-        assert find_leftovers() == [left]
+        assert find_unused_folders() == [left]
         detail = next(iter(_examine_leftovers())).detail
         assert str(left) in detail
-        remove_leftovers()
+        remove_unused_folders()
         assert {path.name for path in place.iterdir()} == {in_use.name, opened.name, "r201-foreign", "r201-link"}
         os.close(lock)
-        assert find_leftovers() == [in_use]
+        assert find_unused_folders() == [in_use]
     finally:
         shutil.rmtree(place)
 

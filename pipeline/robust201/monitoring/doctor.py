@@ -117,9 +117,9 @@ def _examine_cpu_kernels() -> HealthCheck:
 
 def _examine_leftovers() -> Iterator[HealthCheck]:
     """Name what killed runs left; say nothing where there is nothing."""
-    from robust201.runtime.executors.ray_folder import find_leftovers
+    from robust201.runtime.executors.ray_folder import find_unused_folders
 
-    if found := find_leftovers():
+    if found := find_unused_folders():
         names = ", ".join(map(str, found[:5])) + (f" and {len(found) - 5:,} more" if len(found) > 5 else "")
         detail = f"killed runs left {names}; the next run on Ray removes them"
         yield HealthCheck("temporary folders", ok=True, detail=detail)

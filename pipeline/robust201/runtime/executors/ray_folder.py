@@ -24,7 +24,7 @@ def make_ray_folder() -> tuple[Path, int]:
         The folder, and a descriptor: as long as any process has it open, the folder is in use.
     """
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_place()))
-    # Locked before it has the name by which `find_leftovers` knows the folder.
+    # Locked before it has the name by which `find_unused_folders` knows the folder.
     unnamed = folder / f".{_LOCK}"
     descriptor = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     with suppress(OSError):  # a file system without locks: then nothing but the run itself removes the folder
@@ -33,7 +33,7 @@ def make_ray_folder() -> tuple[Path, int]:
     return folder, descriptor
 
 
-def find_leftovers() -> list[Path]:
+def find_unused_folders() -> list[Path]:
     """List this user's folders of runs that were killed together with all of their processes."""
     found = []
     for folder in sorted(_place().glob(f"{_PREFIX}*")):
@@ -43,9 +43,9 @@ def find_leftovers() -> list[Path]:
     return found
 
 
-def remove_leftovers() -> None:
-    """Remove what `find_leftovers` lists; what cannot be removed stays."""
-    for folder in find_leftovers():
+def remove_unused_folders() -> None:
+    """Remove what `find_unused_folders` lists; what cannot be removed stays."""
+    for folder in find_unused_folders():
         with _unused(folder) as is_unused:
             if is_unused:
                 shutil.rmtree(folder, ignore_errors=True)

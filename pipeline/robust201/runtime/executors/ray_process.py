@@ -28,7 +28,7 @@ from robust201.core.records import Bundle, Receipt, UnitFailure
 from robust201.planning.config import SweepConfig
 from robust201.runtime.executors.base import BundleDone, BundleLost, Event, Executor, StartWorker
 from robust201.runtime.executors.ray_environment import check_import_path, driver_environment
-from robust201.runtime.executors.ray_folder import make_ray_folder, remove_leftovers
+from robust201.runtime.executors.ray_folder import make_ray_folder, remove_unused_folders
 from robust201.runtime.metrics import Metrics
 from robust201.runtime.work_log import WorkLog
 
@@ -100,7 +100,7 @@ class RayProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection[Any, Any] | None = None
         self._sending = threading.Lock()
-        remove_leftovers()
+        remove_unused_folders()
         try:
             try:
                 self._start()
