@@ -126,6 +126,7 @@ def test_bench_prints_a_table_and_writes_its_times(
     ended = robust201("bench", "--architectures", "309,0309", "--images", 4, "--threads", 2, "--json", json_file)
     assert ended.code == 0, ended.err
     assert "#309" in ended.out
+    assert ended.err.startswith("Timing 1 network: ")
     assert "random" in ended.out
     (one,) = json.loads(json_file.read_text())
     assert {way.split(",")[0] for way in one["seconds"]} == {"loop", "robust201"}

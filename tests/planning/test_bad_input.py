@@ -232,6 +232,28 @@ def test_the_line_of_a_wrong_field_is_told(
     assert told in refusal
 
 
+def test_plan_names_a_data_folder_that_is_not_there(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counting needs no data; `--check` looks at it."""
+    monkeypatch.delenv("NOWHERE_AT_ALL", raising=False)
+    unset = write_sweep(datasets={"cifar10": {"path": "${NOWHERE_AT_ALL}/cifar10"}})
+    for options in ((), ("--check",)):
+        ended = robust201("plan", unset, *options)
+        assert "expected the environment variable NOWHERE_AT_ALL to be set" in ended.refusal(2)
+        assert len(ended.err.splitlines()) == 1
+    absent = write_sweep(
+        datasets={"cifar10": {"path": str(tmp_path / "absent")}},
+        keys={"clean": {}},
+        checkpoints=None,
+        weights={"random": {}},
+    )
+    assert robust201("plan", absent).code == 0
+    ended = robust201("plan", absent, "--check")
+    assert str(tmp_path / "absent") in ended.refusal(2)
+    assert len(ended.err.splitlines()) == 1
+
+
 def test_an_option_is_named_in_place_of_a_line(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     sweep = write_sweep()
     assert "failed for --out: results: expected a path" in robust201("run", sweep, "--out", "").refusal(2)

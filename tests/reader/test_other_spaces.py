@@ -77,6 +77,8 @@ def test_architectures_go_by_their_names(dataset):
         dataset.accuracy(0, "cifar10", "pgd")
     with pytest.raises(ArchitectureError, match="expected an architecture that is a cell"):
         dataset.draw_arch("resnet18")
+    with pytest.raises(ConfigError, match=r"Looking up resnet18 failed"):
+        dataset.accuracy("resnet18", "cifar10", "pgd", 7.5)
 
 
 def test_queries_frames_and_ranks(dataset):

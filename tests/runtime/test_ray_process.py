@@ -1,10 +1,12 @@
 """Ray in a process of its own: what the driver makes of its end, and what is left of it. Ray itself is a stand-in."""
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -15,10 +17,12 @@ import pytest
 
 from robust201.core.errors import ConfigError, RayLostError
 from robust201.core.records import Bundle
+from robust201.monitoring.doctor import _examine_leftovers
 from robust201.runtime.executors import ray_process
 from robust201.runtime.executors.base import BundleDone, Event
 from robust201.runtime.executors.ray_environment import driver_environment
-from robust201.runtime.executors.ray_process import RayProcess, make_ray_folder
+from robust201.runtime.executors.ray_folder import find_unused_folders, make_ray_folder, remove_unused_folders
+from robust201.runtime.executors.ray_process import RayProcess
 from tests.conftest import REPOSITORY, MakeSweep
 from tests.faults.processes import wait_until
 
@@ -142,6 +146,7 @@ _DRIVER = """
 import sys
 from pathlib import Path
 from robust201.planning.loading import load_config
+from robust201.monitoring.doctor import _examine_leftovers
 from robust201.runtime.executors import ray_process
 ray_process.CHILD_MODULE = "tests.runtime.stand_in_child"
 executor = ray_process.RayProcess(load_config(Path(sys.argv[1])), print)
@@ -178,12 +183,35 @@ def test_the_folder_of_rays_sockets_is_this_users_only_and_its_path_is_short(
     long.mkdir()
     for wanted, parent in (("/tmp", Path("/tmp")), (str(long), Path("/tmp"))):
         monkeypatch.setenv("RAY_TMPDIR", wanted)
-        folder = make_ray_folder()
+        folder, lock = make_ray_folder()
         try:
             assert folder.parent == parent
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         finally:
-            folder.rmdir()
+            shutil.rmtree(folder)
+            os.close(lock)
+
+
+def test_folders_of_killed_runs_are_removed_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Path(tempfile.mkdtemp(dir="/tmp"))  # short enough for sockets
+    monkeypatch.setenv("RAY_TMPDIR", str(place))
+    try:
+        (in_use, lock), (left, end), (opened, another) = (make_ray_folder() for _ in range(3))
+        for descriptor in (end, another):
+            os.close(descriptor)
+        (left / "driver.log").write_text("killed")
+        opened.chmod(0o755)
+        (place / "r201-foreign").mkdir(mode=0o700)
+        (place / "r201-link").symlink_to(left)
+        assert find_unused_folders() == [left]
+        detail = next(iter(_examine_leftovers())).detail
+        assert str(left) in detail
+        remove_unused_folders()
+        assert {path.name for path in place.iterdir()} == {in_use.name, opened.name, "r201-foreign", "r201-link"}
+        os.close(lock)
+        assert find_unused_folders() == [in_use]
+    finally:
+        shutil.rmtree(place)
 
 
 def test_a_ray_of_our_own_has_a_token_unless_the_user_says_otherwise() -> None:

@@ -57,6 +57,10 @@ def bench(
     with tempfile.TemporaryDirectory(prefix="robust201-bench-") as name:
         folder = Path(name)
         subjects = random_subjects(split_names(architectures) or (), images, folder)
+        console.say(
+            f"Timing {console.show_count(len(subjects), 'network')}: two loops and robust201, each as a whole process. "
+            "A line follows each; the first may take minutes."
+        )
         compared = [
             compare(subject, ways, lengths, machine, folder / subject.name, rounds=rounds, tell=console.say)
             for subject in subjects

@@ -18,7 +18,7 @@ from robust201.dataset.json_import import count_decimals
 from robust201.dataset.listing import explain_changes
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import RESULTS_FOLDER_FILE, row_of, values_by_strength
-from robust201.reader.value_checks import architecture_of
+from robust201.reader.value_checks import architecture_of, show_id
 from robust201.shards import ShardStore
 from robust201.tasks import TASKS
 
@@ -309,7 +309,7 @@ def _read_dataset(dataset: RobustnessDataset, weights: str | None) -> NumbersByP
             for measurement, values in read[name].get(key, {}).items():
                 strengths = dataset.strengths(name, key)
                 for identifier, value in values.items():
-                    what = f"#{identifier} {name} {key} {measurement}"
+                    what = f"{show_id(identifier)} {name} {key} {measurement}"
                     numbers = [value] if single else values_by_strength(value, strengths, what)
                     for strength, one in zip(strengths, numbers, strict=True):
                         for label, number in _numbers(f"{spelled} {measurement}" if is_measure else spelled, one):

@@ -50,6 +50,7 @@ def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterat
         yield _examine_package(package, module)
     yield from _attempt("cpu kernels", lambda: [_examine_cpu_kernels()])
     yield from _attempt("gpus", lambda: [examine_gpus()])
+    yield from _attempt("temporary folders", _examine_leftovers)
     yield from _attempt("cluster", lambda: examine_cluster(config, address))
     if config is not None:
         yield from _examine_sweep(config)
@@ -112,6 +113,16 @@ def _examine_cpu_kernels() -> HealthCheck:
         return HealthCheck("cpu kernels", ok=True, detail="the native library, by AVX-512")
     detail = f"PyTorch's: {reason}. On a CPU, `engine: fused` takes up to three times as long; results are the same."
     return HealthCheck("cpu kernels", ok=True, detail=detail)
+
+
+def _examine_leftovers() -> Iterator[HealthCheck]:
+    """Name what killed runs left; say nothing where there is nothing."""
+    from robust201.runtime.executors.ray_folder import find_unused_folders
+
+    if found := find_unused_folders():
+        names = ", ".join(map(str, found[:5])) + (f" and {len(found) - 5:,} more" if len(found) > 5 else "")
+        detail = f"killed runs left {names}; the next run on Ray removes them"
+        yield HealthCheck("temporary folders", ok=True, detail=detail)
 
 
 def _minimum_of(name: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from robust201.core.errors import InputError, closest
-from robust201.core.records import Unit
+from robust201.core.records import Unit, show_architecture
 from robust201.runtime.work_log import LOGS_FOLDER, label_of
 from robust201.spaces import DEFAULT_SPACE, SPACES
 
@@ -83,7 +83,7 @@ def _find_by_label(
     elif key not in keys:
         what, near = f"key {key!r}", closest(key, keys)
     else:
-        what = f"architecture {wanted}"
+        what = f"architecture {show_architecture(wanted)}"
         there = sorted({unit.architecture for unit in units})
         if isinstance(wanted, str):
             near = closest(wanted, map(str, there))

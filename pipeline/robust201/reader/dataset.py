@@ -23,6 +23,7 @@ from robust201.reader.result_files import (
     spellings,
     values_by_strength,
 )
+from robust201.reader.value_checks import show_id
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from robust201.tasks.columns import PUBLISHED
 
@@ -248,14 +249,15 @@ class RobustnessDataset:
             A fraction, or the list of fractions (one number for ``clean``).
         """
         identifier = self._resolve(architecture)
-        wanted = None if strength is None else self._strength(f"Looking up #{identifier}", dataset, key, strength)
+        what = f"Looking up {show_id(identifier)}"
+        wanted = None if strength is None else self._strength(what, dataset, key, strength)
         if wanted == CLEAN_STRENGTH and wanted not in self.strengths(dataset, key):
             key = "clean"
         accuracies: float | list[float] = self.value(architecture, dataset, key, weights=weights)
         if wanted is None:
             return list(accuracies) if isinstance(accuracies, list) else accuracies
         strengths = self.strengths(dataset, key)
-        each = values_by_strength(accuracies, strengths, f"#{identifier} {dataset} {key} accuracy")
+        each = values_by_strength(accuracies, strengths, f"{show_id(identifier)} {dataset} {key} accuracy")
         found: float = each[strengths.index(wanted)]
         return found
 
@@ -285,8 +287,8 @@ class RobustnessDataset:
             if isinstance(error, ArchitectureError):
                 raise
             raise ArchitectureError(
-                f"Looking up {measure} failed for #{identifier}: expected #{uid} among the architectures evaluated on "
-                f"{dataset} under {key}, got none. Evaluate it, or ask for another."
+                f"Looking up {measure} failed for {show_id(identifier)}: expected {show_id(uid)} among the "
+                f"architectures evaluated on {dataset} under {key}, got none. Evaluate it, or ask for another."
             ) from error
 
     def outcomes(

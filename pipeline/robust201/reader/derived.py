@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError
-from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
+from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, show_architecture
 from robust201.reader.arguments import as_level
 from robust201.reader.outcomes import Outcomes
 from robust201.reader.rankings import HeldResults, Ranking, Results, plain_number, rank_evaluations
@@ -243,12 +243,14 @@ def _corruption_errors(held: HeldResults, needs: dict[str, str], reference: int 
         if network not in frame.index:
             raise ConfigError(
                 f"Computing corruption errors failed for {held.name} {key}: expected results of the reference "
-                f"{network}, got none. Name another."
+                f"{show_architecture(network)}, got none. Name another."
             )
         own = frame.loc[network].to_numpy()[None]
         values = frame.to_numpy()[:, None]
         errors[key] = pd.Series(corruption_errors(values, own)[:, 0], index=frame.index)
-        yield MetricRow(held.name, "corruption_error", key, None, errors[key], f"relative to {network}")
+        yield MetricRow(
+            held.name, "corruption_error", key, None, errors[key], f"relative to {show_architecture(network)}"
+        )
         if clean is not None:
             there = frame.index.intersection(clean.dropna().index)
             if network in there:
@@ -258,7 +260,7 @@ def _corruption_errors(held: HeldResults, needs: dict[str, str], reference: int 
     for metric, by_key in (("mean_corruption_error", errors), ("relative_mean_corruption_error", relative)):
         if by_key:
             mean = pd.DataFrame(by_key).mean(axis=1, skipna=False)
-            note = f"over {len(by_key)} corruptions, relative to {network}"
+            note = f"over {len(by_key)} corruptions, relative to {show_architecture(network)}"
             yield MetricRow(held.name, metric, "+".join(by_key), None, mean, note)
 
 

@@ -10,7 +10,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.reader.overlay import NOWHERE, OverlaidFiles
 from robust201.reader.result_files import ResultFiles, values_by_strength
-from robust201.reader.value_checks import architecture_of
+from robust201.reader.value_checks import architecture_of, show_id
 from robust201.tasks.columns import MEASUREMENTS
 
 FRAME_COLUMNS = ("architecture", "isomorph", "spec", "dataset", "key", "strength", "value")
@@ -70,7 +70,7 @@ def _read_rows(
         found = files.read(dataset, key, measure)
     strengths, single = files.strengths(dataset, key), files.is_single(dataset, key)
     rows = {
-        i: [row] if single else values_by_strength(row, strengths, f"#{i} {dataset} {key} {measure}")
+        i: [row] if single else values_by_strength(row, strengths, f"{show_id(i)} {dataset} {key} {measure}")
         for i, row in found.items()
     }
     return rows, sources

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from robust201.core.errors import ResultsError
-from robust201.reader.value_checks import damaged_file, parse_json
+from robust201.reader.value_checks import damaged_file, parse_json, show_id
 
 PIECE_BYTES = 1 << 22
 """Bytes, decompressed, that are read at once."""
@@ -142,11 +142,11 @@ def _match_head(text: bytes, path: Path, dataset: str, keys: tuple[str, ...], me
 def _parse_value(file: Path, identifier: str, text: bytes, end: bytes) -> Any:
     """Parse a value, behind which `end` must stand."""
     if not text.endswith(end):
-        raise _malformed(file, f"something else than a value behind {identifier}")
+        raise _malformed(file, f"something else than a value behind {show_id(identifier)}")
     try:
         return parse_json(text.removesuffix(end))
     except ValueError as error:
-        raise _malformed(file, f"something else for {identifier} ({error})") from error
+        raise _malformed(file, f"something else for {show_id(identifier)} ({error})") from error
 
 
 def _malformed(path: Path, got: str) -> ResultsError:

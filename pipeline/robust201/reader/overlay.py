@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Self
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.reader.kept_files import KeptRows
 from robust201.reader.result_files import ResultFiles, in_table_order, row_of, spellings, values_by_strength
+from robust201.reader.value_checks import show_id
 
 NOWHERE = -1
 """In the place of a layer's number: no folder has this evaluation."""
@@ -187,7 +188,7 @@ class OverlaidFiles(ResultFiles):
             layer = self.layers[number]
             own, single = layer.strengths(dataset, key), layer.is_single(dataset, key)
             for identifier, row in rows.items():
-                what = f"#{identifier} {dataset} {key} {measure} of {layer.path}"
+                what = f"{show_id(identifier)} {dataset} {key} {measure} of {layer.path}"
                 values = [row] if single else values_by_strength(row, own, what)
                 places = held.setdefault(identifier, {})
                 for strength, value in zip(own, values, strict=True):

@@ -17,7 +17,7 @@ from robust201.core.errors import ConfigError, ResultsError, closest
 from robust201.core.parquet_footer import RowGroup, parse_row_groups, read_footer_bytes
 from robust201.reader.expected_files import PARQUET_FILES, ListedFile
 from robust201.reader.kept_files import FileState, hash_once
-from robust201.reader.value_checks import damaged_file
+from robust201.reader.value_checks import damaged_file, show_id
 from robust201.statistics.outcomes import Packed, count_correct
 from robust201.tasks.columns import CORRECT_BITS, DESCRIPTIONS, MEASUREMENTS, fields_of, parquet_forms
 
@@ -176,7 +176,7 @@ def read_parquet_values(
         # Files that others sorted anew may have an architecture's strengths apart.
         held = found.setdefault(identifier, {})
         if not held.keys().isdisjoint(values):
-            raise _malformed(path, f"#{identifier} at one strength twice")
+            raise _malformed(path, f"{show_id(identifier)} at one strength twice")
         held |= values
     if single:
         return {identifier: _only_value(path, identifier, values) for identifier, values in found.items()}
@@ -185,7 +185,7 @@ def read_parquet_values(
 
 def _only_value(path: Path, identifier: str, values: Mapping[float, Any]) -> Any:
     if len(values) > 1:
-        raise _malformed(path, f"#{identifier} with {len(values)} values of clean images or of a measure")
+        raise _malformed(path, f"{show_id(identifier)} with {len(values)} values of clean images or of a measure")
     return next(iter(values.values()))
 
 
@@ -194,8 +194,8 @@ def _in_order(path: Path, identifier: str, values: Mapping[float, Any], strength
     if values.keys() != set(strengths):
         wanted, got = (", ".join(f"{strength:g}" for strength in sorted(held)) for held in (strengths, values))
         raise ResultsError(
-            f"Reading #{identifier} failed for {path}: expected {len(strengths)} values, at the strengths {wanted}, "
-            f"got {len(values)}, at {got}. Export or download the file again."
+            f"Reading {show_id(identifier)} failed for {path}: expected {len(strengths)} values, at the strengths "
+            f"{wanted}, got {len(values)}, at {got}. Export or download the file again."
         )
     return [values[strength] for strength in sorted(values)]
 
@@ -228,7 +228,7 @@ def _iter_parts(
                         values = {}
                     held = str(identifier)
                     if strength in values:
-                        raise _malformed(path, f"#{identifier} at {strength:g} twice")
+                        raise _malformed(path, f"{show_id(identifier)} at {strength:g} twice")
                     values[strength] = value
     if held is not None:
         yield held, values

@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from robust201.core.errors import ResultsError
-from robust201.core.records import ArchitectureId
+from robust201.core.records import ArchitectureId, show_architecture
 from robust201.spaces.cell_space import CellSpace
 from robust201.tasks.columns import MEASUREMENTS, Column, match_shapes
 
@@ -100,6 +100,11 @@ def architecture_of(identifier: str) -> ArchitectureId:
     return int(identifier) if identifier.isdecimal() else identifier
 
 
+def show_id(identifier: str) -> str:
+    """Name the architecture of an id of a file: ``#21``, or ``resnet18``."""
+    return show_architecture(architecture_of(identifier))
+
+
 def is_sound_meta(meta: Any, space: CellSpace | None) -> bool:
     """Whether a content of meta.json has facts by id, those published where there are cells, and epsilons by key."""
     try:
@@ -184,8 +189,8 @@ def check_json_values(file: Path, key: str, measure: str, rows: Mapping[str, Any
             shown = text if len(text) <= 60 else f"{text[:57]}..."
             per = "" if clean or of_measure else ", one per strength"
             raise ResultsError(
-                f"Reading #{identifier} {key} {measure} failed for {file}: expected {described}{per}, got {shown}. "
-                "Export or download it again."
+                f"Reading {show_id(identifier)} {key} {measure} failed for {file}: expected {described}{per}, got "
+                f"{shown}. Export or download it again."
             )
 
 

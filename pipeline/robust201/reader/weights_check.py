@@ -26,7 +26,7 @@ RECORDED_FILE = "recorded_accuracy.json"
 _MEASUREMENTS = ("accuracy",)
 
 
-class PlannedUnits(Protocol):
+class HasUnits(Protocol):
     """What the check needs of the plan of a sweep, and of that of imported results."""
 
     @property
@@ -34,7 +34,7 @@ class PlannedUnits(Protocol):
         """Units sorted by dataset, key and architecture."""
 
 
-def check_clean_accuracy(plan: PlannedUnits, store: "ShardStore", inventory: "Inventory") -> WeightsCheck:
+def check_clean_accuracy(plan: HasUnits, store: "ShardStore", inventory: "Inventory") -> WeightsCheck:
     """Check a results folder; networks that lack either accuracy are left out.
 
     Raises:
@@ -59,7 +59,7 @@ def check_clean_accuracy(plan: PlannedUnits, store: "ShardStore", inventory: "In
     return check_accuracies(accuracies)
 
 
-def recorded_text(plan: PlannedUnits, units: Iterable[Unit]) -> str:
+def recorded_text(plan: HasUnits, units: Iterable[Unit]) -> str:
     """Text of recorded_accuracy.json; empty where nothing was recorded."""
     payload: dict[str, dict[str, Any]] = {}
     for unit, accuracy, n_test in _recorded(plan, units):
@@ -72,7 +72,7 @@ def recorded_text(plan: PlannedUnits, units: Iterable[Unit]) -> str:
     return json.dumps(payload, indent=1) + "\n" if payload else ""
 
 
-def _recorded(plan: PlannedUnits, units: Iterable[Unit]) -> Iterator[tuple[Unit, float, int]]:
+def _recorded(plan: HasUnits, units: Iterable[Unit]) -> Iterator[tuple[Unit, float, int]]:
     """Find units whose weights came with an accuracy: that, and the images of the whole test split."""
     from robust201.planning.plan import Plan
 

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -29,6 +28,7 @@ from robust201.core.records import Bundle, Receipt, UnitFailure
 from robust201.planning.config import SweepConfig
 from robust201.runtime.executors.base import BundleDone, BundleLost, Event, Executor, StartWorker
 from robust201.runtime.executors.ray_environment import check_import_path, driver_environment
+from robust201.runtime.executors.ray_folder import make_ray_folder, remove_unused_folders
 from robust201.runtime.metrics import Metrics
 from robust201.runtime.work_log import WorkLog
 
@@ -47,9 +47,6 @@ _END_SECONDS = 10.0
 
 _OUTPUT_NAME = "driver.log"
 _OUTPUT_BYTES = 4000
-
-_SOCKET_PATH_BYTES = 107
-_SOCKET_PATH_IN_FOLDER = "/r201-12345678/r/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 
 # The child imports the same modules as this process, from the same places.
 _CHILD = (
@@ -103,6 +100,7 @@ class RayProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection[Any, Any] | None = None
         self._sending = threading.Lock()
+        remove_unused_folders()
         try:
             try:
                 self._start()
@@ -113,7 +111,7 @@ class RayProcess:
             raise
 
     def _start(self) -> None:
-        self._folder = make_ray_folder() if self._is_own else Path(tempfile.mkdtemp(prefix="r201-"))
+        self._folder, self._lock = make_ray_folder()
         self._connection, theirs = Pipe()
         code = _CHILD.format(
             path=sys.path, argv=sys.argv, module=CHILD_MODULE, descriptor=theirs.fileno(), folder=str(self._folder)
@@ -125,7 +123,7 @@ class RayProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,  # Ray's own messages are no part of the command's
                 stderr=log,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), self._lock],  # the child may outlive this process for a moment
                 start_new_session=True,
             )
         self._asked: float | None = time.monotonic()
@@ -257,17 +255,8 @@ class RayProcess:
             self._connection = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+            os.close(self._lock)
             self._folder = None
-
-
-def make_ray_folder() -> Path:
-    """Make a temporary folder for this user only, with a path short enough for Ray's sockets in it.
-
-    Ray makes its own folder open to everybody, so that another user could take a socket's place.
-    """
-    wanted = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
-    is_short = len(os.fsencode(wanted)) + len(_SOCKET_PATH_IN_FOLDER) <= _SOCKET_PATH_BYTES
-    return Path(tempfile.mkdtemp(prefix="r201-", dir=wanted if is_short else "/tmp"))  # noqa: S108 - mode 0700, a new name
 
 
 def end_session(leader: int, *, spare: int | None = None) -> None:
