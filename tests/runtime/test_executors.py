@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from robust201.core.records import Receipt
+from robust201.dataset.compare import read_result_set
 from robust201.runtime.executors import make_executor
 from robust201.runtime.executors.base import Event
 from robust201.runtime.progress import RunProgress
@@ -48,6 +49,17 @@ def test_a_drain_ends_early_and_the_rest_is_resumed(make_sweep: MakeSweep, execu
     resumed = run_sweep(make_sweep(keys=KEYS), make_executor)  # by whichever executor
     assert resumed.complete
     assert drained.evaluations + resumed.evaluations == N_EVALUATIONS
+
+
+def test_images_of_a_transfer_are_made_before_they_are_shown(
+    make_sweep: MakeSweep, execution: dict[str, object]
+) -> None:
+    keys = {"fgsm": {"epsilons_255": [4]}, "shown": {"source": 0, "key": "fgsm", "epsilons_255": [4]}}
+    config = make_sweep(keys=keys, execution=execution)
+    assert run_sweep(config, make_executor).complete
+    found = read_result_set(config.results).by_weights[""]
+    assert found["digits", "shown", 4.0][0] == found["digits", "fgsm", 4.0][0]
+    assert len(list(config.results.glob("adversarial/*/*.npy"))) == 1
 
 
 def test_an_error_in_a_worker_fails_its_parts_and_no_others(

@@ -9,7 +9,7 @@ import pytest
 
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.statistics.attack_flags import AttackFlag, find_flags
+from robust201.statistics.attack_flags import AttackFlag, Transfer, find_flags, transfers_of
 from tests.conftest import RunCommand
 from tests.support.small_results import write_results
 
@@ -52,6 +52,25 @@ def test_each_sign_names_its_networks(changes: Any, check: str, where: str, netw
     assert [[name for name, _, _ in flag.networks] for flag in found] == [networks]
     assert found[0].n_checked == 2
     assert f"{check}: cifar10 {where}: {len(networks)} of 2 networks, such as #{networks[0]} (" in found[0].message
+
+
+def test_a_transfer_is_compared_with_white_box_attacks_but_not_on_its_source() -> None:
+    protocols = [
+        {"key": "shown", "source": {"architecture": 0}, "parameters": {"attack": "fgsm"}},
+        {"key": "shown_l2", "source": {"architecture": 0}, "parameters": {"attack": "pgd_l2"}},
+        {"key": "pgd", "parameters": {"steps": 40}},
+        "of another version",
+    ]
+    transfers = transfers_of(protocols)
+    assert transfers == {"shown": Transfer("fgsm", 0), "shown_l2": Transfer("pgd_l2", 0)}
+    shown = {("shown", 1.0): {0: 0.1, 1: 0.1}, ("shown_l2", 1.0): {0: 0.1, 1: 0.1}, ("shown", 8.0): {0: 0.0, 1: 0.2}}
+    found = find_flags("cifar10", SOUND | shown, n_images=10_000, n_classes=10, transfers=transfers)
+    assert [(flag.check, flag.where) for flag in found] == [
+        ("transfer stronger", "shown against pgd at 1"),
+        ("transfer stronger", "shown against aa_apgd-ce at 1"),
+    ]
+    assert [[name for name, _, _ in flag.networks] for flag in found] == [[1], [1]]
+    assert flags(shown) == []
 
 
 def test_attacks_of_one_norm_are_compared_and_no_others() -> None:

@@ -169,6 +169,7 @@ class Unit:
         checkpoint_sha256: hash of the weights (see `Weights`).
         weights: short name of the weights where a network has several in its sweep; else empty.
         columns: columns of a measure; empty where images are shown and answers measured.
+        makes_images: whether it has no results, but makes the images that a transfer shows (`runtime.image_stages`).
     """
 
     id: str
@@ -181,11 +182,12 @@ class Unit:
     checkpoint_sha256: str
     weights: str = ""
     columns: tuple[str, ...] = ()
+    makes_images: bool = False
 
     @property
     def label(self) -> str:
         """Readable name for messages and logs, such as ``#21 cifar10 pgd``."""
-        return f"{self.network_label} {self.key}"
+        return f"{self.network_label} {'images of ' if self.makes_images else ''}{self.key}"
 
     @property
     def network_label(self) -> str:

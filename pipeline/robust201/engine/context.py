@@ -47,6 +47,9 @@ class Perturbed(NamedTuple):
     stage: int = 0
 
 
+AdversarialImages = Callable[[float, NDArray[np.int64]], NDArray[np.float32]]
+"""(strength, (n,) rows of the full test split) → (n, 3, H, W) float32 in [0, 1]."""
+
 CorruptedImages = Callable[[str, int, NDArray[np.int64]], NDArray[np.uint8]]
 """(corruption, severity 1 to 5, (n,) rows of the full test split) → (n, 3, H, W) uint8."""
 
@@ -60,6 +63,7 @@ class Context:
         seed: the sweep's seed.
         batch_size: images that share one batch of draws in the reference engine (part of the protocol).
         corrupted: where corrupted images come from; None where the sweep has no corruptions.
+        adversarial: where the images of a transfer come from; None for every other key.
         first_batch: number of batches that come before the images given, so that a part draws what the whole would.
         key: the key being evaluated; it names the draws and the corruption. `tasks.evaluate.evaluate_part` sets it and
             `first_batch`.
@@ -73,6 +77,7 @@ class Context:
     seed: int
     batch_size: int
     corrupted: CorruptedImages | None = None
+    adversarial: AdversarialImages | None = None
     first_batch: int = 0
     key: str = ""
     engine: str = "reference"

@@ -213,13 +213,14 @@ def _weights_check(dataset: RobustnessDataset) -> str:
 
 def _attack_flags(results: "DatasetResults") -> str:
     """Name the signs of weak attacks; nothing where none can be looked for, as without the number of images."""
-    from robust201.statistics.attack_flags import find_flags
+    from robust201.statistics.attack_flags import find_flags, transfers_of
 
     n_classes = results.reader.files.count_classes(results.name)
     if results.n_images is None or n_classes is None:
         return ""
     accuracies: dict[Any, Any] = {place: column.dropna().to_dict() for place, column in results.accuracies.items()}
-    flags = find_flags(results.name, accuracies, n_images=results.n_images, n_classes=n_classes)
+    transfers = transfers_of(((results.reader.sweep or {}).get("sweep") or {}).get("protocols", ()))
+    flags = find_flags(results.name, accuracies, n_images=results.n_images, n_classes=n_classes, transfers=transfers)
     if not flags:
         return ""
     lines = "".join(f"<li>{html.escape(flag.message)}</li>" for flag in flags[:_MOST_NAMED])

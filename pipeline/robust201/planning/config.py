@@ -9,14 +9,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ArchitectureError, ConfigError, closest
 from robust201.core.precision import Precision
-from robust201.core.records import ArchitectureId, ImageSelection, Normalisation, Weights
+from robust201.core.records import ArchitectureId, ImageSelection, Normalisation, Weights, show_architecture
 from robust201.core.user_code import UserFunction
 from robust201.images import DATASETS
 from robust201.images.specs import DatasetSpec, own_dataset
 from robust201.planning.field_errors import describe_problem
 from robust201.planning.sweep_yaml import ConfigPath, substitute_variables
+from robust201.planning.transfers import TransferParameters, read_transfers
 from robust201.planning.user_tasks import UserTaskParameters
 from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.spaces.base import Space
@@ -350,6 +351,22 @@ class SweepConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_transfers(self) -> Self:
+        try:
+            transfers = self.transfers
+        except ArchitectureError as error:
+            raise ConfigError(f"A transfer's source: {error}") from error
+        if transfers:
+            known = self.selected_architectures
+            for key, source in transfers.items():
+                if source not in known:
+                    raise ValueError(
+                        f"keys.{key}.source: expected one of the sweep's architectures, since their weights are known, "
+                        f"got {show_architecture(source)}. Add it to `architectures`."
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _check_corruption_sources(self) -> Self:
         named = [key for key in self.parameters if key in self.keys and self.tasks[key].kind == "corruption"]
         if "keys" not in self.model_fields_set or not named:
@@ -399,9 +416,18 @@ class SweepConfig(Section):
     def tasks(self) -> dict[str, Task]:
         """What is done, by key: rows of the table, and the user's own tasks."""
         return {
-            key: given.to_task(key) if isinstance(given, UserTaskParameters) else TASKS[key]
+            key: given.to_task(key) if isinstance(given, UserTaskParameters | TransferParameters) else TASKS[key]
             for key, given in self.parameters.items()
         }
+
+    @property
+    def transfers(self) -> dict[str, ArchitectureId]:
+        """The source of each transfer, by key."""
+        found = {key: given for key, given in self.parameters.items() if isinstance(given, TransferParameters)}
+        if not found:
+            return {}
+        space = self.make_space({})
+        return {key: space.resolve(given.source) for key, given in found.items()}
 
     @property
     def space_name(self) -> str:
@@ -493,6 +519,12 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
                     f"my_attack, got {name!r}."
                 )
             own[name] = _parse_parameters(name, UserTaskParameters, given)
+            continue
+        if "source" in given:
+            for transfer, parameters in read_transfers(name, given, TASKS, _parse_parameters):
+                if transfer in own or (transfer in keys and transfer != name):
+                    raise ValueError(f"expected different names, got {transfer!r} twice. Name one of them otherwise.")
+                own[transfer] = parameters
             continue
         try:
             row = find_task(name)

@@ -7,6 +7,7 @@ from typing import Any
 from robust201.core.records import EvaluationProtocol
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import DatasetFacts, Facts
+from robust201.planning.transfers import TransferParameters
 
 
 def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: Facts) -> dict[str, Any]:
@@ -31,6 +32,9 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: Facts) 
         payload["seed"] = config.seed
     if row.kind == "corruption":
         payload["corruption"] = dict(known.corruptions.get(key, {}))
+    if isinstance(parameters, TransferParameters):
+        source = config.transfers[key]
+        payload["source"] = parameters.identify_source(source, facts.weights[dataset][source])
     if f"keys.{key}" in facts.code:
         payload["file_sha256"] = facts.code[f"keys.{key}"]
     own = config.datasets[dataset].identity()

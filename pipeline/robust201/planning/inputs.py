@@ -1,21 +1,28 @@
 """What a sweep reads: images, corrupted images and weights, opened the same way by the driver and by every worker."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from robust201.core.errors import DatasetError
 from robust201.core.files import atomic_write
-from robust201.core.records import ImageSelection, ImageSet, content_digest
+from robust201.core.records import ImageSelection, ImageSet, Part, content_digest
 from robust201.core.user_code import hash_file, read_code
 from robust201.images import load_images, select
+from robust201.images.adversarial import AdversarialStore
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
 from robust201.images.generated_folder import MANIFEST, Recipe, unfinished_keys
 from robust201.images.snapshot import read_snapshot, write_snapshot
 from robust201.planning.config import CorruptionsSection, SweepConfig
 from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
+from robust201.planning.plan import Plan
+from robust201.planning.transfers import TransferParameters
 from robust201.planning.weights import WeightsSource
 from robust201.spaces.base import Space
 from robust201.spaces.user_file import UserFileSpace
@@ -172,6 +179,25 @@ class Inputs:
             progress=self._progress_of(f"Making corrupted images of {dataset}"),
         )
 
+    def adversarial(self, dataset: str, protocol: str, indices: NDArray[np.int64]) -> AdversarialStore:
+        """Open the images that a transfer shows, by its protocol; the folder need not exist yet."""
+        folder = self._config.results / "adversarial" / f"{dataset}-{protocol[:16]}"
+        return AdversarialStore(folder, indices, self._config.batch_size)
+
+    def unmade_adversarial(self, plan: Plan, parts: Iterable[Part]) -> tuple[Part, ...]:
+        """List what must be made on the sources of transfers before some parts can be computed, block by block."""
+        transfers = self._config.transfers
+        wanted: defaultdict[tuple[str, str], set[float]] = defaultdict(set)
+        for part in parts:
+            if part.unit.key in transfers:
+                wanted[part.unit.dataset, part.unit.key].update(part.strengths)
+        found = []
+        for (dataset, key), strengths in wanted.items():
+            unit = plan.source_unit(dataset, key)
+            store = self.adversarial(dataset, unit.protocol, np.arange(unit.n_images))
+            found += [Part(unit, *block) for block in store.missing(sorted(strengths))]
+        return tuple(found)
+
     def _progress_of(self, what: str) -> Callable[[int, int], None]:
         """Tell of a step when it begins to count, now and then after that, and when it has ended."""
         reported = -_TELL_SECONDS
@@ -197,14 +223,18 @@ class Inputs:
         for dataset in self._config.datasets:
             for architecture in self._config.selected_architectures:
                 self.weights.check(dataset, architecture)
+            for key, source in self._config.transfers.items():
+                given = self._config.parameters[key]
+                if isinstance(given, TransferParameters):
+                    given.choose_weights(self.weights.find(dataset, source))
         for dataset, section in self._config.datasets.items():
             for own in (None, *self._config.own_images):
                 self.images(dataset, own)
-            given = section.corruptions
-            if given and (
+            corrupted = section.corruptions
+            if corrupted and (
                 self._published_keys(dataset)
-                if given.source == "published"
-                else (self._corruptions_folder(dataset, given) / MANIFEST).exists()
+                if corrupted.source == "published"
+                else (self._corruptions_folder(dataset, corrupted) / MANIFEST).exists()
             ):
                 self.open_corruptions(dataset)
 

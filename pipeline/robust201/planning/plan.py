@@ -18,6 +18,7 @@ from robust201.planning.cost import assumed_gmacs
 from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
 from robust201.planning.identity import is_known, protocol_payload
 from robust201.planning.sweep_record import describe_sweep, portable_fields
+from robust201.planning.transfers import TransferParameters
 from robust201.tasks import Task
 from robust201.tasks.parameters import Parameters
 
@@ -258,7 +259,29 @@ class Plan:
         """Estimate a part's work in multiply-accumulates."""
         unit = part.unit
         per_pass = self._network_macs[unit.dataset, unit.architecture]
-        return per_pass * self._passes[unit.dataset, unit.key] * len(part.strengths) * (part.stop - part.start)
+        passes, parameters = self._passes[unit.dataset, unit.key], self.parameters[unit.key]
+        if unit.makes_images and isinstance(parameters, TransferParameters):
+            passes = parameters.row.passes(parameters.attack, self.n_classes(unit.dataset))
+        return per_pass * passes * len(part.strengths) * (part.stop - part.start)
+
+    def source_unit(self, dataset: str, key: str) -> Unit:
+        """The unit that makes a transfer's images on its source: it has no results, and is in no plan."""
+        architecture, parameters = self.config.transfers[key], self.parameters[key]
+        assert isinstance(parameters, TransferParameters)  # noqa: S101 - that is what `transfers` lists
+        planned = next(one for one in self.planned_keys if (one.dataset, one.key) == (dataset, key))
+        weights = parameters.choose_weights(self.facts.weights[dataset][architecture])
+        return Unit(
+            id=unit_id(f"images on {self.space_name}", architecture, weights.sha256, planned.protocol),
+            architecture=architecture,
+            dataset=dataset,
+            key=key,
+            strengths=planned.strengths,
+            n_images=planned.n_images,
+            protocol=planned.protocol,
+            checkpoint_sha256=weights.sha256,
+            weights=weights.name if self.config.has_several_weights else "",
+            makes_images=True,
+        )
 
     @cached_property
     def _passes(self) -> dict[tuple[str, str], float]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from robust201.images.specs import UNKNOWN_COUNT
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
+from robust201.planning.transfers import TransferParameters
 from robust201.tasks.parameters import EpsilonParameters, looks_like_pixels
 
 _SHOWN_KEYS = 3
@@ -52,7 +53,8 @@ def _left_out(config: SweepConfig) -> Iterator[Remark]:
 
 
 def _suspicious_epsilons(config: SweepConfig) -> Iterator[Remark]:
-    for key, parameters in config.parameters.items():
+    for key, given in config.parameters.items():
+        parameters = given.attack if isinstance(given, TransferParameters) else given
         if not isinstance(parameters, EpsilonParameters):
             continue
         found = [(epsilon, k) for epsilon in parameters.epsilons_255 if (k := looks_like_pixels(epsilon)) is not None]

@@ -70,7 +70,7 @@ def run_share(
     with Heartbeat(config.results, share=share.name):
         plan = Plan.of_units(config, _units_of(mine), kept.protocols, facts)
         missing = _find_missing(plan, mine, say)
-        _check_inputs(config, facts, missing)
+        _check_inputs(plan, facts, missing)
         if (config.results / LEASE_NAME).exists():
             say("A run without --share works here too: what both compute is stored twice and counted once.")
         parts = tuple(part for bundle in missing for part in bundle.parts)
@@ -85,11 +85,15 @@ def _refuse_unmade_images(plan: Plan) -> None:
     """Refuse units of corruptions whose images were not made: shares make none, as several would make the same."""
     unmade = sorted({unit.key for unit in plan.units if unit.id not in plan.known_ids})
     if unmade:
-        raise InputError(
-            f"Running with --share failed for {plan.config.results}: expected corrupted images of {', '.join(unmade)}, "
-            "got none, as the sweep was prepared without them. Leave these keys out by --keys, or prepare them on one "
-            f"machine: robust201 plan --save SWEEP.yaml --keys {','.join(unmade)}"
-        )
+        raise InputError(_no_images(plan.config, "corrupted", unmade))
+
+
+def _no_images(config: SweepConfig, which: str, keys: Sequence[str]) -> str:
+    return (
+        f"Running with --share failed for {config.results}: expected {which} images of {', '.join(keys)}, "
+        "got none, as the sweep was prepared without them. Leave these keys out by --keys, or prepare them on one "
+        f"machine: robust201 plan --save SWEEP.yaml --keys {','.join(keys)}"
+    )
 
 
 def _of_one_machine(config: SweepConfig) -> SweepConfig:
@@ -190,8 +194,9 @@ def _units_of(bundles: Iterable[Bundle]) -> tuple[Unit, ...]:
     return tuple(replace(unit, strengths=tuple(sorted(chosen))) for unit, chosen in strengths.items())
 
 
-def _check_inputs(config: SweepConfig, facts: Facts, bundles: Sequence[Bundle]) -> None:
+def _check_inputs(plan: Plan, facts: Facts, bundles: Sequence[Bundle]) -> None:
     """Find out before anything is computed whether this machine sees what the share reads."""
+    config = plan.config
     wanted = {part.unit.key for bundle in bundles for part in bundle.parts}
     inputs, tasks = Inputs(config, keys=wanted), config.tasks
     for dataset in sorted({bundle.dataset for bundle in bundles}):
@@ -204,6 +209,10 @@ def _check_inputs(config: SweepConfig, facts: Facts, bundles: Sequence[Bundle]) 
             for key in sorted(keys):
                 if tasks[key].kind == "corruption":
                     store.check(key)
+    blocks = inputs.unmade_adversarial(plan, (part for bundle in bundles for part in bundle.parts))
+    if blocks:
+        keys_lacking = sorted({block.unit.key for block in blocks})
+        raise InputError(_no_images(config, "adversarial", keys_lacking))
     weights = WeightsSource(config, config.make_space(facts.code))
     for dataset, architecture in sorted({(bundle.dataset, bundle.architecture) for bundle in bundles}):
         weights.check(dataset, architecture)

@@ -17,7 +17,16 @@ from robust201.planning.plan import Plan, make_plan
 from robust201.planning.plan_file import PLAN_FILE, load_facts, load_plan, refuse_imports, save_plan
 from robust201.runtime.executors.base import Event, Executor
 from robust201.runtime.heartbeat import remove_silent_heartbeats, warn_of_shares
-from robust201.runtime.image_stages import LaterWork, ReadyWork, make_images, plan_with_images, split_off_unmade
+from robust201.runtime.image_stages import (
+    LaterWork,
+    ReadyWork,
+    bundle_blocks,
+    make_blocks,
+    make_images,
+    plan_with_images,
+    split_off_unmade,
+    unmade_keys,
+)
 from robust201.runtime.lease import Lease
 from robust201.runtime.preview import EVERYTHING, Filters, RunPreview, preview_run
 from robust201.runtime.progress import RunProgress, Tracker
@@ -76,22 +85,25 @@ def run_sweep(
     """
     with _prepared(config, filters, say) as (preview, inputs, lease):
         on_preview(preview)
-        unmade = {dataset: inputs.unmade_corruptions(dataset) for dataset in config.datasets}
-        now, later = split_off_unmade(preview.missing, unmade)
+        blocks = inputs.unmade_adversarial(preview.plan, preview.missing)
+        now, later = split_off_unmade(preview.missing, unmade_keys(config, inputs, blocks))
 
         def make_ready() -> ReadyWork:
             make_images(config, inputs, later)
             lease.check()  # while images were made, another driver may have taken over
             replanned = plan_with_images(preview.plan, filters, inputs, later)
+            failed = inputs.unmade_adversarial(replanned.plan, replanned.missing)
+            ready, lacking = split_off_unmade(replanned.missing, unmade_keys(config, inputs, failed))
             for shard in replanned.damaged:
                 say(f"Damaged result file set aside, its evaluations are recomputed: {shard}")
             start = partial(make_executor, replanned.plan, replanned.plan.facts)
-            return ReadyWork(replanned.plan, replanned.missing, start)
+            return ReadyWork(replanned.plan, ready, lacking, start)
 
         return compute(
             preview,
             now,
             partial(make_executor, preview.plan, preview.plan.facts),
+            blocks=blocks,
             later=LaterWork(later, make_ready),
             folder=config.results,
             on_progress=on_progress,
@@ -105,13 +117,14 @@ def prepare_sweep(
 ) -> RunPreview:
     """Write down the plan and keep what workers read, so that shares can run; compute nothing.
 
-    Corrupted images are made as far as the filters ask for them: shares make none.
+    Corrupted and adversarial images are made as far as the filters ask for them: shares make none.
 
     Raises:
         InputError: bad input; nothing was written.
         StorageError: the results folder is held by a driver, or cannot be written.
     """
-    with _prepared(config, filters, say, make_images=True) as (preview, _, _):
+    with _prepared(config, filters, say, make_images=True) as (preview, inputs, _):
+        make_blocks(preview.plan, inputs.unmade_adversarial(preview.plan, preview.missing))
         return preview
 
 
@@ -149,6 +162,7 @@ def compute(
     parts: Sequence[Part],
     start_executor: Callable[[], Executor],
     *,
+    blocks: Sequence[Part] = (),
     later: LaterWork | None = None,
     folder: Path,
     on_progress: Callable[[RunProgress, Event | None], None],
@@ -157,9 +171,9 @@ def compute(
 ) -> RunTally:
     """Compute what is missing until it is done or a signal asks to drain: first the parts, then what comes later.
 
-    The folder gets progress.json and failures.jsonl. An executor is started only if there are parts. `check` is
-    called now and then, and raises where the run must stop; `on_progress` after each event, and without one now and
-    then.
+    With the parts, workers make `blocks` of images for what comes later. The folder gets progress.json and
+    failures.jsonl. An executor is started only if there is something to compute. `check` is called now and then, and
+    raises where the run must stop; `on_progress` after each event, and without one now and then.
     """
     log = WorkLog(preview.plan.config.results, "driver")
     tracker = Tracker(preview.plan, preview.missing, folder, preview.done, log)
@@ -169,7 +183,11 @@ def compute(
         on_progress(tracker.progress, event)
 
     def run_parts(
-        plan: Plan, parts: Sequence[Part], start_executor: Callable[[], Executor], so_far: RunTally
+        plan: Plan,
+        parts: Sequence[Part],
+        start_executor: Callable[[], Executor],
+        so_far: RunTally,
+        blocks: Sequence[Part] = (),
     ) -> RunTally:
         execution = plan.config.execution
 
@@ -182,7 +200,8 @@ def compute(
             tracker.attach(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
             tracker.write(state="running")  # the first event may be a quarter of an hour away
             has_gpu = executor.gpus_per_worker > 0
-            bundles = make_bundles(plan, parts, n_workers=executor.n_workers, has_gpu=has_gpu)
+            of_parts = make_bundles(plan, parts, n_workers=executor.n_workers, has_gpu=has_gpu)
+            bundles = (*bundle_blocks(plan, blocks), *of_parts)
             log.write("run_started", f"{len(bundles)} bundles")
 
             def should_drain() -> bool:
@@ -210,14 +229,15 @@ def compute(
 
     tally = RunTally()
     try:
-        if parts:
-            tally = run_parts(preview.plan, parts, start_executor, tally)
+        if parts or blocks:
+            tally = run_parts(preview.plan, parts, start_executor, tally, blocks)
         if later and later.parts and tally.drained:
             tally.remaining += sum(len(part.strengths) for part in later.parts)
         elif later and later.parts:
             tracker.write(state="running")
             ready = later.make_ready()
-            tracker.replace(later.parts, ready.plan, ready.parts)
+            tracker.replace(later.parts, ready.plan, (*ready.parts, *ready.lacking))
+            tally.remaining += sum(len(part.strengths) for part in ready.lacking)
             if ready.parts:
                 tally = run_parts(ready.plan, ready.parts, ready.start_executor, tally)
     except BaseException as error:

@@ -16,18 +16,21 @@ from robust201.core.interrupts import SignalInterrupt
 from robust201.core.records import Bundle, EvaluationResult, ImageSet, Part, Receipt, Unit, UnitFailure
 from robust201.engine.arithmetic import configure_torch
 from robust201.engine.context import Context
+from robust201.images.adversarial import AdversarialStore
 from robust201.images.corrupted import CorruptedStore
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
 from robust201.planning.inputs import Inputs, locate_space, locate_tasks
+from robust201.planning.transfers import TransferParameters
 from robust201.planning.weights import WeightsSource
 from robust201.runtime.devices import choose_device, is_out_of_memory
 from robust201.runtime.heartbeat import Heartbeat
 from robust201.runtime.metrics import Metrics
-from robust201.runtime.networks import NetworkLoader
+from robust201.runtime.networks import LoadedNetwork, NetworkLoader
 from robust201.runtime.work_log import WorkLog
 from robust201.shards import ShardStore
-from robust201.tasks.evaluate import ResidentImages, evaluate_part, resident
+from robust201.tasks.evaluate import ResidentImages, evaluate_part, perturb_part, resident
+from robust201.tasks.transfer_task import TransferTask
 
 COMMIT_SECONDS = 300.0
 """A worker writes what it has at least this often, between the strengths of a part."""
@@ -54,6 +57,7 @@ class Worker:
         self._store = ShardStore.open(config.results)
         self._draining = threading.Event()
         self._corrupted: dict[str, CorruptedStore] = {}
+        self._adversarial: dict[str, AdversarialStore] = {}
         self._resident: dict[str, ResidentImages] = {}
         space = locate_space(config, facts.code)
         self._networks = NetworkLoader(config, space, WeightsSource(config, space), self.device)
@@ -123,21 +127,13 @@ class Worker:
     def _evaluate(self, part: Part) -> Iterator[Receipt]:
         unit = part.unit
         images = self._image_set(unit)
-        network = self._networks.load(unit, images)
-        # The batches first, so that memory that runs out in the check is an occasion to show fewer, too.
-        network.limit(self._micro_batch)
-        network.check(images, precision=self._config.precision, name=unit.network_label)
+        network = self._load_network(unit, images)
+        context = self._context(unit, network)
+        if unit.makes_images:
+            yield self._make_images(context, part)
+            return
         capacity = network.capacity
         batch = self._micro_batch or "none" if capacity is None else f"{capacity.logits}/{capacity.gradients}"
-        context = Context(
-            classifier=network.classifier,
-            model=network.model,
-            model_batch=None if capacity is None else capacity.logits,
-            seed=self._config.seed,
-            batch_size=self._config.batch_size,
-            corrupted=self._corrupted_images(unit),
-            engine=self._config.engine,
-        )
         results = evaluate_part(
             context,
             self._tasks[unit.key],
@@ -157,6 +153,46 @@ class Worker:
                 pending, last_commit = [], time.monotonic()
         if pending:
             yield self._store.commit(pending)
+
+    def _make_images(self, context: Context, part: Part) -> Receipt:
+        """Attack a block of images on the source of a transfer, and keep what the attack returns."""
+        began = time.perf_counter()
+        task, parameters = self._tasks[part.unit.key], self._config.parameters[part.unit.key]
+        assert isinstance(task, TransferTask) and isinstance(parameters, TransferParameters)  # noqa: S101, PT018
+        found = perturb_part(
+            context,
+            task.attack,
+            parameters.attack,
+            part,
+            self._image_set(part.unit),
+            on_device=self._images_on_device(part.unit),
+        )
+        store = self._adversarial_images(part.unit)
+        for strength, pixels in zip(part.strengths, found, strict=True):
+            store.write(strength, part.start, pixels)
+        seconds = time.perf_counter() - began
+        return Receipt(part.unit.id, part.strengths, part.start, part.stop, shard="", seconds=seconds)
+
+    def _load_network(self, unit: Unit, images: ImageSet) -> LoadedNetwork:
+        network = self._networks.load(unit, images)
+        # The batches first, so that memory that runs out in the check is an occasion to show fewer, too.
+        network.limit(self._micro_batch)
+        network.check(images, precision=self._config.precision, name=unit.network_label)
+        return network
+
+    def _context(self, unit: Unit, network: LoadedNetwork) -> Context:
+        capacity = network.capacity
+        is_shown = isinstance(self._tasks[unit.key], TransferTask) and not unit.makes_images
+        return Context(
+            classifier=network.classifier,
+            model=network.model,
+            model_batch=None if capacity is None else capacity.logits,
+            seed=self._config.seed,
+            batch_size=self._config.batch_size,
+            corrupted=self._corrupted_images(unit),
+            adversarial=self._adversarial_images(unit) if is_shown else None,
+            engine=self._config.engine,
+        )
 
     @cached_property
     def _provenance(self) -> dict[str, str]:
@@ -187,6 +223,12 @@ class Worker:
         store = self._corrupted[unit.dataset]
         store.verify(unit.key, expected=self._facts.datasets[unit.dataset].corruptions[unit.key])
         return store
+
+    def _adversarial_images(self, unit: Unit) -> AdversarialStore:
+        if unit.protocol not in self._adversarial:
+            indices = self._image_set(unit).indices
+            self._adversarial[unit.protocol] = self._inputs.adversarial(unit.dataset, unit.protocol, indices)
+        return self._adversarial[unit.protocol]
 
     def _shrink_micro_batch(self) -> bool:
         """Halve what the network was shown at once when memory ran out; False when fewer images would not be fewer."""

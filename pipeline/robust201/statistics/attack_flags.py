@@ -6,10 +6,11 @@ accuracies (gradients that are exactly zero, successes that only the attack itse
 robust201 always come from a fresh forward pass on the images that an attack returned.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, show_architecture
@@ -64,8 +65,8 @@ class AttackFlag:
     """One sign, and the networks of a dataset that show it.
 
     Attributes:
-        check: its name: ``black-box stronger``, ``single step stronger``, ``ensemble weaker``, ``not monotone``,
-            ``far from chance`` or ``changed at zero``.
+        check: its name: ``black-box stronger``, ``transfer stronger``, ``single step stronger``, ``ensemble weaker``,
+            ``not monotone``, ``far from chance`` or ``changed at zero``.
         where: keys and strengths, such as ``aa_square against aa_apgd-ce at 8``.
         reason: what it may mean, and the threshold.
         networks: those that show it, the clearest first, each with the two numbers compared.
@@ -100,8 +101,34 @@ class AttackFlag:
         }
 
 
+class Transfer(NamedTuple):
+    """What made the images that a key shows: an attack, and the network that it attacked."""
+
+    attack: str
+    source: ArchitectureId
+
+
+def transfers_of(protocols: Iterable[Any]) -> dict[str, Transfer]:
+    """Find the transfers among the protocols of a sweep, by key."""
+    found = {}
+    for payload in protocols:
+        match payload:
+            case {
+                "key": str(key),
+                "source": {"architecture": int() | str() as source},
+                "parameters": {"attack": str(attack)},
+            }:
+                found[key] = Transfer(attack, source)
+    return found
+
+
 def find_flags(
-    dataset: str, results: Mapping[Evaluated, Accuracies], *, n_images: int, n_classes: int
+    dataset: str,
+    results: Mapping[Evaluated, Accuracies],
+    *,
+    n_images: int,
+    n_classes: int,
+    transfers: Mapping[str, Transfer] = MappingProxyType({}),
 ) -> list[AttackFlag]:
     """Look for every sign in the results of a dataset, all of them on the same `n_images` images.
 
@@ -111,6 +138,7 @@ def find_flags(
     """
     found = [
         *_black_box_stronger(results, n_images),
+        *_transfer_stronger(results, n_images, transfers),
         *_single_step_stronger(results, n_images),
         *_ensemble_weaker(results, n_images),
         *_not_monotone(results, n_images),
@@ -127,6 +155,27 @@ def _black_box_stronger(results: Mapping[Evaluated, Accuracies], n_images: int) 
     reason = "an attack without gradients should not beat one with them: gradients may be masked"
     pairs = [(family.black_box, other) for family in _FAMILIES for other in family.white_box]
     yield from _compare("black-box stronger", reason, results, pairs, n_images)
+
+
+def _transfer_stronger(
+    results: Mapping[Evaluated, Accuracies], n_images: int, transfers: Mapping[str, Transfer]
+) -> Iterator[_Flag]:
+    reason = "images made on another network should not beat an attack with gradients: gradients may be masked"
+    pairs = [
+        (key, other)
+        for key, transfer in transfers.items()
+        for family in _FAMILIES
+        if transfer.attack in family.iterative or (transfer.attack == _FGSM and family is _LINF)
+        for other in family.white_box
+    ]
+    # On its own source a transfer is the attack itself.
+    others: dict[Evaluated, Accuracies] = {
+        place: {name: value for name, value in accuracies.items() if name != transfers[place[0]].source}
+        if place[0] in transfers
+        else accuracies
+        for place, accuracies in results.items()
+    }
+    yield from _compare("transfer stronger", reason, others, pairs, n_images)
 
 
 def _single_step_stronger(results: Mapping[Evaluated, Accuracies], n_images: int) -> Iterator[_Flag]:

@@ -71,23 +71,53 @@ def evaluate_part(
             an invariant.
         PerturbationError: the perturbation breaks its contract.
     """
-    _check_part(context, row, part, images)
-    context = dataclasses.replace(context, key=row.key, first_batch=part.start // context.batch_size)
-    chosen = slice(part.start, part.stop)
-    on_device = on_device or resident(images, context.classifier.device)
-    pixels, labels = on_device.pixels[chosen], on_device.labels[chosen]
-    request = Request(part.strengths, pixels, labels, images.indices[chosen])
+    context, request = _prepare(context, row, part, images, on_device)
     if row.kind == "measure":
         yield from _measure_network(context, row, parameters, part, request, provenance)
         return
     batches = checked(
         perturb(row, context, parameters, request), name=part.label, request=request, constraint=row.constraint
     )
-    measured = _measure_answers(batches, context, labels, part.strengths, measurements, name=part.label)
-    label_counts = np.bincount(images.labels[chosen], minlength=images.n_classes)
+    measured = _measure_answers(batches, context, request.labels, part.strengths, measurements, name=part.label)
+    label_counts = np.bincount(images.labels[part.start : part.stop], minlength=images.n_classes)
     for strength, values, seconds in measured:
-        check_values(values, len(labels), label_counts, name=part.label)
+        check_values(values, len(request.labels), label_counts, name=part.label)
         yield EvaluationResult(part, part.strengths[strength], values, seconds, provenance)
+
+
+def perturb_part(
+    context: Context,
+    row: Task,
+    parameters: Parameters,
+    part: Part,
+    images: ImageSet,
+    *,
+    on_device: ResidentImages | None = None,
+) -> NDArray[np.float32]:
+    """Perturb the images of a part as `evaluate_part` does, and give them: (strengths, n, 3, H, W) float32 in [0, 1].
+
+    Raises:
+        EvaluationError: the part does not fit the images or the batches.
+        PerturbationError: the perturbation breaks its contract.
+    """
+    context, request = _prepare(context, row, part, images, on_device)
+    batches = perturb(row, context, parameters, request)
+    found = np.empty((len(part.strengths), *request.images.shape), np.float32)
+    for batch in checked(batches, name=part.label, request=request, constraint=row.constraint):
+        found[batch.strength, batch.positions.cpu().numpy()] = batch.images.cpu().numpy()
+    return found
+
+
+def _prepare(
+    context: Context, row: Task, part: Part, images: ImageSet, on_device: ResidentImages | None
+) -> tuple[Context, Request]:
+    """Cut a part's images out of the selection, and name the draws."""
+    _check_part(context, row, part, images)
+    context = dataclasses.replace(context, key=row.key, first_batch=part.start // context.batch_size)
+    chosen = slice(part.start, part.stop)
+    on_device = on_device or resident(images, context.classifier.device)
+    pixels, labels = on_device.pixels[chosen], on_device.labels[chosen]
+    return context, Request(part.strengths, pixels, labels, images.indices[chosen])
 
 
 def _measure_network(

@@ -1,0 +1,238 @@
+"""Evaluate a ResNet-18 and two NAS-Bench-201 networks by every task, and ten networks by each other's adversarial images.
+
+    ROBUST201_DATA=FOLDER python -m benchmarks.threat_model --page docs/threat-model.md
+
+The data folder holds `cifar10/train.parquet` and `test.parquet`, and trained NAS-Bench-201 networks in
+`checkpoints/NATS-tss-v1_0-3ffb9-full`. Three sweeps, each of which goes on where it was stopped: `jobs/threat-model.yaml`
+on its two networks; the same tasks on the zoo's ResNet-18, which is first trained a little (`--train-images`,
+`--epochs`); and PGD on ten of the networks trained on digits that ship with robust201, whose images are shown to all
+ten. The tables are printed and, with `--page`, replace those of the page.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional
+
+from robust201.core.files import make_folder, write_text
+from robust201.core.records import ArchitectureId, show_architecture
+from robust201.dataset.compare import read_result_set
+from robust201.engine.arithmetic import configure_torch
+from robust201.engine.context import to_float
+from robust201.images import load_images, select
+from robust201.planning.config import SweepConfig
+from robust201.planning.loading import load_config, parse_config
+from robust201.planning.sweep_yaml import read_fields
+from robust201.runtime.executors import make_executor
+from robust201.runtime.sweep import run_sweep
+from robust201.spaces import SPACES
+from robust201.statistics.intervals import accuracy_intervals
+from robust201.weights.importing import import_weights
+from robust201.weights.store import CheckpointStore
+
+JOB = Path("jobs/threat-model.yaml")
+ARCHIVE = Path("checkpoints") / "NATS-tss-v1_0-3ffb9-full"
+RESNET = "resnet18"
+TEN = (0, 3, 9, 10, 21, 41, 50, 123, 309, 991)
+EPSILON_255 = 8.0
+
+Found = Mapping[tuple[str, float], Mapping[ArchitectureId, float]]
+"""Accuracies by key and strength, then by network."""
+
+
+def train(folder: Path, weights: Path, *, n_images: int, epochs: int) -> None:
+    """Train the ResNet-18 a little: SGD with Nesterov momentum, one cycle of learning rates, mirrored images."""
+    images = select(load_images("cifar10", path=folder / "cifar10", split="train"), count=n_images, seed=0)
+    torch.manual_seed(0)
+    network = SPACES["zoo"].build(RESNET, n_classes=images.n_classes).to(memory_format=torch.channels_last)
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    batch = min(64, n_images)
+    rates = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=0.1, total_steps=epochs * (n_images // batch))
+    mean, std = (torch.tensor(values)[:, None, None] for values in images.normalisation)
+    pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
+    for _ in range(epochs):
+        order = torch.randperm(n_images)
+        for chosen in order[: n_images // batch * batch].split(batch):
+            shown = (to_float(pixels[chosen]) - mean) / std
+            shown = torch.where(torch.rand(len(chosen), 1, 1, 1) < 0.5, shown.flip(3), shown)
+            loss = functional.cross_entropy(_logits(network, shown), labels[chosen])
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            rates.step()
+    make_folder(weights.parent)
+    save_file({name: tensor.contiguous() for name, tensor in network.state_dict().items()}, weights)
+
+
+def _logits(network: nn.Module, shown: torch.Tensor) -> torch.Tensor:
+    answer = network(shown.contiguous(memory_format=torch.channels_last))
+    logits: torch.Tensor = answer[1] if isinstance(answer, tuple) else answer
+    return logits
+
+
+def cells_sweep(folder: Path, out: Path, execution: Mapping[str, Any]) -> SweepConfig:
+    """Make the sweep of the job's two networks, and import their weights."""
+    store_path = out / "checkpoints"
+    os.environ["ROBUST201_CHECKPOINTS"] = str(store_path)
+    config = load_config(JOB, results=str(out / "nasbench201"), execution=dict(execution))
+    with CheckpointStore(store_path) as store:
+        import_weights(folder / ARCHIVE, store, indices=[int(one) for one in config.selected_architectures])
+    return config
+
+
+def resnet_sweep(cells: SweepConfig, weights: Path, out: Path) -> SweepConfig:
+    """Make the sweep of the ResNet-18: the job's, but for the space and its transfers."""
+    fields = read_fields(JOB)
+    del fields["checkpoints"]
+    keys = {key: given for key, given in fields["keys"].items() if "source" not in given}
+    fields |= {
+        "results": str(out / RESNET),
+        "space": "zoo",
+        "architectures": [RESNET],
+        "weights": {"files": {RESNET: str(weights)}},
+        "keys": keys,
+        "execution": cells.execution.model_dump(),
+    }
+    return parse_config(fields, str(JOB))
+
+
+def digits_sweep(out: Path, execution: Mapping[str, Any]) -> SweepConfig:
+    """Make the sweep of ten networks that are shown each other's images."""
+    attack = {"epsilons_255": [EPSILON_255], "steps": 10, "rel_stepsize": 0.1}  # the demo's
+    fields = {
+        "name": "transfer-matrix",
+        "results": str(out / "digits"),
+        "network": {"channels": 4, "cells": 1},
+        "checkpoints": {"path": "bundled:benchmark_data/demo"},
+        "architectures": list(TEN),
+        "datasets": {"digits": {}},
+        "images": {"count": 200, "seed": 0},
+        "keys": {"clean": {}, "pgd": attack, "transfer": {"source": list(TEN), "key": "pgd", **attack}},
+        "execution": execution,
+    }
+    return parse_config(fields, "the transfer matrix")
+
+
+def compute(config: SweepConfig) -> tuple[Found, int]:
+    """Run a sweep, and read its accuracies and the number of its images."""
+    counted: list[int] = []
+    tally = run_sweep(
+        config,
+        make_executor,
+        on_preview=lambda preview: counted.append(preview.plan.facts.datasets[preview.plan.datasets[0]].n_images),
+        say=lambda line: print(line, file=sys.stderr),
+    )
+    if not tally.complete:
+        messages = [failure.message for failure in tally.failures]
+        raise SystemExit(f"Running {config.results} failed: {messages[0] if messages else 'stopped'}")
+    held = read_result_set(config.results).by_weights[""]
+    return {(key, strength): dict(found) for (_, key, strength), found in held.items()}, counted[0]
+
+
+def task_table(columns: Mapping[str, tuple[Found, ArchitectureId]], n_images: int) -> str:
+    """Accuracy and its 95 % interval, by task and network; a task that a network lacks is left empty."""
+    places = sorted({place for found, _ in columns.values() for place in found}, key=_order(columns))
+    lines = [f"| task | strength | {' | '.join(columns)} |", "|---|---|" + "---|" * len(columns)]
+    for key, strength in places:
+        cells = [_cell(found.get((key, strength), {}).get(name), n_images) for found, name in columns.values()]
+        lines.append(f"| `{key}` | {strength:g} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _order(columns: Mapping[str, tuple[Found, ArchitectureId]]) -> Any:
+    keys: dict[str, int] = {}
+    for found, _ in columns.values():
+        for key, _ in found:
+            keys.setdefault(key, len(keys))
+    return lambda place: (keys[place[0]], place[1])
+
+
+def _cell(accuracy: float | None, n_images: int) -> str:
+    if accuracy is None:
+        return ""
+    low, high = (float(bound) for bound in accuracy_intervals(accuracy, n_images))
+    return f"{accuracy:.2f} ({low:.2f} to {high:.2f})"
+
+
+def matrix_table(found: Found, names: Sequence[int]) -> str:
+    """Accuracy of each network (row) under images that were made on each (column)."""
+    lines = [
+        f"| shown to | clean | {' | '.join(f'made on {show_architecture(name)}' for name in names)} |",
+        "|---|---|" + "---|" * len(names),
+    ]
+    for name in names:
+        cells = [f"{found[f'transfer_{source}', EPSILON_255][name]:.2f}" for source in names]
+        cells[names.index(name)] = f"**{cells[names.index(name)]}**"
+        lines.append(f"| {show_architecture(name)} | {found['clean', 0.0][name]:.2f} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def tables(folder: Path, out: Path, options: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """Compute everything, table by table: its name and text."""
+    execution = {"executor": options.executor, "threads": 1, "gmacs_per_second": 30}
+    digits, n_digits = compute(digits_sweep(out, execution))
+    said = (
+        f"PGD at {EPSILON_255:g}/255, 10 steps, {n_digits} digits. Columns: the network that the images were made on."
+    )
+    yield "transfer", f"{said}\n\n{matrix_table(digits, TEN)}"
+    if options.only_matrix:
+        return
+    cells = cells_sweep(folder, out, execution)
+    weights = out / f"{RESNET}-{options.train_images}x{options.epochs}.safetensors"
+    if not weights.exists():
+        train(folder, weights, n_images=options.train_images, epochs=options.epochs)
+    of_cells, n_images = compute(cells)
+    of_resnet, _ = compute(resnet_sweep(cells, weights, out))
+    columns: dict[str, tuple[Found, ArchitectureId]] = {
+        show_architecture(name): (of_cells, name) for name in cells.selected_architectures
+    }
+    columns["ResNet-18"] = of_resnet, RESNET
+    said = (
+        f"Accuracy on {n_images} CIFAR-10 images, and its 95 % interval. The ResNet-18 was trained for {options.epochs} "
+        f"passes over {options.train_images:,} images."
+    )
+    yield "tasks", f"{said}\n\n{task_table(columns, n_images)}"
+
+
+def replace_tables(text: str, found: Mapping[str, str]) -> str:
+    """Put tables between their marks on a page.
+
+    Raises:
+        ValueError: it has no such marks.
+    """
+    for name, table in found.items():
+        begin, end = (f"<!-- {name}: {what} -->\n" for what in ("begin", "end"))
+        before, first, rest = text.partition(begin)
+        _, last, after = rest.partition(end)
+        if not first or not last:
+            raise ValueError(f"expected the marks {begin.strip()} and {end.strip()}, got a page without.")
+        text = f"{before}{begin}\n{table}\n\n{end}{after}"
+    return text
+
+
+def main() -> None:
+    """Run the sweeps, and print or keep the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/threat-model"), help="folder of results and weights")
+    parser.add_argument("--executor", choices=("inline", "ray"), default="ray")
+    parser.add_argument("--train-images", type=int, default=2000)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--only-matrix", action="store_true", help="only the ten networks of digits: needs no data")
+    parser.add_argument("--page", type=Path, help="page whose tables are replaced")
+    options = parser.parse_args()
+    configure_torch(threads=1)
+    found = dict(tables(Path(os.environ.get("ROBUST201_DATA", "data")), options.out, options))
+    print("\n\n".join(found.values()))
+    if options.page is not None:
+        write_text(options.page, replace_tables(options.page.read_text(encoding="utf-8"), found))
+
+
+if __name__ == "__main__":
+    main()

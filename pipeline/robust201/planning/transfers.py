@@ -1,0 +1,139 @@
+"""Transfers, as the sweep YAML gives them: an attack, and the network that its images are made on."""
+
+import re
+import reprlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import SerializeAsAny, model_serializer
+
+from robust201.core.errors import ConfigError, closest
+from robust201.core.records import ArchitectureId, Weights, show_architecture
+from robust201.tasks import TASKS, Task
+from robust201.tasks.parameters import Parameters
+from robust201.tasks.transfer_task import TransferTask
+
+_OWN_FIELDS = ("source", "key", "weights")
+
+_ATTACKS = tuple(key for key, row in TASKS.items() if row.kind == "attack")
+
+ParseParameters = Callable[[str, type[Parameters], Mapping[str, Any]], Parameters]
+
+
+class TransferParameters(Parameters):
+    """A transfer: what its images are made on, and by which attack.
+
+    Attributes:
+        source: the architecture, one of the sweep's.
+        weights: short name of the source's weights, where a network has several.
+        key: the attack, a row of the table of tasks.
+        attack: the attack's parameters.
+    """
+
+    source: int | str
+    weights: str = ""
+    key: str
+    attack: SerializeAsAny[Parameters]
+
+    @model_serializer(mode="plain")
+    def _to_fields(self) -> dict[str, Any]:
+        """Fields as the YAML has them: the attack's parameters stand beside the transfer's own."""
+        own = {"source": self.source, "key": self.key} | ({"weights": self.weights} if self.weights else {})
+        return own | self.attack.model_dump(mode="json")
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        """Those of the attack."""
+        return self.attack.strengths
+
+    @property
+    def row(self) -> Task:
+        """The row of the attack."""
+        return TASKS[self.key]
+
+    def identity(self) -> dict[str, Any]:
+        """The attack and its parameters; the source is in the protocol by its weights (see `identify_source`)."""
+        constraint = self.row.constraint
+        return {
+            "kind": "attack",
+            "norm": None if constraint is None else constraint.name,
+            "attack": self.key,
+            "parameters": self.attack.identity(),
+        }
+
+    def refusal(self, engine: str) -> str | None:
+        """Say why an engine cannot attack the source (see `Parameters`)."""
+        if engine not in self.row.functions:
+            return f"expected an engine that {self.key} has ({', '.join(self.row.functions)}), got {engine}."
+        return self.attack.refusal(engine)
+
+    def class_refusal(self, n_classes: int) -> str | None:
+        """Say why networks of some classes cannot be attacked (see `Parameters`)."""
+        return self.attack.class_refusal(n_classes)
+
+    def to_task(self, key: str) -> TransferTask:
+        """Make the row of the table of tasks."""
+        return TransferTask(
+            key=key,
+            kind="attack",
+            parameters=type(self),
+            semantics_version=1,
+            functions=dict.fromkeys(self.row.functions, "transfer.show"),
+            passes=lambda _p, _c: 1.0,
+            constraint=self.row.constraint,
+            name=f"{self.row.label} on {self.source}",
+            attack=self.row,
+        )
+
+    def identify_source(self, architecture: ArchitectureId, states: Sequence[Weights]) -> dict[str, Any]:
+        """Say what made the images, given the source's id and weights: the part of a protocol that names it."""
+        return {
+            "architecture": architecture,
+            "checkpoint_sha256": self.choose_weights(states).sha256,
+            "semantics_version": self.row.semantics_version,
+        }
+
+    def choose_weights(self, states: Sequence[Weights]) -> Weights:
+        """Choose the source's weights.
+
+        Raises:
+            ConfigError: the name is that of none, or is needed and not given.
+        """
+        chosen = [state for state in states if not self.weights or state.name == self.weights]
+        if len({state.sha256 for state in states}) == 1 and not self.weights:
+            return states[0]
+        if len(chosen) != 1:
+            names = [state.name for state in states]
+            raise ConfigError(
+                f"Choosing the source of a transfer failed for {show_architecture(self.source)}: expected `weights`, "
+                f"one of {', '.join(names)}, got {self.weights or 'none'}.{closest(self.weights, names)}"
+            )
+        return chosen[0]
+
+
+def read_transfers(
+    name: str, given: Mapping[str, Any], taken: Collection[str], parse: ParseParameters
+) -> Iterator[tuple[str, TransferParameters]]:
+    """Read a transfer, or one for each of several sources, named after them; `taken` are names that mean other keys.
+
+    Raises:
+        ValueError: the name is taken, there is no such attack, or a field is wrong.
+    """
+    if name in taken or not re.fullmatch(r"[A-Za-z][\w.-]*", name):
+        raise ValueError(
+            f"expected an unused name that begins with a letter for a transfer, such as transfer, got {name!r}."
+        )
+    key = given.get("key")
+    if key not in _ATTACKS:
+        near = closest(key, _ATTACKS) if isinstance(key, str) else ""
+        raise ValueError(f"keys.{name}.key: expected an attack, such as pgd, got {reprlib.repr(key)}.{near}")
+    own = {field: given[field] for field in _OWN_FIELDS if field in given}
+    attack = parse(name, TASKS[key].parameters, {field: v for field, v in given.items() if field not in own})
+    several = isinstance(own["source"], list | tuple)
+    sources = list(own["source"]) if several else [own["source"]]
+    if not sources or len(set(map(str, sources))) != len(sources):
+        raise ValueError(f"keys.{name}.source: expected one or more different architectures, got {sources}.")
+    for source in sources:
+        parameters = parse(name, TransferParameters, own | {"source": source, "attack": attack})
+        assert isinstance(parameters, TransferParameters)  # noqa: S101 - what was asked for
+        yield f"{name}_{re.sub(r'[^A-Za-z0-9.-]+', '-', str(source))}" if several else name, parameters

@@ -1,0 +1,234 @@
+"""Transfers: adversarial images are made once on their source, shown to every network, and decide what a result is."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from robust201.core.errors import ConfigError, DatasetError, EvaluationError, InputError
+from robust201.core.records import Weights
+from robust201.dataset import export_dataset
+from robust201.images.adversarial import AdversarialStore
+from robust201.planning.config import SweepConfig
+from robust201.planning.facts import Facts
+from robust201.planning.plan import assumed_facts, make_plan
+from robust201.planning.plan_file import load_plan
+from robust201.planning.shares import Share
+from robust201.reader.dataset import RobustnessDataset
+from robust201.runtime import worker as worker_module
+from robust201.runtime.executors import make_executor
+from robust201.runtime.scheduler import RunTally
+from robust201.runtime.share_run import run_share
+from robust201.runtime.sweep import Filters, prepare_sweep, run_sweep
+from robust201.shards import ShardStore
+from robust201.tasks.evaluate import perturb_part
+from tests.conftest import MakeSweep
+
+ATTACK: dict[str, Any] = {"epsilons_255": [1, 8], "steps": 2}
+KEYS: dict[str, Any] = {
+    "clean": {},
+    "pgd": ATTACK,
+    "transfer": {"source": [0, 21], "key": "pgd", **ATTACK},
+}
+WRONG = [
+    ({"source": 22, "key": "pgd"}, r"expected one of the sweep's architectures, .+ got #22"),
+    ({"source": 99999, "key": "pgd"}, r"99999"),
+    ({"source": 0, "key": "fog"}, r"keys.shown.key: expected an attack, such as pgd, got 'fog'"),
+    ({"source": 0}, r"keys.shown.key: expected an attack"),
+    ({"source": 0, "key": "pgb"}, r"Did you mean 'pgd'"),
+    ({"source": 0, "key": "pgd", "epsilon": [1]}, r"keys.shown.epsilon"),
+    ({"source": [0, 0], "key": "pgd"}, r"expected one or more different architectures"),
+    ({"source": 0, "key": "aa_fab", "queries": 3}, r"keys.shown.queries"),
+]
+
+
+def run(config: SweepConfig, **options: Any) -> RunTally:
+    return run_sweep(config, make_executor, **options)
+
+
+def export(config: SweepConfig, out: Path) -> RobustnessDataset:
+    store = ShardStore.open(config.results)
+    export_dataset(load_plan(config.results), store, store.inventory(), out)
+    return RobustnessDataset(out)
+
+
+def read(data: RobustnessDataset, key: str, what: str) -> dict[str, Any]:
+    """What is exported of a key, by architecture."""
+    path = data.path / "digits" / f"{key}_{what}.json"
+    found: dict[str, Any] = json.loads(path.read_text())["digits"][key][what]
+    return found
+
+
+def images_of(config: SweepConfig) -> list[str]:
+    folder = config.results / "adversarial"
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.npy"))
+
+
+@pytest.mark.parametrize(("given", "message"), WRONG)
+def test_what_cannot_be_transferred_is_refused(make_sweep: MakeSweep, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_sweep(keys={"clean": {}, "shown": given})
+
+
+def test_a_transfer_to_its_own_source_is_the_attack_itself(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    config = make_sweep(keys=KEYS)
+    tally = run(config)
+    assert (tally.complete, tally.computed) == (True, 2 * (1 + 2 + 2 + 2))
+    assert len(images_of(config)) == 2 * 2  # one block per source and strength, whatever it is shown to
+    data = export(config, tmp_path / "out")
+    assert data.data == ["digits"]
+    for what in ("accuracy", "cm", "confidence"):
+        white_box = read(data, "pgd", what)
+        for source, other in (("0", "21"), ("21", "0")):
+            shown = read(data, f"transfer_{source}", what)
+            assert shown[source] == white_box[source]
+            assert what != "confidence" or shown[other] != white_box[other]  # untrained networks answer alike
+    assert {data.files.kind_of(key) for key in ("transfer_0", "transfer_21")} == {"attack"}
+    assert list(data.strengths("digits", "transfer_0")) == [1, 8]
+    sweep = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
+    of_attack = config.parameters["pgd"].model_dump(mode="json")
+    assert sweep["keys"]["transfer_21"] == {"source": 21, "key": "pgd"} | of_attack
+    assert run(config).evaluations == 0
+
+
+@pytest.mark.parametrize(
+    ("engine", "key"),
+    [
+        ("fused", "fgsm"),
+        ("fused", "aa_square_l2"),
+        ("fused", "aa_standard"),
+        ("fused", "grid135"),
+        ("reference", "fgsm"),
+    ],
+)
+def test_any_attack_can_be_transferred(make_sweep: MakeSweep, tmp_path: Path, engine: str, key: str) -> None:
+    few = {
+        "fgsm": {"epsilons_255": [2]},
+        "aa_square_l2": {"epsilons": [0.5], "queries": 3},
+        "aa_standard": {"epsilons_255": [4], "steps": 1, "queries": 2},
+        "grid135": {"rotations": 3, "translations": 1, "max_translation": 0},
+    }[key]
+    keys = {key: few, "shown": {"source": 21, "key": key, **few}}
+    config = make_sweep(keys=keys, engine=engine, architectures=[21])
+    assert run(config).complete
+    data = export(config, tmp_path / "out")
+    for what in ("accuracy", "cm"):
+        assert read(data, "shown", what) == read(data, key, what)
+
+
+def test_another_strength_is_made_and_evaluated_alone(make_sweep: MakeSweep) -> None:
+    def sweep(*epsilons: float) -> SweepConfig:
+        return make_sweep(keys={"shown": {"source": 0, "key": "fgsm", "epsilons_255": list(epsilons)}})
+
+    assert run(sweep(1)).computed == 2
+    before = images_of(sweep(1))
+    assert run(sweep(1, 4)).computed == 2
+    assert set(before) < set(images_of(sweep(1, 4)))
+
+
+def test_results_outlive_the_images_and_lost_ones_are_computed_on_images_made_again(make_sweep: MakeSweep) -> None:
+    config = make_sweep(keys=KEYS)
+    run(config)
+    before = images_of(config)
+    shutil.rmtree(config.results / "adversarial")
+    assert (run(config).evaluations, images_of(config)) == (0, [])
+    next((config.results / "shards/digits").glob("*-transfer_21-*")).unlink()
+    assert run(config).complete
+    assert set(images_of(config)) < set(before)
+    assert len(images_of(config)) == 2
+
+
+def test_other_weights_or_parameters_of_the_source_are_other_results(make_sweep: MakeSweep) -> None:
+    def protocol(**changes: Any) -> str:
+        config = make_sweep(keys={"shown": {"source": 0, "key": "pgd", **ATTACK} | changes})
+        return make_plan(config, facts_of(config)).units[0].protocol
+
+    def facts_of(config: SweepConfig) -> Facts:
+        facts = assumed_facts(config)
+        states = {name: (Weights(f"{name:064d}"),) for name in config.selected_architectures}
+        return replace(facts, weights={"digits": states})
+
+    base = protocol()
+    assert base == protocol(epsilons_255=[3])  # a strength names an evaluation, as of any key
+    assert len({base, protocol(steps=3), protocol(source=21), protocol(key="pgd_linf7", steps=7)}) == 4
+
+
+def test_a_failed_source_fails_what_needs_it_and_nothing_else(
+    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_on_21(context: Any, row: Any, parameters: Any, part: Any, *rest: Any, **options: Any) -> Any:
+        if part.unit.architecture == 21:
+            raise RuntimeError("no such luck")
+        return perturb_part(context, row, parameters, part, *rest, **options)
+
+    config = make_sweep(keys=KEYS)
+    with monkeypatch.context() as patch:
+        patch.setattr(worker_module, "perturb_part", fail_on_21)
+        tally = run(config)
+        assert [failure.part.label for failure in tally.failures] == ["#21 digits images of transfer_21"]
+        assert (tally.complete, tally.remaining, tally.computed) == (False, 4, 2 * (1 + 2 + 2))
+        with pytest.raises(EvaluationError, match=r"#21 digits images of transfer_21: .+ no such luck"):
+            prepare_sweep(config)
+    assert run(config).computed == 4
+
+
+def test_shares_make_no_images(make_sweep: MakeSweep) -> None:
+    config = make_sweep(keys=KEYS)
+    prepare_sweep(config, filters=Filters(keys=("clean", "transfer_0")))
+    with pytest.raises(InputError, match=r"expected adversarial images of transfer_21, got none.+plan --save"):
+        run_share(config, Share(1, 1), make_executor)
+    assert run_share(config, Share(1, 1), make_executor, filters=Filters(keys=("clean", "transfer_0"))).computed == 6
+    prepare_sweep(config)
+    assert run_share(config, Share(1, 1), make_executor).complete
+    assert run(config).evaluations == 0
+
+
+def test_a_damaged_block_is_named(make_sweep: MakeSweep) -> None:
+    config = make_sweep(keys={"shown": {"source": 0, "key": "fgsm", "epsilons_255": [4]}})
+    prepare_sweep(config)
+    (block,) = config.results.glob("adversarial/*/*.npy")
+    content = bytearray(block.read_bytes())
+    content[-1] ^= 1
+    block.write_bytes(content)
+    tally = run(config)
+    assert {failure.message.partition(":")[0] for failure in tally.failures} == {"DatasetError"}
+    assert all(str(block) in failure.message for failure in tally.failures)
+    block.unlink()
+    assert run(config).complete
+
+
+def test_blocks_are_cut_at_batches_and_read_across(tmp_path: Path) -> None:
+    indices = np.arange(0, 1400, 2)
+    store = AdversarialStore(tmp_path / "held", indices, batch_size=120)
+    pixels = np.random.default_rng(0).random((len(indices), 3, 2, 2), dtype=np.float32)
+    assert list(store.missing([1.0, 2.0])) == [((1.0, 2.0), start, min(start + 360, 700)) for start in (0, 360)]
+    for start in (0, 360):
+        store.write(2.0, start, pixels[start : start + 360])
+    assert list(store.missing([1.0, 2.0])) == [((1.0,), start, min(start + 360, 700)) for start in (0, 360)]
+    rows = np.array([1398, 0, 718, 720, 2])
+    assert np.array_equal(store(2.0, rows), pixels[rows // 2])
+    with pytest.raises(DatasetError, match=r"expected a file, got none"):
+        store(1.0, rows)
+
+
+def test_the_source_of_several_weights_is_chosen_by_name(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    def sweep(**fields: Any) -> SweepConfig:
+        keys = {"fgsm": {"epsilons_255": [4]}, "shown": {"source": 0, "key": "fgsm", "epsilons_255": [4], **fields}}
+        weights = {"random": {"seeds": [3, 4]}}
+        return make_sweep(keys=keys, checkpoints=None, weights=weights, architectures=[0])
+
+    with pytest.raises(ConfigError, match="expected `weights`, one of random-s3, random-s4, got none"):
+        run(sweep())
+    with pytest.raises(ConfigError, match=r"got random-s5.+Did you mean"):
+        run(sweep(weights="random-s5"))
+    config = sweep(weights="random-s4")
+    assert run(config).complete
+    plan, store = load_plan(config.results), ShardStore.open(config.results)
+    export_dataset(plan, store, store.inventory(), tmp_path / "out", weights="random-s4")
+    data = RobustnessDataset(tmp_path / "out")
+    assert read(data, "shown", "cm") == read(data, "fgsm", "cm")
