@@ -17,7 +17,7 @@ from tests.conftest import REPOSITORY, RunCommand
 from tests.support.fabricated import export, make_plan
 
 DEMO = Path("runs/demo")
-PAGES = ("README.md", "docs/sweeps.md", "docs/dataset.md", "docs/report.md", "docs/statistics.md")
+PAGES = ("README.md", "docs/sweeps.md", "docs/dataset.md", "docs/report.md", "docs/statistics.md", "docs/search.md")
 
 
 def examples(page: str, language: str) -> list[str]:

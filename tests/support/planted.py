@@ -1,7 +1,7 @@
 """An invented dataset of the paper's size with a planted structure: known effects of operations, and a known best cell.
 
-An evaluated cell's quality is a sum of one effect per edge and operation, so that the best cell has the best operation on
-every edge; accuracies fall with strength, faster for cells of low robustness, which is another such sum.
+An evaluated cell's quality is a sum of one effect per edge and operation, so that the best cell has the best operation
+on every edge; accuracies fall with strength, faster for cells of low robustness, which is another such sum.
 """
 
 import json
@@ -76,7 +76,5 @@ def write_planted(
             columns = np.round([planted_accuracy(key, value, dataset) for value in values or (0.0,)], 6)
             rows = {str(cell): columns[:, cell].tolist() if values else columns[0, cell].item() for cell in chosen}
             name = TASKS[key].published_key
-            (folder / dataset / f"{name}_accuracy.json").write_text(
-                json.dumps({dataset: {name: {"accuracy": rows}}})
-            )
+            (folder / dataset / f"{name}_accuracy.json").write_text(json.dumps({dataset: {name: {"accuracy": rows}}}))
     return folder
