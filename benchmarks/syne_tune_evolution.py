@@ -4,7 +4,8 @@ Run it with a Python that has syne-tune, fastparquet, huggingface_hub and Config
 
     python benchmarks/syne_tune_evolution.py FOLDER [--task cifar10] [--metric metric_error_clean] [--queries 1000]
 
-It prints one JSON object: what Syne Tune found, the optimum of the table, and whether ConfigSpace draws only cells of it.
+It prints one JSON object: what Syne Tune found, the optimum of the table, and how many draws of the ConfigSpace are
+cells of it.
 """
 
 import argparse
@@ -76,9 +77,7 @@ def count_configspace_draws(folder: Path, table: Any, seed: int) -> str:
     space = ConfigurationSpace.from_json(folder / "ConfigSpace.json")
     space.seed(seed)
     known = {tuple(row) for row in table.itertuples(index=False)}
-    drawn = [
-        tuple(str(draw[name]) for name in table.columns) for draw in space.sample_configuration(CONFIGSPACE_DRAWS)
-    ]
+    drawn = [tuple(str(draw[name]) for name in table.columns) for draw in space.sample_configuration(CONFIGSPACE_DRAWS)]
     return f"{sum(cell in known for cell in drawn)} of {len(drawn)}"
 
 

@@ -21,7 +21,10 @@ from tests.support.fabricated import export
 from tests.support.fabricated import make_plan as fabricate_plan
 
 DEMO = Path("runs/demo")
-PAGES = ("README.md", "docs/sweeps.md", "docs/dataset.md", "docs/report.md", "docs/statistics.md", "docs/use-cases.md")
+PAGES = (
+    *("README.md", "docs/sweeps.md", "docs/dataset.md", "docs/report.md", "docs/statistics.md"),
+    *("docs/use-cases.md", "docs/search.md"),
+)
 
 
 def by_page(*default: str) -> pytest.MarkDecorator:

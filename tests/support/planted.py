@@ -1,7 +1,7 @@
 """An invented dataset of the paper's size with a planted structure: known effects of operations, and a known best cell.
 
-An evaluated cell's quality is a sum of one effect per edge and operation, so that the best cell has the best operation on
-every edge; accuracies fall with strength, faster for cells of low robustness, which is another such sum.
+An evaluated cell's quality is a sum of one effect per edge and operation, so that the best cell has the best operation
+on every edge; accuracies fall with strength, faster for cells of low robustness, which is another such sum.
 """
 
 import json

@@ -54,7 +54,10 @@ def save_regret_curves(studies: Sequence[SearchStudy], out: Path, *, width: str 
                 colour = COLOURS.get(result.method, INK)
                 # A logarithmic axis has no zero: a line ends where all runs have found the optimum.
                 mean = np.where(result.regret > 0, scale * result.regret, np.nan)
-                low, high = (np.where(result.regret > 0, np.maximum(scale * one, floor), np.nan) for one in (result.low, result.high))
+                low, high = (
+                    np.where(result.regret > 0, np.maximum(scale * one, floor), np.nan)
+                    for one in (result.low, result.high)
+                )
                 (handles[result.method],) = axes.plot(queries, mean, color=colour, linewidth=1.1)
                 axes.fill_between(queries, low, high, color=colour, alpha=0.2, linewidth=0)
             axes.set_yscale("log")

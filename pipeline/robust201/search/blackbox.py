@@ -15,6 +15,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.files import atomic_write, check_output_file, write_text
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.result_files import row_of
 from robust201.reader.value_checks import CLEAN
 from robust201.search.objectives import Values, cells_of, held_datasets
 from robust201.spaces.cell_space import CellSpace
@@ -29,12 +30,12 @@ CONFIGSPACE_FILE = "ConfigSpace.json"
 
 
 def parameter_names(space: CellSpace) -> list[str]:
-    """Name the hyperparameter of each edge, as Syne Tune's own blackbox of these cells does: ``hp_x0`` …"""
+    """Name the hyperparameter of each edge (``hp_x0``, …) as Syne Tune's own blackbox of these cells does."""
     return [f"hp_x{edge}" for edge in range(len(space.edges))]
 
 
 def objective_name(key: str, strength: float) -> str:
-    """Name an evaluation's error: ``metric_error_clean``, ``metric_error_pgd_1``."""
+    """Name an evaluation's error, such as ``metric_error_clean`` or ``metric_error_pgd_1``."""
     return f"metric_error_{key}" if key == CLEAN else f"metric_error_{key}_{strength:g}"
 
 
@@ -127,5 +128,8 @@ def _errors(values: Values) -> dict[str, Any]:
         repeats = key != CLEAN and reader.files.repeats_clean(values.dataset, key)
         for strength in reader.strengths(values.dataset, key):
             if not (repeats and strength == CLEAN_STRENGTH):
-                found[objective_name(key, strength)] = 1 - values.term(f"{key}:{strength}")[:, 0]
+                row = row_of(key)
+                found[objective_name(key if row is None else row.key, strength)] = (
+                    1 - values.term(f"{key}:{strength}")[:, 0]
+                )
     return found

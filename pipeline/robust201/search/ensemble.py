@@ -1,8 +1,8 @@
 """Ensembles of small regression networks, many trained at once: a plain multilayer perceptron in NumPy.
 
-The networks are those of naszilla: ten hidden layers of 20 ReLU units, mean absolute error, Adam with a learning rate of
-.01 and decay rates of .9 and .99, 150 epochs in batches of 32, weights drawn as Keras does (Glorot and Bengio, AISTATS
-2010). All networks of a call lie in one stack of matrices, so that NumPy's own cost per operation is paid once for all;
+The networks are those of naszilla: ten hidden layers of 20 ReLU units, mean absolute error, Adam with a learning rate
+of .01 and decay rates of .9 and .99, 150 epochs in batches of 32, weights drawn as Keras does (Glorot and Bengio,
+AISTATS 2010). All networks of a call lie in one stack of matrices, so that NumPy's own cost per operation is paid once for all;
 each network's numbers are the same as if it were trained alone.
 """
 

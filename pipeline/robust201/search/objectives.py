@@ -147,16 +147,17 @@ class Values:
             return self._metric(*call.groups())[:, None]
         key, _, strength = name.partition(":")
         key, _, measure = key.partition(".")
-        frame = self.reader.to_frame(self.dataset, self._key(key), measure or "accuracy")
+        measure = measure or "accuracy"
+        frame = self.reader.to_frame(self.dataset, self._key(key, measure), measure)
         if frame["value"].dtype.kind != "f":
             raise ConfigError(
                 f"Reading the objective failed for {name}: expected numbers, got values of type "
                 f"{frame['value'].dtype}. Choose another measurement."
             )
         if strength:
-            chosen = self._strength(key, strength)
+            chosen = self._strength(self._key(key, measure), strength)
             frame = frame[frame["strength"] == chosen]
-        elif self._repeats_clean(key):
+        elif self._repeats_clean(self._key(key, measure)):
             frame = frame[frame["strength"] != CLEAN_STRENGTH]
         return self._columns(frame)
 
@@ -165,8 +166,8 @@ class Values:
         row = DATASETS.get(self.dataset)
         if row is None:
             raise ConfigError(
-                f"Computing {name} failed for {self.dataset}: expected a dataset whose images and classes are known, got "
-                f"another. Known: {', '.join(DATASETS)}."
+                f"Computing {name} failed for {self.dataset}: expected a dataset whose images and classes are known, "
+                f"got another. Known: {', '.join(DATASETS)}."
             )
         swept = {} if self.reader.sweep is None else self.reader.sweep.get("sweep", {})
         size = swept.get("network")
@@ -179,19 +180,21 @@ class Values:
                 found[cell] = space.macs(cell, n_classes=row.n_classes, image_size=row.image_size)
         return found / COSTS[name]
 
-    def _key(self, key: str) -> str:
-        known = self.reader.keys_all
+    def _key(self, key: str, measure: str = "accuracy") -> str:
+        """Find a key that has results, in either spelling."""
+        find = self.reader.files.find
+        known = [one for one in self.reader.keys_all if find(self.dataset, one, measure) is not None]
         for spelling in spellings(key):
             if spelling in known:
                 return spelling
-        names = [*known, *MEANS_BY_KIND, *COSTS]
+        names = dict.fromkeys(one for name in known for one in reversed(spellings(name)))
         raise ConfigError(
-            f"Reading the objective failed for {self.reader.path}: expected a key of the dataset, got {key!r}."
-            f"{closest(key, names)}"
+            f"Reading the objective failed for {self.dataset}: expected a key with {measure}, got {key!r}."
+            f"{closest(key, [*names, *MEANS_BY_KIND, *COSTS])}"
         )
 
     def _strength(self, key: str, text: str) -> float:
-        known = self.reader.strengths(self.dataset, self._key(key))
+        known = self.reader.strengths(self.dataset, key)
         try:
             value = float(text)
         except ValueError:
@@ -204,7 +207,7 @@ class Values:
         return value
 
     def _repeats_clean(self, key: str) -> bool:
-        return key != CLEAN and self.reader.files.repeats_clean(self.dataset, self._key(key))
+        return key != CLEAN and self.reader.files.repeats_clean(self.dataset, key)
 
     def _mean_of_kind(self, name: str) -> _Floats:
         kind = MEANS_BY_KIND[name]

@@ -83,8 +83,8 @@ class Optimiser(ABC):
         self.preference = Preference(n_objectives, rng)
         self.asked: set[int] = set()
 
-    @classmethod
-    def prepare(cls, several: Sequence[Self]) -> None:  # noqa: B027 - most methods have nothing to prepare
+    @classmethod  # noqa: B027 - most methods have nothing to prepare
+    def prepare(cls, several: Sequence[Self]) -> None:
         """Do what runs of this method that were told equally much can do together; each could do it alone."""
 
     @abstractmethod
@@ -120,5 +120,3 @@ class Optimiser(ABC):
             if cell not in self.asked:
                 drawn[cell] = None
         return list(drawn)
-
-

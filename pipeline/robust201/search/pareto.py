@@ -17,12 +17,13 @@ def front_places(values: _Floats) -> NDArray[np.int64]:
     """
     distinct, places = np.unique(values, axis=0, return_index=True)
     order = np.lexsort(-distinct.T[::-1])  # the best in the first objective first, so that nothing later dominates
-    kept: list[int] = []
+    kept = np.empty(len(distinct), dtype=np.int64)
+    count = 0
     for place in order:
-        point = distinct[place]
-        if not any((distinct[other] >= point).all() for other in kept):
-            kept.append(int(place))
-    return np.sort(places[kept])
+        if not (distinct[kept[:count]] >= distinct[place]).all(axis=1).any():
+            kept[count] = place
+            count += 1
+    return np.sort(places[kept[:count]])
 
 
 def hypervolume(values: _Floats, reference: _Floats) -> float:

@@ -167,7 +167,8 @@ def _begin(
 _Job = tuple[int, str, range]
 _Trace = tuple[int, tuple[list[int], list[float]]]
 
-_benchmarks: Sequence[Benchmark] = ()
+_in_worker: dict[int, Benchmark] = {}
+"""The benchmarks by their place, in a worker process."""
 
 
 def _finished(
@@ -196,14 +197,13 @@ def _finished(
 
 
 def _start(benchmarks: Sequence[Benchmark]) -> None:
-    global _benchmarks  # what a worker is given at its start has no other place
-    _benchmarks = benchmarks
+    _in_worker.update(enumerate(benchmarks))
     end_with_parent()
 
 
 def _work(job: _Job, n_queries: int, seed: int) -> list[tuple[list[int], list[float]]]:
     place, name, chunk = job
-    return run_together(name, _benchmarks[place], n_queries=n_queries, seed=seed, numbers=chunk)
+    return run_together(name, _in_worker[place], n_queries=n_queries, seed=seed, numbers=chunk)
 
 
 def _gather(method: str, benchmark: Benchmark, traces: Sequence[_Trace], n_queries: int) -> Runs:

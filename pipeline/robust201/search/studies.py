@@ -216,8 +216,8 @@ def _choose_methods(methods: Sequence[str] | None, objectives: Sequence[Any], n_
     unfit = [row.name for row in chosen if row.of_parts and not fit]
     if unfit:
         raise ConfigError(
-            f"Searching failed for method {unfit[0]}: expected one objective that is a mean over several strengths, such "
-            "as pgd, got another. Choose such an objective, or another method."
+            f"Searching failed for method {unfit[0]}: expected one objective that is a mean over several strengths, "
+            "such as pgd, got another. Choose such an objective, or another method."
         )
     return [row.name for row in chosen]
 
@@ -271,9 +271,7 @@ def _summarise_single(runs: Runs, columns: dict[str, _Floats]) -> MethodResult:
     regret = np.where(by_query == NOTHING, np.nan, best - values[by_query])
     found = by_query[:, -1]
     reported = {name: _estimate(column[found]) for name, column in columns.items()}
-    return MethodResult(
-        runs.method, found, reported, *mean_intervals(regret), float(np.mean(values[found] == best))
-    )
+    return MethodResult(runs.method, found, reported, *mean_intervals(regret), float(np.mean(values[found] == best)))
 
 
 def _summarise_front(runs: Runs) -> MethodResult:

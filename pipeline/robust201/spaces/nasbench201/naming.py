@@ -64,8 +64,8 @@ def _names(operations: Sequence[str | int]) -> list[str]:
         return [one if isinstance(one, str) else _name(operator.index(one)) for one in operations]
     except TypeError as error:
         raise ArchitectureError(
-            f"Looking up a cell failed for {operations!r}: expected an index, a cell string or {len(EDGES)} operations, "
-            f"got a value of type {type(operations).__name__}. Give one of them."
+            f"Looking up a cell failed for {operations!r}: expected an index, a cell string or {len(EDGES)} "
+            f"operations, got a value of type {type(operations).__name__}. Give one of them."
         ) from error
 
 

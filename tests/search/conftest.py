@@ -1,0 +1,52 @@
+"""What tests of searches share: the planted dataset of the paper's size as a benchmark, and as files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robust201.search.benchmark import Benchmark, WeightedSum
+from robust201.search.cells import SearchCells
+from robust201.spaces import SPACES
+from robust201.spaces.cell_space import CellSpace
+from tests.support.planted import planted_accuracy, write_planted
+
+
+@pytest.fixture(scope="session")
+def space() -> CellSpace:
+    found = SPACES["nasbench201"]
+    assert isinstance(found, CellSpace)
+    return found
+
+
+@pytest.fixture(scope="session")
+def cells(space: CellSpace) -> SearchCells:
+    return SearchCells(space, np.ones(15_625, dtype=bool))
+
+
+@pytest.fixture(scope="session")
+def planted(cells: SearchCells) -> Benchmark:
+    """Clean accuracy."""
+    return Benchmark(cells, [WeightedSum("clean", planted_accuracy("clean", 0.0)[:, None], np.ones(1))])
+
+
+@pytest.fixture(scope="session")
+def planted_pgd(cells: SearchCells) -> Benchmark:
+    """The mean over seven strengths of PGD."""
+    columns = np.stack([planted_accuracy("pgd", strength) for strength in (0.1, 0.5, 1, 2, 3, 4, 8)], axis=1)
+    return Benchmark(cells, [WeightedSum("pgd", columns, np.full(7, 1 / 7))])
+
+
+@pytest.fixture(scope="session")
+def planted_front(cells: SearchCells) -> Benchmark:
+    parts = [
+        WeightedSum(key, planted_accuracy(key, strength)[:, None], np.ones(1))
+        for key, strength in (("clean", 0.0), ("pgd", 4.0))
+    ]
+    return Benchmark(cells, parts)
+
+
+@pytest.fixture(scope="session")
+def planted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two datasets in the published layout."""
+    return write_planted(tmp_path_factory.mktemp("planted"), datasets=("cifar10", "cifar100"))

@@ -1,0 +1,80 @@
+"""`robust201 search` on the planted dataset."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from robust201.spaces.nasbench201 import isomorph_index
+from tests.conftest import RunCommand
+from tests.support.fabricated import export, make_plan
+
+QUICK = ("--methods", "local,random", "--runs", 3, "--queries", 40, "--processes", 1)
+
+
+def test_table_csv_and_figure(robust201: RunCommand, planted_folder: Path, tmp_path: Path) -> None:
+    out, figure = tmp_path / "table.csv", tmp_path / "regret.svg"
+    ended = robust201(
+        "search", planted_folder, "--dataset", "cifar10", "--table1", *QUICK, "--out", out, "--figure", figure
+    )
+    assert ended.code == 0
+    for text in ("Search on cifar10 clean: 40 queries, 3 runs", "Optimum", "Local search", "94.68", "difference"):
+        assert text in ended.out
+    assert "Not reported, since cifar10 has no such results: aa_apgd-ce:1, aa_square:1, corruption." in ended.err
+    frame = pd.read_csv(out)
+    assert {*frame["objective"]} == {"clean", "fgsm:1"}
+    assert {*frame["column"]} == {"clean", "fgsm:1", "pgd:1"}
+    assert (frame["mean"] <= frame["optimum"] + 1e-12).all()
+    assert "Random search" in figure.read_text()
+
+
+def test_json(robust201: RunCommand, planted_folder: Path) -> None:
+    words = ("search", planted_folder, "--dataset", "cifar100", "--objective", "clean,pgd:1", *QUICK, "--json")
+    first, again = (robust201(*words) for _ in range(2))
+    assert first == again
+    (found,) = json.loads(first.out)["studies"]
+    assert found["objective"] == "clean,pgd:1"
+    assert [method["method"] for method in found["methods"]] == ["local", "random"]
+    assert len(found["methods"][0]["regret_by_query"]["mean"]) == 40
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "expected the name of one dataset, got none and a folder with cifar10, cifar100. Give --dataset."),
+        (("--dataset", "cifar11"), "Did you mean 'cifar10'?"),
+        (("--dataset", "cifar10", "--methods", "locl"), "Did you mean 'local'?"),
+        (("--dataset", "cifar10", "--objective", "fog:3"), "expected a key with accuracy, got 'fog'"),
+        (("--dataset", "cifar10", "--report", "fog:3"), "expected a key with accuracy, got 'fog'"),
+        (("--dataset", "cifar10", "--report-on", "cifar1000"), "Did you mean 'cifar100'?"),
+        (("--dataset", "cifar10", "--queries", "20000"), "Lower --queries"),
+        (("--dataset", "cifar10", "--constraint", "clean>=1"), "belongs into the objective"),
+        (("--dataset", "cifar10", "--table1", "--objective", "clean"), "expected --table1 or --objective"),
+        (("--dataset", "cifar10", "--figure", "regret.txt"), "expected a name that ends in .png, .svg, .pdf"),
+    ],
+)
+def test_bad_input(robust201: RunCommand, planted_folder: Path, words: tuple[str, ...], said: str) -> None:
+    ended = robust201("search", planted_folder, "--processes", 1, *words)
+    assert (ended.code, ended.out) == (2, "")
+    assert said in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_architectures_that_are_no_cells(robust201: RunCommand, tmp_path: Path) -> None:
+    export(tmp_path / "zoo", replace(make_plan(("resnet18", "wide"), ("clean",)), space_name="zoo"))
+    for options in ((), ("--blackbox", tmp_path / "blackbox")):
+        ended = robust201("search", tmp_path / "zoo", *options)
+        assert ended.code == 2
+        assert "expected architectures that are cells, got those of the space zoo" in ended.err
+    assert not (tmp_path / "blackbox").exists()
+
+
+def test_an_export_in_parquet(robust201: RunCommand, tmp_path: Path) -> None:
+    cells = range(40)
+    export(tmp_path / "dataset", make_plan([*{isomorph_index(cell) for cell in cells}]), formats=("parquet",))
+    ended = robust201("search", tmp_path / "dataset", "--objective", "fog", *QUICK)
+    assert ended.code == 0
+    assert "Search on cifar10 fog: 40 queries, 3 runs" in ended.out
+    assert "Table 1" not in ended.out

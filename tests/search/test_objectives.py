@@ -1,0 +1,132 @@
+"""Objectives as text, read from a dataset, against the same numbers by the reader and by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robust201 import RobustnessDataset
+from robust201.core.errors import ConfigError, RobustError
+from robust201.search.benchmark import Benchmark, spread_order
+from robust201.search.cells import SearchCells
+from robust201.search.objectives import Values, held_datasets, meets, parse_objectives
+from robust201.search.optimiser import Query
+from robust201.spaces import SPACES
+from tests.support.planted import planted_accuracy, write_planted
+
+CELLS = (0, 1462, 9930)
+
+
+@pytest.fixture(scope="module")
+def values(planted_folder: Path) -> Values:
+    return Values(RobustnessDataset(planted_folder), "cifar10")
+
+
+def read(values: Values, text: str) -> np.ndarray:
+    ((name, terms),) = parse_objectives(text)
+    return values.objective(name, terms).values
+
+
+def test_sums_and_weights() -> None:
+    assert parse_objectives("clean, 0.5*pgd:1 + -2e-1 * fog, -jacobian.squared_norm") == [
+        ("clean", ((1.0, "clean"),)),
+        ("0.5*pgd:1 + -2e-1 * fog", ((0.5, "pgd:1"), (-0.2, "fog"))),
+        ("-jacobian.squared_norm", ((-1.0, "jacobian.squared_norm"),)),
+    ]
+    assert parse_objectives("1e+2*clean + worst_case_accuracy(pgd+fgsm:1)") == [
+        ("1e+2*clean + worst_case_accuracy(pgd+fgsm:1)", ((100.0, "clean"), (1.0, "worst_case_accuracy(pgd+fgsm:1)")))
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "clean,", "2*", "clean + ", "a*b*c", "clean,clean"])
+def test_what_is_no_objective_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="Reading the objective failed"):
+        parse_objectives(text)
+
+
+def test_values_are_the_readers(values: Values) -> None:
+    expected = {
+        "clean": planted_accuracy("clean", 0),
+        "pgd:1": planted_accuracy("pgd", 1.0),
+        "pgd": np.mean([planted_accuracy("pgd", s) for s in (0.5, 1, 4)], axis=0),
+        "adversarial": np.mean(
+            [planted_accuracy("fgsm", s) for s in (0.5, 1, 8)] + [planted_accuracy("pgd", s) for s in (0.5, 1, 4)],
+            axis=0,
+        ),
+        "0.5*clean + -2*fgsm:8": 0.5 * planted_accuracy("clean", 0) - 2 * planted_accuracy("fgsm", 8),
+        "pgd@Linf:1": planted_accuracy("pgd", 1.0),
+    }
+    for text, wanted in expected.items():
+        np.testing.assert_allclose(read(values, text)[list(CELLS)], wanted[list(CELLS)], atol=1e-5, err_msg=text)
+    evaluated = values.reader.non_isomorph_ids
+    assert np.isfinite(read(values, "clean")).sum() == len(evaluated)
+
+
+def test_a_derived_metric(values: Values) -> None:
+    strengths = np.array([0, 0.5, 1, 4])
+    curve = np.stack([planted_accuracy("clean" if s == 0 else "pgd", s)[0] for s in strengths])
+    area = np.sum((curve[1:] + curve[:-1]) / 2 * np.diff(strengths)) / (4 * curve[0])
+    assert read(values, "robustness_r(pgd)")[0] == pytest.approx(area, abs=0.05)  # how exactly is statistics' concern
+    with pytest.raises(ConfigError, match="Did you mean 'robustness_r\\(pgd"):
+        read(values, "robustness_q(pgd)")
+
+
+def test_costs_are_the_spaces(values: Values) -> None:
+    space = SPACES["nasbench201"]
+    for cell in CELLS:
+        assert read(values, "parameters")[cell] == space.parameter_count(cell, n_classes=10) / 1e3
+        assert read(values, "flops")[cell] == space.macs(cell, n_classes=10, image_size=32) / 1e6
+    met = meets(values, ["parameters <= 200", "flops >= 20"])
+    small = read(values, "parameters")
+    assert 0 < met.sum() < (small <= 200).sum()
+    assert (small[met] <= 200).all()
+
+
+@pytest.mark.parametrize("text", ["clean >= 0.9", "parameters < 3", "parameters <= many"])
+def test_constraints_on_what_must_be_evaluated_are_refused(values: Values, text: str) -> None:
+    with pytest.raises(ConfigError, match="belongs into the objective"):
+        meets(values, [text])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("pdg", "Did you mean 'pgd"),
+        ("pgd:3", "expected a strength of 0.5, 1, 4, got 3"),
+        ("pgd:x", "got x"),
+        ("fog", "expected a key with accuracy, got 'fog'"),
+        ("corruption", "expected results of a corruption on cifar10, got none"),
+    ],
+)
+def test_what_the_dataset_lacks_is_said(values: Values, text: str, said: str) -> None:
+    with pytest.raises(RobustError) as caught:
+        read(values, text)
+    assert said in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_only_datasets_with_results_are_held(planted_folder: Path) -> None:
+    assert held_datasets(RobustnessDataset(planted_folder)) == ["cifar10", "cifar100"]
+
+
+def test_architectures_without_values_are_not_known(tmp_path: Path) -> None:
+    reader = RobustnessDataset(write_planted(tmp_path / "few", cells=CELLS))
+    assert np.flatnonzero(np.isfinite(read(Values(reader, "cifar10"), "pgd"))).tolist() == sorted(CELLS)
+
+
+def test_parts_of_an_objective_tend_to_it(cells: SearchCells, values: Values) -> None:
+    ((name, terms),) = parse_objectives("0.5*clean + pgd")
+    benchmark = Benchmark(cells, [values.objective(name, terms)])
+    assert benchmark.n_evaluations == 4
+    (whole,) = benchmark.evaluate(Query(0))
+    assert benchmark.evaluate(Query(0, 4)) == (whole,)
+    (part,) = benchmark.evaluate(Query(0, 2))
+    first = {"clean": planted_accuracy("clean", 0)[0], **{f"{s:g}": planted_accuracy("pgd", s)[0] for s in (0.5, 1, 4)}}
+    chosen = [list(first.values())[place] for place in spread_order(4)[:2]]
+    weights = [(0.5, *[1 / 3] * 3)[place] for place in spread_order(4)[:2]]
+    assert part == pytest.approx(np.dot(chosen, weights) / (sum(weights) / 1.5), abs=1e-5)
+
+
+def test_first_few_evaluations_are_spread() -> None:
+    assert spread_order(7).tolist() == [3, 1, 5, 0, 2, 4, 6]
+    assert sorted(spread_order(75).tolist()) == list(range(75))

@@ -1,0 +1,34 @@
+"""Fronts and hypervolumes against brute force."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from robust201.search.pareto import front_places, hypervolume
+
+
+def grid_volume(points: np.ndarray, size: int) -> float:
+    """The unit boxes of a grid whose far corner some point dominates: the volume, where points are integers."""
+    corners = np.array(list(itertools.product(range(1, size + 1), repeat=points.shape[1])))
+    return float((points[:, None] >= corners[None]).all(axis=2).any(axis=0).sum())
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", range(5))
+def test_against_brute_force(m: int, seed: int) -> None:
+    rng = np.random.default_rng([seed, m])
+    points = rng.integers(-1, 7, size=(12, m)).astype(float)
+    assert hypervolume(points, np.zeros(m)) == grid_volume(points, 6)
+    assert hypervolume(points + 2, np.full(m, 2.0)) == grid_volume(points, 6)
+    front = points[front_places(points)]
+    dominated = [any((other >= point).all() and (other > point).any() for other in points) for point in points]
+    assert {tuple(point) for point in front} == {
+        tuple(point) for point, is_worse in zip(points, dominated, strict=True) if not is_worse
+    }
+    assert len(np.unique(front, axis=0)) == len(front)
+
+
+def test_points_below_the_reference_add_nothing() -> None:
+    assert hypervolume(np.array([[5.0, 0.0], [-1.0, 9.0]]), np.zeros(2)) == 0.0
+    assert hypervolume(np.empty((0, 2)), np.zeros(2)) == 0.0

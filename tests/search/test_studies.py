@@ -1,0 +1,119 @@
+"""Studies: optimum and means against the table itself, reporting elsewhere, fronts, and the published comparison."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robust201 import RobustnessDataset
+from robust201.core.errors import ConfigError
+from robust201.search.benchmark import Benchmark
+from robust201.search.pareto import hypervolume
+from robust201.search.published import OPTIMUM, compare_with_published, holds_published
+from robust201.search.runs import run_methods
+from robust201.search.studies import VOLUME, SearchStudy, front_shares, make_studies
+from robust201.statistics.intervals import mean_intervals
+from tests.support.planted import best_cell, planted_accuracy, write_planted
+
+
+@pytest.fixture(scope="module")
+def reader(planted_folder: Path) -> RobustnessDataset:
+    return RobustnessDataset(planted_folder)
+
+
+def study(reader: RobustnessDataset, objective: str = "clean", **options: object) -> SearchStudy:
+    settings = {"methods": ["local"], "n_queries": 300, "n_runs": 4, "processes": 1} | options
+    (found,) = make_studies(reader, "cifar10", [objective], **settings)  # type: ignore[arg-type]
+    return found
+
+
+def test_local_search_finds_the_planted_cell(reader: RobustnessDataset) -> None:
+    found = study(reader)
+    (result,) = found.results
+    assert reader.get_uid(int(result.found[0])) == str(best_cell())
+    assert result.hits == 1
+    assert result.regret[-1] == 0
+    assert (np.diff(result.regret) <= 0).all()
+    assert found.n_members == 15_625
+    assert found.optimum["clean"] == pytest.approx(planted_accuracy("clean", 0).max(), abs=1e-6)
+    assert found.optimum["pgd:1"] == pytest.approx(planted_accuracy("pgd", 1).max(), abs=1e-6)
+    assert found.absent == ("aa_apgd-ce:1", "aa_square:1", "corruption")
+    assert result.reported["pgd:1"].mean == pytest.approx(planted_accuracy("pgd", 1)[best_cell()], abs=1e-6)
+
+
+def test_means_are_over_runs(reader: RobustnessDataset) -> None:
+    found = study(reader, methods=["random"], n_queries=20, n_runs=8)
+    (result,) = found.results
+    values = planted_accuracy("clean", 0)[result.found]
+    mean, low, high = mean_intervals(values)
+    assert result.reported["clean"][:3] == pytest.approx((mean, low, high), abs=1e-5)
+    assert low < mean < high
+    assert len(found.to_frame()) == len(found.columns)
+    assert found.to_payload()["methods"][0]["found"] == result.found.tolist()
+
+
+def test_searching_on_one_dataset_and_reporting_on_another(reader: RobustnessDataset) -> None:
+    found = study(reader, report_on="cifar100", report=["clean", "pgd"])
+    (result,) = found.results
+    assert (found.dataset, found.reported_on, found.columns) == ("cifar10", "cifar100", ("clean", "pgd"))
+    other = planted_accuracy("clean", 0, "cifar100")
+    assert result.reported["clean"].mean == pytest.approx(other[best_cell()], abs=1e-6)
+
+
+def test_distinct_cells_and_constraints(reader: RobustnessDataset) -> None:
+    whole = study(reader, distinct=True, methods=["evolution"])
+    assert whole.n_members == len(reader.non_isomorph_ids)
+    narrow = study(reader, constraints=["parameters <= 300"])
+    assert 300 < narrow.n_members < 15_625
+    assert narrow.optimum["clean"] < whole.optimum["clean"]
+
+
+def test_a_front(planted_front: Benchmark, reader: RobustnessDataset) -> None:
+    found = study(reader, "clean, pgd:4", methods=["evolution", "random"], n_queries=60, n_runs=4)
+    assert found.is_front
+    assert found.columns == (VOLUME,)
+    evolution, random = (result.reported[VOLUME].mean for result in found.results)
+    assert 0 < random < evolution < 1
+    (runs,) = run_methods([planted_front], ["random"], n_queries=30, n_runs=2, processes=1)[0]
+    shares = front_shares(runs)
+    low, high = planted_front.values.min(axis=0), planted_front.values.max(axis=0)
+    scaled = (planted_front.values - low) / (high - low)
+    attainable = hypervolume(scaled, np.zeros(2))
+    for query in (1, 7, 30):
+        expected = hypervolume(scaled[runs.asked[1, :query]], np.zeros(2)) / attainable
+        assert shares[1, query - 1] == pytest.approx(expected)
+
+
+def test_methods_that_do_not_apply(reader: RobustnessDataset) -> None:
+    names = [result.method for result in study(reader, "pgd", methods=None, n_queries=12, n_runs=1).results]
+    assert names == ["bananas", "local", "random", "evolution", "halving"]
+    with pytest.raises(ConfigError, match="expected one objective that is a mean over several strengths"):
+        study(reader, "clean", methods=["halving"])
+
+
+def test_too_few_architectures(tmp_path: Path) -> None:
+    reader = RobustnessDataset(write_planted(tmp_path / "few", cells=range(3)))
+    with pytest.raises(ConfigError, match=r"as queries \(300\), got \d+\. Lower --queries"):
+        study(reader)
+
+
+def test_published_accuracies_are_recognised_and_compared(planted_folder: Path, tmp_path: Path) -> None:
+    reader = RobustnessDataset(planted_folder)
+    assert holds_published(reader, "cifar10")  # its layout and extent; that its numbers differ is for the comparison
+    assert not holds_published(reader, "cifar100")
+    few = RobustnessDataset(write_planted(tmp_path / "few", cells=range(3)))
+    assert not holds_published(few, "cifar10")
+    found = study(reader, n_queries=20)
+    optimum = 100 * found.optimum["clean"]
+    published = {
+        ("clean", OPTIMUM, "clean"): round(optimum, 1),
+        ("clean", "local", "clean"): 100 * found.results[0].reported["clean"].mean + 30,
+        ("clean", "bananas", "clean"): 1.0,  # not run
+        ("fgsm:1", OPTIMUM, "clean"): 1.0,  # another objective
+    }
+    agreeing, differing = compare_with_published(found, published)
+    assert agreeing.within
+    assert agreeing.ours == optimum
+    assert not differing.within
+    (real,) = compare_with_published(found)
+    assert (real.published, real.within) == (94.68, False)
