@@ -8,11 +8,11 @@ import pytest
 from robust201 import RobustnessDataset
 from robust201.core.errors import ConfigError
 from robust201.search.benchmark import Benchmark
-from robust201.search.pareto import hypervolume
 from robust201.search.published import OPTIMUM, compare_with_published, holds_published
 from robust201.search.runs import run_methods
 from robust201.search.studies import VOLUME, SearchStudy, front_shares, make_studies
 from robust201.statistics.intervals import mean_intervals
+from robust201.statistics.pareto import hypervolume
 from tests.support.planted import best_cell, planted_accuracy, write_planted
 
 

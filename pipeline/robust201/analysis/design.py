@@ -16,6 +16,7 @@ from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.labels import column_label
 from robust201.core.errors import ConfigError, ResultsError, closest
 from robust201.spaces.cell_space import CellSpace
+from robust201.statistics.pareto import on_front
 
 _Floats = NDArray[np.float64]
 
@@ -235,14 +236,9 @@ def pareto_table(columns: pd.DataFrame, *, maximise: Sequence[str], minimise: Se
         )
     held = columns[names].dropna()
     signs = np.array([1.0] * len(maximise) + [-1.0] * len(minimise))
-    points = held.to_numpy(np.float64) * signs
-    on_front = np.ones(len(points), dtype=bool)
-    for place, point in enumerate(points):
-        if on_front[place]:
-            # What this one beats is on no front; what is equal to it stays.
-            on_front &= ~((points <= point).all(axis=1) & (points < point).any(axis=1))
     first = names[0]
-    return held[on_front].sort_values(first, ascending=first in minimise, kind="stable")
+    chosen = held[on_front(held.to_numpy(np.float64) * signs)]
+    return chosen.sort_values(first, ascending=first in minimise, kind="stable")
 
 
 def objectives_of(results: DatasetResults, measures: pd.DataFrame) -> pd.DataFrame:

@@ -21,6 +21,7 @@ from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.result_files import kind_of
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace
+from robust201.statistics.pareto import on_front
 
 REFERENCE_EPSILON_255 = 1.0
 REFERENCE_SEVERITY = 3.0
@@ -124,17 +125,7 @@ def pareto_front(first: pd.Series, second: pd.Series) -> NDArray[np.bool_]:
     Returns:
         (N) bool; of architectures that are equal in both numbers all or none.
     """
-    a, b = first.to_numpy(np.float64), second.to_numpy(np.float64)
-    marked = np.zeros(len(a), dtype=bool)
-    held = np.flatnonzero(~(np.isnan(a) | np.isnan(b)))
-    best = -np.inf
-    for _, group in itertools.groupby(held[np.lexsort((-b[held], -a[held]))], key=lambda place: a[place]):
-        places = list(group)
-        top = b[places[0]]
-        if top > best:
-            marked[[place for place in places if b[place] == top]] = True
-            best = top
-    return marked
+    return on_front(np.stack([first.to_numpy(np.float64), second.to_numpy(np.float64)], axis=1))
 
 
 def rank_correlations(accuracies: pd.DataFrame) -> pd.DataFrame:

@@ -14,9 +14,9 @@ from robust201.search.benchmark import Benchmark
 from robust201.search.cells import SearchCells
 from robust201.search.methods import METHODS, find_method
 from robust201.search.objectives import Values, meets, parse_objectives
-from robust201.search.pareto import front_places, hypervolume
 from robust201.search.runs import NOTHING, Runs, run_methods
 from robust201.statistics.intervals import mean_intervals
+from robust201.statistics.pareto import front_places, hypervolume
 
 _Floats = NDArray[np.float64]
 

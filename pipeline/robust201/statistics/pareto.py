@@ -26,6 +26,21 @@ def front_places(values: _Floats) -> NDArray[np.int64]:
     return np.sort(places[kept[:count]])
 
 
+def on_front(values: _Floats) -> NDArray[np.bool_]:
+    """Mark the points that no other dominates; of equal points all or none, and none that lacks a number.
+
+    Args:
+        values: (n, m), NaN where a number is missing.
+    """
+    marked = np.zeros(len(values), dtype=bool)
+    held = np.flatnonzero(~np.isnan(values).any(axis=1))
+    distinct, members = np.unique(values[held], axis=0, return_inverse=True)
+    best = np.zeros(len(distinct), dtype=bool)
+    best[front_places(distinct)] = True
+    marked[held] = best[members.reshape(-1)]
+    return marked
+
+
 def hypervolume(values: _Floats, reference: _Floats) -> float:
     """Measure the volume between a reference point and the front of some points.
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from robust201.search.pareto import front_places, hypervolume
+from robust201.statistics.pareto import front_places, hypervolume
 
 
 def grid_volume(points: np.ndarray, size: int) -> float:
