@@ -236,7 +236,7 @@ class TableValues:
                 f"Reading the objective failed for {wanted}: expected a metric that follows from the results, got none."
                 f"{closest(wanted, sorted(known))}"
             )
-        return self._by_index({int(one): float(value) for one, value in at[0].values.items()})
+        return self._by_index({int(str(one)): float(value) for one, value in at[0].values.items()})
 
     def _columns(self, frame: pd.DataFrame) -> _Floats:
         wide = frame.set_index(["architecture", "strength"])["value"].unstack("strength")
