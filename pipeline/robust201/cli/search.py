@@ -1,5 +1,6 @@
 """`robust201 search`: neural architecture search on the results of a dataset."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +16,7 @@ from robust201.core.files import check_output_file, write_text
 if TYPE_CHECKING:
     from robust201.reader.dataset import RobustnessDataset
     from robust201.search.published import ComparedNumber
-    from robust201.search.studies import SearchStudy
+    from robust201.search.studies import Estimated, SearchStudy
 
 
 def search(
@@ -150,6 +151,12 @@ def _choose(reader: "RobustnessDataset", data: str | None) -> str:
     )
 
 
+def _interval(one: "Estimated") -> str:
+    """Write a mean in percent with its interval, which a single run has none of."""
+    mean = f"{100 * one.mean:.2f}"
+    return mean if math.isnan(one.low) else f"{mean} [{100 * one.low:.2f}, {100 * one.high:.2f}]"
+
+
 def _show(studies: "Sequence[SearchStudy]", compared: "Sequence[ComparedNumber]") -> None:
     from robust201.search.methods import METHODS
     from robust201.search.studies import TABLE1_COLUMNS
@@ -165,10 +172,7 @@ def _show(studies: "Sequence[SearchStudy]", compared: "Sequence[ComparedNumber]"
         rows = [
             (
                 METHODS[result.method].title,
-                *(
-                    f"{100 * one.mean:.2f} [{100 * one.low:.2f}, {100 * one.high:.2f}]"
-                    for one in result.reported.values()
-                ),
+                *(_interval(one) for one in result.reported.values()),
                 f"{100 * result.hits:.0f} %",
             )
             for result in study.results

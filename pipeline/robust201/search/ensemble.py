@@ -2,8 +2,8 @@
 
 The networks are those of naszilla: ten hidden layers of 20 ReLU units, mean absolute error, Adam with a learning rate
 of .01 and decay rates of .9 and .99, 150 epochs in batches of 32, weights drawn as Keras does (Glorot and Bengio,
-AISTATS 2010). All networks of a call lie in one stack of matrices, so that NumPy's own cost per operation is paid once for all;
-each network's numbers are the same as if it were trained alone.
+AISTATS 2010). All networks of a call lie in one stack of matrices, so that NumPy's own cost per operation is paid once
+for all; each network's numbers are the same as if it were trained alone.
 """
 
 from collections.abc import Sequence
@@ -20,6 +20,11 @@ BATCH = 32
 
 _EPSILON = 1e-7
 """Keeps Adam from dividing by zero; the value of Keras."""
+
+_FLUSH_EVERY = 100
+_NEGLIGIBLE = np.float32(1e-30)
+"""First moments below this move no parameter, and are set to zero so often that none becomes subnormal: those of units
+that are never active decay towards zero, and processors compute with subnormal numbers several times as slowly."""
 
 _Array = NDArray[np.float32]
 
@@ -129,6 +134,8 @@ class _Networks:
         # Moments are kept without their factors 1 - decay, which the two constants below make up for.
         first *= np.float32(FIRST_DECAY)
         first += self.gradients
+        if self.steps % _FLUSH_EVERY == 0:
+            first *= np.abs(first) >= _NEGLIGIBLE
         second *= np.float32(SECOND_DECAY)
         np.multiply(self.gradients, self.gradients, out=spare)
         second += spare

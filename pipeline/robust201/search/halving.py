@@ -26,18 +26,24 @@ def plan_rungs(n_queries: int, n_evaluations: int, n_members: int) -> tuple[tupl
     sizes = [n_evaluations]
     while sizes[0] >= ETA:
         sizes.insert(0, round(sizes[0] / ETA))
+    while True:
+        first = _count_first(sizes, n_queries * n_evaluations, n_members)
+        if first >= ETA ** (len(sizes) - 1):
+            return tuple((first // ETA**rung, size) for rung, size in enumerate(sizes))
+        sizes.pop(0)  # too few for one to reach the last rung: begin at a later one
+
+
+def _count_first(sizes: list[int], budget: int, n_members: int) -> int:
+    """Count the cells of the first rung: as many as the budget, in single evaluations, allows; at least one."""
     steps = [size - before for size, before in zip(sizes, [0, *sizes], strict=False)]
 
-    def counts(first: int) -> list[int]:
-        return [first // ETA**rung for rung in range(len(sizes))]
-
     def cost(first: int) -> int:
-        return sum(n * step for n, step in zip(counts(first), steps, strict=True))
+        return sum(first // ETA**rung * step for rung, step in enumerate(steps))
 
     first = 1
-    while first < n_members and cost(first + 1) <= n_queries * n_evaluations:
+    while first < n_members and cost(first + 1) <= budget:
         first += 1
-    return tuple((n, size) for n, size in zip(counts(first), sizes, strict=True) if n)
+    return first
 
 
 class SuccessiveHalving(Optimiser):

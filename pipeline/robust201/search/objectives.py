@@ -45,7 +45,7 @@ _CALL = re.compile(r"(\w+)\(([^()]*)\)")
 _CONSTRAINT = re.compile(rf"\s*(\w+)\s*(<=|>=)\s*({_NUMBER})\s*")
 
 
-class Term(NamedTuple):
+class ObjectiveTerm(NamedTuple):
     """One term of a sum.
 
     Attributes:
@@ -57,7 +57,7 @@ class Term(NamedTuple):
     name: str
 
 
-def parse_objectives(text: str) -> list[tuple[str, tuple[Term, ...]]]:
+def parse_objectives(text: str) -> list[tuple[str, tuple[ObjectiveTerm, ...]]]:
     """Understand the text of the objectives; give the text and the terms of each.
 
     Raises:
@@ -72,7 +72,7 @@ def parse_objectives(text: str) -> list[tuple[str, tuple[Term, ...]]]:
     return found
 
 
-def _parse_sum(part: str, text: str) -> Iterator[Term]:
+def _parse_sum(part: str, text: str) -> Iterator[ObjectiveTerm]:
     for piece in _split(part, "+"):
         match = _TERM.fullmatch(piece.strip())
         if match is None:
@@ -81,7 +81,7 @@ def _parse_sum(part: str, text: str) -> Iterator[Term]:
                 f"0.5*pgd:1, got {piece.strip()!r}. docs/search.md lists the terms."
             )
         number, minus, name = match.groups()
-        yield Term(float(number) if number else -1.0 if minus else 1.0, name.strip())
+        yield ObjectiveTerm(float(number) if number else -1.0 if minus else 1.0, name.strip())
 
 
 def _split(text: str, mark: str) -> list[str]:
@@ -102,7 +102,7 @@ def held_datasets(reader: RobustnessDataset) -> list[str]:
     return [name for name in reader.data if any(reader.files.find(name, key, "accuracy") for key in reader.keys_all)]
 
 
-class Values:
+class TableValues:
     """Values of one dataset of a folder, by index of its space of cells.
 
     Raises:
@@ -124,7 +124,7 @@ class Values:
         """How many cells the space has."""
         return len(self.space.specs())
 
-    def objective(self, name: str, terms: Sequence[Term]) -> WeightedSum:
+    def objective(self, name: str, terms: Sequence[ObjectiveTerm]) -> WeightedSum:
         """Read an objective.
 
         Raises:
@@ -236,7 +236,7 @@ class Values:
                 f"Reading the objective failed for {wanted}: expected a metric that follows from the results, got none."
                 f"{closest(wanted, sorted(known))}"
             )
-        return self._by_index({int(one): float(value) for one, value in at[0].values.items()})
+        return self._by_index({int(str(one)): float(value) for one, value in at[0].values.items()})
 
     def _columns(self, frame: pd.DataFrame) -> _Floats:
         wide = frame.set_index(["architecture", "strength"])["value"].unstack("strength")
@@ -260,7 +260,7 @@ def cells_of(reader: RobustnessDataset) -> CellSpace:
     return reader.files.space
 
 
-def meets(values: Values, constraints: Sequence[str]) -> NDArray[np.bool_]:
+def meets(values: TableValues, constraints: Sequence[str]) -> NDArray[np.bool_]:
     """Say by index which cells meet all constraints.
 
     Raises:
