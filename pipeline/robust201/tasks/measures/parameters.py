@@ -61,7 +61,7 @@ class LanczosParameters(MeasureParameters):
         steps: Hessian-vector products after which the iteration is given up.
     """
 
-    tolerance: Annotated[float, Field(ge=1e-6, lt=1)] = 1e-3
+    tolerance: Annotated[float, Field(ge=1e-6, lt=1)] = 0.01
     steps: PositiveInt = 100
 
     @property
