@@ -22,7 +22,7 @@ from robust201.shards import ShardStore
 from robust201.spaces.nasbench201 import cells
 from robust201.spaces.nasbench201.network import build_network
 from robust201.spaces.zoo.space import Zoo
-from robust201.tasks import CORRUPTIONS, PAPER_KEYS
+from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from robust201.weights.store import CheckpointStore
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, add_network
 
@@ -85,6 +85,25 @@ def test_a_measure_beside_attacks(
     assert robust201("verify", config.results).code == 0
     assert squared_norms(config.results) == found
     assert robust201("status", config.results).code == 0
+
+
+def test_every_measure_in_one_sweep(make_sweep: MakeSweep, robust201: RunCommand) -> None:
+    keys = {
+        "hessian_weights": {"images": 4, "batch": 2, "tolerance": 0.1},
+        "hessian_input": {"images": 4, "split": "train"},
+        "proxies": {"images": 6},
+        "croze": {"images": 6, "split": "test"},
+    }
+    small = {"network": {"channels": 4, "cells": 1}, "weights": {"random": {"seeds": [0]}}}
+    config = make_sweep(keys=keys, architectures=[21], checkpoints=None, **small)
+    run(config)
+    found = values(config.results)
+    assert len(found) == len(keys)
+    for (key, _, _), strengths in found.items():
+        assert set(strengths[0.0]) == set(TASKS[key].columns)
+    summed = [rows[0.0] for (key, _, _), rows in found.items() if key == "hessian_weights"]
+    assert all(row["largest_summed"] == 2 * row["largest"] > 0 for row in summed)
+    assert robust201("verify", config.results).code == 0
 
 
 def test_splits_are_other_images(make_sweep: MakeSweep) -> None:
