@@ -41,14 +41,14 @@ def classifiers(folder: Path, index: int, images: ImageSet) -> Iterator[tuple[st
         yield weights, Classifier(network, images.normalisation, images.n_classes)
 
 
-def measure(key: str, classifier: Classifier, images: ImageSet) -> dict[str, float]:
-    """Compute one measure on all images of a selection."""
+def measure(key: str, classifier: Classifier, images: ImageSet) -> list[float]:
+    """Compute one measure on all images of a selection: its columns in order."""
     row = TASKS[key]
     wanted = {"images": len(images)} | ({"batch": len(images)} if "batch" in row.parameters.model_fields else {})
     context = Context(classifier, SEED, len(images), key=key, engine="fused")
     request = Request((0.0,), torch.from_numpy(images.images), torch.from_numpy(images.labels), images.indices)
     found = row.load("fused")(context, row.parameters(**wanted), request)
-    return {f"{key} {column}": float(found[column]) for column in row.columns}
+    return [float(found[column]) for column in row.columns]
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -69,30 +69,21 @@ def main() -> None:
         split: select(load_images("cifar10", path=folder / "cifar10", split=split), count=options.images, seed=SEED)
         for split in SPLITS
     }
-    numbers: dict[str, list[str]] = defaultdict(list)
+    rows: dict[str, list[list[str]]] = defaultdict(list)
     seconds: dict[str, list[float]] = defaultdict(list)
-    heads = []
     for index in options.networks:
         for weights, classifier in classifiers(folder, index, images["test"]):
             for split in SPLITS:
-                heads.append(f"#{index} {weights}, {split}")
                 for key in options.measures:
                     start = time.process_time()
                     found = measure(key, classifier, images[split])
                     seconds[key].append(time.process_time() - start)
-                    print(f"{heads[-1]}: {key} {seconds[key][-1]:.1f} s", file=sys.stderr, flush=True)
-                    for name, value in found.items():
-                        numbers[name].append(f"{value:.4g}")
-    print(
-        table(["network, weights, images", *numbers], [list(row) for row in zip(heads, *numbers.values(), strict=True)])
-    )
-    print()
-    print(
-        table(
-            ["measure", "CPU seconds per network: least", "mean", "most"],
-            [[key, *(f"{value:.2f}" for value in (min(s), sum(s) / len(s), max(s)))] for key, s in seconds.items()],
-        )
-    )
+                    print(f"#{index} {weights} {split} {key}: {seconds[key][-1]:.1f} s", file=sys.stderr, flush=True)
+                    rows[key].append([f"#{index}", weights, split, *(f"{value:.4g}" for value in found)])
+    for key, filled in rows.items():
+        taken = ", ".join(f"{value:.1f}" for value in (min(seconds[key]), max(seconds[key])))
+        print(f"`{key}`, {options.images} images, CPU seconds per row (least, most): {taken}\n")
+        print(table(["network", "weights", "images", *TASKS[key].columns], filled), end="\n\n")
 
 
 if __name__ == "__main__":

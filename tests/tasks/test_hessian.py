@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import scipy.sparse.linalg
 import torch
 from pydantic import ValidationError
 from torch import nn
@@ -161,17 +162,27 @@ def test_batches_are_equal():
     assert HessianWeightsParameters(images=200).images == 200
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_curvlinops_has_the_same():
-    """An independent library; it is not a dependency, and the test is skipped without it."""
+# --- independent libraries, skipped where they are not installed ------------------------------------------------------
+
+
+def largest_by_curvlinops(network, data):
     curvlinops = pytest.importorskip("curvlinops")
-    linalg = pytest.importorskip("scipy.sparse.linalg")
-    images, network = tiny_images(12), SmoothNetwork()
-    classifier = tiny_classifier(network)
-    found = measured("hessian_weights", images, classifier, images=12)["largest"]
-    network = SmoothNetwork().eval()
-    shown = (torch.from_numpy(images.images) / 255 - classifier.mean) / classifier.std
-    data = [(shown, torch.from_numpy(images.labels))]
     operator = curvlinops.HessianLinearOperator(network, nn.CrossEntropyLoss(), list(network.parameters()), data)
-    (expected,) = linalg.eigsh(operator.to_scipy(), k=1, which="LA", return_eigenvectors=False)
-    assert found == pytest.approx(float(expected), rel=1e-4)
+    return float(scipy.sparse.linalg.eigsh(operator.to_scipy(), k=1, which="LA", return_eigenvectors=False)[0])
+
+
+def largest_by_hessian_eigenthings(network, data):
+    library = pytest.importorskip("hessian_eigenthings")
+    operator = library.HessianOperator(network, data, library.supervised_loss(nn.CrossEntropyLoss()))
+    return float(library.lanczos(operator, k=1, which="LA", seed=0, max_iter=50).eigenvalues[0])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("largest", [largest_by_curvlinops, largest_by_hessian_eigenthings])
+def test_libraries_have_the_same(largest):
+    images, network = tiny_images(12), SmoothNetwork()
+    found = measured("hessian_weights", images, tiny_classifier(network), images=12)["largest"]
+    classifier = tiny_classifier()
+    shown = (torch.from_numpy(images.images) / 255 - classifier.mean) / classifier.std
+    expected = largest(SmoothNetwork().eval(), [(shown, torch.from_numpy(images.labels))])
+    assert found == pytest.approx(expected, rel=1e-4)

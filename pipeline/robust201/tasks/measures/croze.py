@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from robust201.engine.classifier import Classifier
 from robust201.engine.context import Context, Request, to_float
-from robust201.tasks.measures.observed import layers_of, make_absolute, observe, skip_batch_norm
+from robust201.tasks.measures.observed import Layer, layers_of, make_absolute, observe, skip_batch_norm
 from robust201.tasks.measures.parameters import CrozeParameters
 from robust201.tasks.measures.trainable import gradients, logits_of, mean_loss, normalised, trainable_copy
 
@@ -87,7 +87,7 @@ def _features_and_gradients(
 
 
 def _score(
-    layers: Sequence[nn.Module], features: Sequence[torch.Tensor], of_weights: Sequence[torch.Tensor]
+    layers: Sequence[Layer], features: Sequence[torch.Tensor], of_weights: Sequence[torch.Tensor]
 ) -> torch.Tensor:
     """Product of the similarities of a layer."""
     with torch.no_grad():

@@ -33,7 +33,7 @@ def measure(context: Context, parameters: HessianWeightsParameters, request: Req
         n_images = len(request.images)
 
         def apply(vectors: torch.Tensor) -> torch.Tensor:
-            parts = [part.view_as(weight) for part, weight in zip(vectors[0].split(sizes), weights, strict=True)]
+            parts = [part.view_as(weight) for part, weight in zip(torch.split(vectors[0], sizes), weights, strict=True)]
             total = torch.zeros_like(vectors, dtype=torch.float64)
             for piece in pieces(context, n_images):
                 shown = normalised(context.classifier, to_float(request.images[piece]))

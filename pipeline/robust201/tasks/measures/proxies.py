@@ -179,9 +179,10 @@ def synflow(classifier: Classifier, shape: Sequence[int]) -> float:
 def _zen(context: Context, shape: torch.Size) -> float:
     network = trainable_copy(context.classifier, training=True)
     layers = layers_of(network)
-    drawn = normals(context, "weights", (sum(layer.weight.numel() for layer in layers),))
+    sizes = [layer.weight.numel() for layer in layers]
+    drawn = normals(context, "weights", (sum(sizes),))
     with torch.no_grad():
-        for layer, values in zip(layers, drawn.split([layer.weight.numel() for layer in layers]), strict=True):
+        for layer, values in zip(layers, torch.split(drawn, sizes), strict=True):
             layer.weight.copy_(values.view_as(layer.weight))
             if layer.bias is not None:
                 layer.bias.zero_()
@@ -208,8 +209,9 @@ def zen(network: nn.Module, images: torch.Tensor, mixed_in: torch.Tensor) -> flo
             logits = logits_of(network, images)
         with observe(network) as moved:
             moved_logits = logits_of(network, images + _MIXED_IN * mixed_in)
-        pair = (observed.last_map, moved.last_map)
-        before, after = (logits, moved_logits) if pair[0] is None or pair[1] is None else pair
+        before, after = observed.last_map, moved.last_map
+        if before is None or after is None:
+            before, after = logits, moved_logits
         distance = (after - before).double().abs().flatten(1).sum(dim=1).mean()
         deviations = [variance.double().sqrt().clamp_min(_SMALLEST).log() for variance in observed.variances]
         return _total([distance.clamp_min(_SMALLEST).log(), *deviations])

@@ -32,7 +32,7 @@ def trainable_copy(classifier: Classifier, *, training: bool = False) -> nn.Modu
     network = copy.deepcopy(classifier.network).float()
     for module in network.modules():
         if getattr(module, "inplace", False):
-            module.inplace = False
+            vars(module)["inplace"] = False
     return network.requires_grad_().train(training)
 
 
