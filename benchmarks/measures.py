@@ -61,7 +61,7 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", type=int, nargs="+", default=list(NETWORKS))
-    parser.add_argument("--images", type=int, default=64, help="images per split, evenly over the classes")
+    parser.add_argument("--images", type=int, default=12, help="images per split, evenly over the classes")
     parser.add_argument("--measures", nargs="+", choices=MEASURES, default=MEASURES)
     options = parser.parse_args()
     folder = Path(os.environ["ROBUST201_DATA"])

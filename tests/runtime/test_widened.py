@@ -172,7 +172,20 @@ def test_train_images_do_not_come_from_the_file_of_the_test_images(
     )
     message = robust201("run", sweep).refusal(2)
     assert "train" in message
-    assert "folder" in message
+    assert "Name the folder, or set split: test for jacobian." in message
+
+
+def test_without_train_images_the_keys_that_want_them_are_named(
+    write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    write_parquet(tmp_path / "mine/test.parquet")
+    datasets = {"mine": {"path": str(tmp_path / "mine"), "form": "parquet", "classes": 10, "image_size": 32}}
+    keys = {"clean": {}, "croze": {}, "proxies": {}, "jacobian": {"images": 12}}
+    sweep = write_sweep(datasets=datasets, checkpoints=None, weights=RANDOM, keys=keys)
+    message = robust201("run", sweep).refusal(2)
+    assert "Loading the train images of mine failed" in message
+    assert message.rstrip().endswith("Or set split: test for proxies, croze.")
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------

@@ -42,10 +42,10 @@ class SmoothNetwork(nn.Module):
         return self.classifier(self.stem(pixels).flatten(1))
 
 
-def measured(key, shown, classifier=None, *, model_batch=None, seed=0, **parameters):
+def measured(key, shown, classifier=None, *, seed=0, **parameters):
     row = find_task(key)
     parameters = {"tolerance": 1e-4} | parameters
-    context = dataclasses.replace(tiny_context(key, classifier), seed=seed, model_batch=model_batch)
+    context = dataclasses.replace(tiny_context(key, classifier), seed=seed)
     found = row.load("fused")(context, row.parameters(**parameters), request_of(shown, (0.0,)))
     return {name: float(value) for name, value in found.items()}
 
@@ -98,7 +98,7 @@ def test_input_as_the_whole_matrices_have_it(shown):
 def test_pieces_and_starts_leave_no_trace(key):
     images, classifier = tiny_images(4), tiny_classifier(SmoothNetwork())
     whole = measured(key, images, classifier)
-    assert measured(key, images, classifier, model_batch=3) == pytest.approx(whole, rel=1e-4)
+    assert measured(key, images, tiny_classifier(SmoothNetwork(), micro_batch=3)) == pytest.approx(whole, rel=1e-4)
     other = measured(key, images, classifier, seed=1)
     assert other == pytest.approx(whole, rel=1e-4)
     assert other != whole

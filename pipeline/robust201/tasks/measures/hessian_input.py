@@ -29,7 +29,8 @@ def measure(context: Context, parameters: HessianInputParameters, request: Reque
     with torch.inference_mode(mode=False), torch.enable_grad():
         network = trainable_copy(context.classifier).requires_grad_(requires_grad=False)
         found = [
-            _largest(context, parameters, request, piece, network) for piece in pieces(context, len(request.images))
+            _largest(context, parameters, request, piece, network)
+            for piece in pieces(context.classifier, len(request.images))
         ]
     values = np.concatenate(found)
     return {"largest": np.array(values.mean()), "largest_sd": np.array(values.std())}

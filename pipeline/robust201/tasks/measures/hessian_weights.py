@@ -35,7 +35,7 @@ def measure(context: Context, parameters: HessianWeightsParameters, request: Req
         def apply(vectors: torch.Tensor) -> torch.Tensor:
             parts = [part.view_as(weight) for part, weight in zip(torch.split(vectors[0], sizes), weights, strict=True)]
             total = torch.zeros_like(vectors, dtype=torch.float64)
-            for piece in pieces(context, n_images):
+            for piece in pieces(context.classifier, n_images):
                 shown = normalised(context.classifier, to_float(request.images[piece]))
                 labels = request.labels[piece].clone()
                 loss = functional.cross_entropy(logits_of(network, shown), labels, reduction="sum") / n_images

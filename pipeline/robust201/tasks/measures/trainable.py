@@ -79,10 +79,10 @@ def gradients(
     )
 
 
-def pieces(context: Context, n_images: int) -> Iterator[slice]:
+def pieces(classifier: Classifier, n_images: int) -> Iterator[slice]:
     """Cut images into what second derivatives are taken of at once; it decides no number but rounding."""
-    step = _AT_ONCE.get(context.classifier.device.type, 64)
-    step = min(step, context.model_batch or step)
+    step = _AT_ONCE.get(classifier.device.type, 64)
+    step = min(step, classifier.micro_batch or step)
     for first in range(0, n_images, step):
         yield slice(first, min(first + step, n_images))
 
