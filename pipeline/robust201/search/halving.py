@@ -3,6 +3,7 @@
 Source: Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization", AISTATS 2016.
 """
 
+from collections.abc import Sequence
 from functools import cache
 
 from robust201.search.optimiser import Optimiser, Query, Scores
@@ -13,7 +14,9 @@ ETA = 3
 
 @cache
 def plan_rungs(n_queries: int, n_evaluations: int, n_members: int) -> tuple[tuple[int, int], ...]:
-    """Plan the rungs so that together they take at most the budget.
+    """Plan the rungs so that together they take at most the budget, and at least one cell reaches the last.
+
+    A small budget, or few cells, leave out the rungs of few evaluations.
 
     Args:
         n_queries: the budget, in evaluations of whole objectives.
@@ -26,6 +29,15 @@ def plan_rungs(n_queries: int, n_evaluations: int, n_members: int) -> tuple[tupl
     sizes = [n_evaluations]
     while sizes[0] >= ETA:
         sizes.insert(0, round(sizes[0] / ETA))
+    rungs = _fill_rungs(sizes, n_queries * n_evaluations, n_members)
+    while not rungs[-1][0] and len(sizes) > 1:
+        sizes = sizes[1:]
+        rungs = _fill_rungs(sizes, n_queries * n_evaluations, n_members)
+    return rungs
+
+
+def _fill_rungs(sizes: Sequence[int], n_evaluations: int, n_members: int) -> tuple[tuple[int, int], ...]:
+    """Give each rung as many cells as a number of evaluations allows; the last may get none."""
     steps = [size - before for size, before in zip(sizes, [0, *sizes], strict=False)]
 
     def counts(first: int) -> list[int]:
@@ -35,9 +47,9 @@ def plan_rungs(n_queries: int, n_evaluations: int, n_members: int) -> tuple[tupl
         return sum(n * step for n, step in zip(counts(first), steps, strict=True))
 
     first = 1
-    while first < n_members and cost(first + 1) <= n_queries * n_evaluations:
+    while first < n_members and cost(first + 1) <= n_evaluations:
         first += 1
-    return tuple((n, size) for n, size in zip(counts(first), sizes, strict=True) if n)
+    return tuple(zip(counts(first), sizes, strict=True))
 
 
 class SuccessiveHalving(Optimiser):
