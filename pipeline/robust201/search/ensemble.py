@@ -2,8 +2,8 @@
 
 The networks are those of naszilla: ten hidden layers of 20 ReLU units, mean absolute error, Adam with a learning rate
 of .01 and decay rates of .9 and .99, 150 epochs in batches of 32, weights drawn as Keras does (Glorot and Bengio,
-AISTATS 2010). All networks of a call lie in one stack of matrices, so that NumPy's own cost per operation is paid once for all;
-each network's numbers are the same as if it were trained alone.
+AISTATS 2010). All networks of a call lie in one stack of matrices, so that NumPy's own cost per operation is paid once
+for all; each network's numbers are the same as if it were trained alone.
 """
 
 from collections.abc import Sequence
