@@ -11,10 +11,12 @@ from robust201.analysis.design import (
     MORE_EDGES,
     choose_score,
     describe_tree,
+    objectives_of,
     operation_effects,
     pareto_table,
     predict_from_cells,
 )
+from robust201.analysis.measure_correlations import collect_measures
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.spaces.nasbench201 import cells
 from tests.support.small_results import results_of, write_results
@@ -92,11 +94,23 @@ def test_scores_are_named_by_key_and_strength(tmp_path: Path) -> None:
     rows = {"clean": {"0": 0.9, "21": 0.8}, "pgd": {"0": [0.5, 0.1], "21": [0.4, 0.3]}}
     results = results_of(write_results(tmp_path, rows))
     assert choose_score(results, "pgd:8").tolist() == [0.1, 0.3]
+    assert choose_score(results, "pgd@Linf:8.0").tolist() == [0.1, 0.3]
     assert choose_score(results, "adversarial").tolist() == [0.3, 0.35]
     with pytest.raises(ConfigError, match="Did you mean 'pgd:1'"):
         choose_score(results, "pgd:11")
     with pytest.raises(ConfigError, match="expected a score or a key"):
         choose_score(results, "pgd")
+
+
+def test_objectives_have_the_names_that_scores_have(tmp_path: Path) -> None:
+    rows = {"clean": {"0": 0.9, "21": 0.8}, "pgd": {"0": [0.5, 0.1], "21": [0.4, 0.3]}}
+    results = results_of(write_results(tmp_path, rows))
+    table = results.reader.read_table(pd.DataFrame({"index": [0, 21], "clean": [0.7, 0.6], "pgd:8": [1.0, 2.0]}))
+    columns = objectives_of(results, collect_measures(results, [table]))
+    named = ["clean", "adversarial", "parameters", "flops", "clean (joined)", "pgd:8 (joined)", "pgd:1", "pgd:8"]
+    assert list(columns) == named
+    assert columns["pgd:8"].tolist() == choose_score(results, "pgd:8").tolist()
+    assert pareto_table(columns, maximise=["clean", "clean (joined)"]).index.tolist() == [0]
 
 
 def test_no_architecture_of_a_front_is_beaten_and_every_other_is() -> None:

@@ -62,6 +62,14 @@ def test_planted_correlations_come_back(tmp_path: Path) -> None:
     assert np.isnan(rows.loc["same", "clean", 0.0]["kendall"])
 
 
+def test_a_measure_may_have_any_name(tmp_path: Path) -> None:
+    results, table = planted(tmp_path)
+    ours = correlate_measures(results, [table], keys=["pgd"])
+    for name in ("0", "given clean"):
+        renamed = correlate_measures(results, [table.rename(columns={"quality": name})], keys=["pgd"])
+        assert renamed.replace({"measure": {name: "quality"}}).equals(ours)
+
+
 def test_keys_are_chosen_and_few_architectures_have_no_rows(tmp_path: Path) -> None:
     results, table = planted(tmp_path / "few", FEWEST - 1)
     assert correlate_measures(results, [table]).empty
@@ -79,6 +87,6 @@ def test_architectures_without_a_measure_are_left_out_of_its_rows_only(tmp_path:
 def test_sizes_are_the_spaces_own(tmp_path: Path) -> None:
     results, _ = planted(tmp_path)
     measures = collect_measures(results)
-    assert list(measures) == ["parameters", "FLOPs"]
+    assert list(measures) == ["parameters", "flops"]
     assert measures["parameters"].iloc[0] == 129306  # of #0, as the archive records it
-    assert measures["FLOPs"].iloc[0] == 15647370
+    assert measures["flops"].iloc[0] == 15647370

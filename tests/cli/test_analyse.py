@@ -55,7 +55,7 @@ def test_correlate_ranks_measures_against_parameters(dataset: Path, robust201: R
     ended = robust201("correlate", dataset, "--keys", "pgd", "--join", dataset / "latency.csv", "--json")
     assert ended.code == 0, ended.err
     rows = {(row["measure"], row["strength"]): row for row in json.loads(ended.out)["correlations"]}
-    assert {measure for measure, _ in rows} == {"parameters", "FLOPs", "latency"}
+    assert {measure for measure, _ in rows} == {"parameters", "flops", "latency"}
     assert rows["parameters", 1.0]["kendall"] > 0.3
     assert rows["parameters", 1.0]["gain"] == 0
     assert not rows["latency", 8.0]["beats_parameters"]

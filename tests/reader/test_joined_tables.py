@@ -77,7 +77,7 @@ def test_accuracies_after_adversarial_training(results: RobustnessDataset, tmp_p
     )
     row = results.join(file).set_index("architecture").loc[309]
     assert row["val_pgd_8.0_acc"] == 0.6
-    assert row["val_pgd_8.0_acc, seed 2"] == 0.7
+    assert row["val_pgd_8.0_acc (seed 2)"] == 0.7
     assert row["dataset"] == "cifar10"
 
 

@@ -57,6 +57,12 @@ def test_frames_ranks_and_places_have_its_values_alone(data: RobustnessDataset, 
     assert (row["architectures"], row["best"], row["best_architecture"]) == (3, own[by_value[0]], by_value[0])
 
 
+def test_a_table_is_joined_to_its_values(data: RobustnessDataset) -> None:
+    joined = data.join(pd.DataFrame({"index": [0, 1, 2], "latency": [1.0, 2.0, 3.0]}))
+    assert list(joined)[3:] == ["clean", "pgd:1", "pgd:8", *OWN, "latency"]
+    assert joined["grid775"].tolist() == [0.2, 0.3, 0.1]
+
+
 def test_the_documented_filter_leaves_out_repeated_clean_values_alone(folder: Path) -> None:
     text = (REPOSITORY / "docs/dataset.md").read_text()
     (example,) = (block for block in text.split("```") if "begin_clean" in block)

@@ -30,6 +30,19 @@ def test_table_csv_and_figure(robust201: RunCommand, planted_folder: Path, tmp_p
     assert "Random search" in figure.read_text()
 
 
+def test_only_accuracies_are_in_percent(robust201: RunCommand, planted_folder: Path, tmp_path: Path) -> None:
+    figure = tmp_path / "regret.svg"
+    words = ("--dataset", "cifar10", "--objective", "-parameters", "--report", "clean", "--methods", "random")
+    few = ("--runs", 1, "--queries", 5, "--processes", 1)
+    ended = robust201("search", planted_folder, *words, *few, "--figure", figure, "--json")
+    (found,) = json.loads(ended.out)["studies"]
+    (method,) = found["methods"]
+    shown = robust201("search", planted_folder, *words, *few).out
+    assert f" {method['reported']['-parameters']['mean']:.5g} " in shown
+    assert f" {100 * method['reported']['clean']['mean']:.2f} " in shown  # a single run has no interval
+    assert "percentage points" not in figure.read_text()
+
+
 def test_json(robust201: RunCommand, planted_folder: Path) -> None:
     words = ("search", planted_folder, "--dataset", "cifar100", "--objective", "clean,pgd:1", *QUICK, "--json")
     first, again = (robust201(*words) for _ in range(2))

@@ -3,13 +3,16 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from robust201 import RobustnessDataset
 from robust201.core.errors import ConfigError, RobustError
+from robust201.reader.derived import DerivedMetrics, MetricRow
+from robust201.search import objectives
 from robust201.search.benchmark import Benchmark, spread_order
 from robust201.search.cells import SearchCells
-from robust201.search.objectives import TableValues, held_datasets, meets, parse_objectives
+from robust201.search.objectives import TableValues, are_accuracies, held_datasets, meets, parse_objectives
 from robust201.search.optimiser import Query
 from robust201.spaces import SPACES
 from tests.support.planted import planted_accuracy, write_planted
@@ -69,6 +72,21 @@ def test_a_derived_metric(values: TableValues) -> None:
     assert read(values, "robustness_r(pgd)")[0] == pytest.approx(area, abs=0.05)  # how exactly is statistics' concern
     with pytest.raises(ConfigError, match="Did you mean 'robustness_r\\(pgd"):
         read(values, "robustness_q(pgd)")
+
+
+def test_a_derived_metric_at_a_strength_that_is_no_number(values: TableValues, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = MetricRow("cifar10", "attack_success_rate", "pgd@Linf", 1.0, pd.Series({"0": 0.25}))
+    monkeypatch.setattr(objectives, "derive_metrics", lambda *_, **__: DerivedMetrics((), [row], {}))
+    assert read(values, "attack_success_rate(pgd:1)")[0] == 0.25
+    with pytest.raises(ConfigError, match="Did you mean 'attack_success_rate\\(pgd@Linf:1"):
+        read(values, "attack_success_rate(pgd:x)")
+
+
+def test_what_is_shown_in_percent() -> None:
+    shown = {text: are_accuracies(text) for text in ("clean", "-pgd_l2:0.5", "0.5*clean + adversarial", "clean, pgd:1")}
+    assert all(shown.values())
+    others = ("jacobian.squared_norm", "robustness_r(pgd)", "flops", "clean + -1*parameters", "jacobian.norm:0.5")
+    assert not any(map(are_accuracies, others))
 
 
 def test_costs_are_the_spaces(values: TableValues) -> None:

@@ -10,14 +10,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.analysis.class_summaries import summarise_classes
-from robust201.analysis.labels import dataset_label, paper_key
+from robust201.analysis.labels import dataset_label
 from robust201.core.errors import ConfigError, closest
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import MEAN_DECIMALS
 from robust201.reader.overlay import OverlaidFiles
-from robust201.reader.result_files import in_table_order
+from robust201.reader.result_files import in_table_order, paper_key
 from robust201.reader.value_checks import CLEAN, architecture_of
 from robust201.spaces.cell_space import CellSpace
 from robust201.tasks.columns import MEASUREMENTS

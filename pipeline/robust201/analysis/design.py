@@ -5,6 +5,7 @@ isomorphism class. So effects of edges and of pairs are orthogonal, and their sh
 """
 
 import itertools
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,12 +14,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import DatasetResults
-from robust201.analysis.labels import column_label
 from robust201.core.errors import ConfigError, ResultsError, closest
+from robust201.reader.result_files import evaluation_names, paper_key
+from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.pareto import on_front
 
 _Floats = NDArray[np.float64]
+
+_NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
 
 N_DRAWS = 400
 """Draws of isomorphism classes behind the intervals of effects."""
@@ -57,16 +61,16 @@ def choose_score(results: DatasetResults, name: str) -> "pd.Series[float]":
     """
     if name in results.scores:
         return results.scores[name]
+    names = evaluation_names(results.columns)
     key, _, strength = name.partition(":")
-    held = results.strengths(key)
-    known = [*results.scores.columns, *(f"{one}:{each:g}" if each else one for one, each in results.columns)]
-    at = 0.0 if not strength and held == [0.0] else next((one for one in held if f"{one:g}" == strength), None)
-    if at is None:
+    wanted = f"{paper_key(key)}:{float(strength):g}" if _NUMBER.fullmatch(strength) else paper_key(key)
+    if wanted not in names:
+        known = [*results.scores.columns, *names]
         raise ConfigError(
             f"Comparing cells failed for {name!r}: expected a score or a key and strength of {results.name}, such as "
             f"{known[0]!r}, got none of them.{closest(name, known)}"
         )
-    return results.column(key, at)
+    return results.column(*results.columns[names.index(wanted)])
 
 
 def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *, seed: int = 0) -> Effects:
@@ -242,11 +246,9 @@ def pareto_table(columns: pd.DataFrame, *, maximise: Sequence[str], minimise: Se
 
 
 def objectives_of(results: DatasetResults, measures: pd.DataFrame) -> pd.DataFrame:
-    """Put scores, all accuracies and measures (see `measure_correlations.collect_measures`) side by side, by name."""
-    accuracies = results.accuracies.copy()
-    accuracies.columns = pd.Index([column_label(key, strength) for key, strength in results.columns])
-    taken = [name for name in accuracies if name not in results.scores and name not in measures]
-    return pd.concat([results.scores, measures, accuracies[taken]], axis=1)
+    """Put scores, measures (see `measure_correlations.collect_measures`) and accuracies (``pgd:1``) side by side."""
+    accuracies = results.accuracies.set_axis(evaluation_names(results.columns), axis=1)
+    return pd.concat([results.scores, measures, accuracies.drop(columns=CLEAN, errors="ignore")], axis=1)
 
 
 def _cells_of(results: DatasetResults) -> CellSpace:

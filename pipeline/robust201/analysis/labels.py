@@ -3,19 +3,13 @@
 from collections.abc import Collection
 
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader.result_files import kind_of, row_of
+from robust201.reader.result_files import kind_of, paper_key, row_of
 from robust201.tasks import TASKS
 
 KEY_LABELS = {key: row.label for key, row in TASKS.items()}
 """By key, in the paper's style."""
 
 DATASET_LABELS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
-
-
-def paper_key(key: str) -> str:
-    """Spell a key in the paper's style; unknown ones stay as they are."""
-    row = row_of(key)
-    return key if row is None else row.key
 
 
 def key_label(key: str) -> str:

@@ -10,19 +10,15 @@ import numpy as np
 import pandas as pd
 
 from robust201.analysis.dataset_results import DatasetResults
-from robust201.analysis.labels import measure_label
+from robust201.analysis.network_costs import PARAMETERS, network_costs
 from robust201.core.records import CLEAN_STRENGTH
+from robust201.reader.joined_tables import joined_name
+from robust201.reader.result_files import evaluation_names
 from robust201.reader.value_checks import CLEAN
 from robust201.statistics.rank_correlation import Coefficients, correlate_ranks
 
-PARAMETERS = "parameters"
-FLOPS = "FLOPs"
-
 FEWEST = 8
 """Architectures that a correlation needs at least."""
-
-_IMAGE_SIZE = 32
-"""The order by multiply-accumulates does not depend on it."""
 
 COEFFICIENTS = ("kendall", "spearman", "partial", "gain")
 
@@ -44,22 +40,21 @@ def collect_measures(results: DatasetResults, tables: Sequence[pd.DataFrame] = (
         float64 by evaluated architecture: numbers of parameters and multiply-accumulates, where architectures are
         cells, the measures of the results, and the columns of the tables.
     """
-    columns: dict[str, pd.Series] = {}
-    if results.space is not None and results.n_classes is not None:
-        size = ({} if results.reader.sweep is None else results.reader.sweep.get("sweep", {})).get("network")
-        space = results.space if size is None else results.space.sized(**size)
-        n_classes, index = results.n_classes, results.architectures
-        sizes = [space.parameter_count(one, n_classes=n_classes) for one in index]
-        costs = [space.macs(one, n_classes=n_classes, image_size=_IMAGE_SIZE) for one in index]
-        columns[PARAMETERS] = pd.Series(sizes, results.accuracies.index, dtype=np.float64)
-        columns[FLOPS] = pd.Series(costs, results.accuracies.index, dtype=np.float64)
+    costs = network_costs(results.reader, results.name, results.architectures, n_classes=results.n_classes)
+    columns: dict[str, pd.Series] = {str(name): numbers for name, numbers in costs.items()}
     for place, numbers in results.measures.items():
-        columns[measure_label(*place)] = numbers  # type: ignore[misc]
+        columns[measure_name(*place)] = numbers  # type: ignore[misc]
+    accuracies = {*results.scores, *evaluation_names(results.columns)}
     for table in tables:
         own = table[table["dataset"] == results.name].drop(columns="dataset") if "dataset" in table else table
         for name, numbers in own.set_index("architecture").items():
-            columns[str(name) if name not in columns else f"{name}, joined"] = numbers
+            columns[joined_name(str(name), {*columns, *accuracies})] = numbers
     return pd.DataFrame(columns).reindex(results.accuracies.index)
+
+
+def measure_name(key: str, measurement: str, strength: float) -> str:
+    """Name a number of a measure: ``jacobian.squared_norm``, with the strength behind it if that is not 0."""
+    return f"{key}.{measurement}" + (f":{strength:g}" if strength != CLEAN_STRENGTH else "")
 
 
 def correlate_measures(
@@ -84,31 +79,32 @@ def correlate_measures(
     """
     measures = collect_measures(results, tables)
     chosen = [column for column in results.columns if keys is None or column[0] in keys]
-    targets = results.accuracies[chosen]
-    targets.columns = pd.Index(range(len(chosen)))
-    controls = [name for name in (PARAMETERS,) if name in measures]
-    clean = (CLEAN, CLEAN_STRENGTH)
     rows = []
-    for name, group in _by_presence(measures):
-        held = pd.concat([group, measures[controls].add_prefix("given "), targets], axis=1)
-        if clean in results.columns:
-            held.insert(len(group.columns), "given clean", results.column(CLEAN))
-        held = held.dropna()
-        if not chosen or len(held) < FEWEST:
+    for names, group in _by_presence(measures):
+        # By their places, as names of measures are anything.
+        columns = [*group.items(), *results.accuracies[chosen].items()]
+        targets = range(len(names), len(columns))
+        size = clean = None
+        if PARAMETERS in measures:
+            size = len(columns)
+            columns.append((PARAMETERS, measures[PARAMETERS]))
+        if (CLEAN, CLEAN_STRENGTH) in results.columns:
+            clean = len(columns)
+            columns.append((CLEAN, results.column(CLEAN)))
+        numbers = np.stack([column.to_numpy(np.float64) for _, column in columns], axis=1)
+        numbers = numbers[~np.isnan(numbers).any(axis=1)]
+        if not chosen or len(numbers) < FEWEST:
             continue
-        found = correlate_ranks(held.to_numpy(np.float64))
-        place = {str(column): number for number, column in enumerate(held.columns)}
-        for measure in name:
-            for target, (key, strength) in enumerate(chosen):
+        found = correlate_ranks(numbers)
+        for place, measure in enumerate(names):
+            for target, (key, strength) in zip(targets, chosen, strict=True):
                 given = [
-                    place[one]
-                    for one in ("given parameters", "given clean")
-                    if one in place and one != f"given {measure}" and not (one == "given clean" and key == CLEAN)
+                    *([size] if size is not None and measure != PARAMETERS else []),
+                    *([clean] if clean is not None and key != CLEAN else []),
                 ]
-                pair = place[measure], place[str(target)]
                 rows.append(
-                    {"dataset": results.name, "measure": measure, "key": key, "strength": strength, "n": len(held)}
-                    | _row(found.kendall, found.spearman, pair, given, place.get("given parameters"))
+                    {"dataset": results.name, "measure": measure, "key": key, "strength": strength, "n": len(numbers)}
+                    | _row(found.kendall, found.spearman, (place, target), given, size)
                 )
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     order = {name: number for number, name in enumerate(measures.columns)}

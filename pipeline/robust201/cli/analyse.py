@@ -85,7 +85,8 @@ def design(
 ) -> None:
     """Show what makes a cell accurate: effects of operations and pairs, a tree, prediction, the Pareto front."""
     from robust201.analysis import design as of_cells
-    from robust201.analysis.measure_correlations import PARAMETERS, collect_measures
+    from robust201.analysis.measure_correlations import collect_measures
+    from robust201.analysis.network_costs import PARAMETERS
 
     _, held, tables = _read(dataset, datasets, join, weights)
     payload: dict[str, dict[str, Any]] = {}
@@ -156,11 +157,8 @@ def _records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
 
 
 def _correlation_cells(row: Mapping[Any, Any]) -> tuple[str, ...]:
-    from robust201.analysis.labels import column_label
-
-    label = column_label(str(row["key"]), float(row["strength"]))
     return (
-        label,
+        str(row["key"]) + (f":{row['strength']:g}" if row["strength"] else ""),
         *(_interval(row, name) for name in ("kendall", "spearman", "partial", "gain")),
         ("yes" if row["beats_parameters"] else "no"),
     )

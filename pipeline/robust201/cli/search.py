@@ -151,12 +151,6 @@ def _choose(reader: "RobustnessDataset", data: str | None) -> str:
     )
 
 
-def _interval(one: "Estimated") -> str:
-    """Write a mean in percent with its interval, which a single run has none of."""
-    mean = f"{100 * one.mean:.2f}"
-    return mean if math.isnan(one.low) else f"{mean} [{100 * one.low:.2f}, {100 * one.high:.2f}]"
-
-
 def _show(studies: "Sequence[SearchStudy]", compared: "Sequence[ComparedNumber]") -> None:
     from robust201.search.methods import METHODS
     from robust201.search.studies import TABLE1_COLUMNS
@@ -165,14 +159,15 @@ def _show(studies: "Sequence[SearchStudy]", compared: "Sequence[ComparedNumber]"
         where = "" if study.reported_on == study.dataset else f", reported on {study.reported_on}"
         title = (
             f"Search on {study.dataset} {study.objective}{where}: {study.n_queries:,} queries, "
-            f"{console.show_count(study.n_runs, 'run')}, {study.n_members:,} cells; percent, mean and 95 % interval"
+            f"{console.show_count(study.n_runs, 'run')}, {study.n_members:,} cells; mean and 95 % interval, accuracies "
+            "in percent"
         )
         headings = [TABLE1_COLUMNS.get(name, name) for name in study.columns]
-        optimum = ("Optimum", *(f"{100 * study.optimum[name]:.2f}" for name in study.columns), "")
+        optimum = ("Optimum", *(_number(name, study.optimum[name]) for name in study.columns), "")
         rows = [
             (
                 METHODS[result.method].title,
-                *(_interval(one) for one in result.reported.values()),
+                *(_with_interval(name, one) for name, one in result.reported.items()),
                 f"{100 * result.hits:.0f} %",
             )
             for result in study.results
@@ -192,3 +187,16 @@ def _show(studies: "Sequence[SearchStudy]", compared: "Sequence[ComparedNumber]"
             for row in compared
         ]
         console.show_table("Table 1 of the paper, percent", ("", "paper", "here", "difference", "agrees"), rows)
+
+
+def _number(column: str, value: float) -> str:
+    """Write accuracies, and the share of the volume, in percent, other numbers as they are."""
+    from robust201.search.objectives import are_accuracies
+    from robust201.search.studies import VOLUME
+
+    return f"{100 * value:.2f}" if column == VOLUME or are_accuracies(column) else f"{value:.5g}"
+
+
+def _with_interval(column: str, estimated: "Estimated") -> str:
+    mean, low, high = (_number(column, value) for value in estimated[:3])
+    return mean if math.isnan(estimated.low) else f"{mean} [{low}, {high}]"  # a single run has no interval

@@ -17,7 +17,7 @@ from robust201.dataset.imported_plan import load_any_plan
 from robust201.dataset.json_import import count_decimals
 from robust201.dataset.listing import explain_changes
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.result_files import RESULTS_FOLDER_FILE, row_of, values_by_strength
+from robust201.reader.result_files import RESULTS_FOLDER_FILE, paper_key, values_by_strength
 from robust201.reader.value_checks import architecture_of, show_id
 from robust201.shards import ShardStore
 from robust201.tasks import TASKS
@@ -303,8 +303,7 @@ def _read_dataset(dataset: RobustnessDataset, weights: str | None) -> NumbersByP
         for key in dataset.keys_all:
             is_measure, single = dataset.files.kind_of(key) == "measure", dataset.files.is_single(name, key)
             measurements = dataset.measurements(name, key) if is_measure else ["accuracy"]
-            row = row_of(key)
-            spelled = key if row is None else row.key
+            spelled = paper_key(key)
             read = dataset.query(name, key, measurements, missing_ok=True, weights=weights)
             for measurement, values in read[name].get(key, {}).items():
                 strengths = dataset.strengths(name, key)

@@ -16,7 +16,8 @@ from scipy.stats import kendalltau, spearmanr
 
 from robust201.analysis.dataset_results import ADVERSARIAL, SCORE_KINDS, SCORES, DatasetResults, quartiles
 from robust201.analysis.labels import column_label, key_label, measure_label, strength_label
-from robust201.analysis.measure_correlations import correlate_measures
+from robust201.analysis.measure_correlations import correlate_measures, measure_name
+from robust201.analysis.network_costs import FLOPS
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.result_files import kind_of
 from robust201.reader.value_checks import CLEAN
@@ -294,7 +295,7 @@ def measures_against(results: DatasetResults) -> pd.DataFrame:
     """Pair the numbers of measures with clean accuracies and those under every attack at its reference strength.
 
     Returns:
-        One row per architecture, measure and key: `architecture`, `measure` (see `palette.measure_label`), `value`,
+        One row per architecture, measure and key: `architecture`, `measure` (see `labels.measure_label`), `value`,
         `key`, `strength`, `accuracy`, and of all rows of the measure and key `spearman` (rank correlation) and
         `kendall` (tau-b), NaN where a side is equal for all.
     """
@@ -321,10 +322,13 @@ def measure_correlations(results: DatasetResults) -> pd.DataFrame:
     """Correlate the measures, and the sizes of networks, with the accuracies (see `correlate_measures`).
 
     Returns:
-        Its rows; none without a measure or with too few architectures.
+        Its rows, `measure` in words; none without a measure or with too few architectures.
     """
     found = correlate_measures(results) if len(results.measures.columns) else pd.DataFrame()
-    return found if "kendall" in found and found["kendall"].notna().any() else pd.DataFrame()
+    if "kendall" not in found or found["kendall"].isna().all():
+        return pd.DataFrame()
+    labels = {measure_name(*place): measure_label(*place) for place in results.measures}  # type: ignore[misc]
+    return found.replace({"measure": labels | {FLOPS: "FLOPs"}})
 
 
 def correlation_matrix(rows: pd.DataFrame) -> pd.DataFrame:

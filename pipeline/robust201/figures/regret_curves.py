@@ -14,6 +14,7 @@ from robust201.figures.matplotlib_parts import SMALL, TEXT, TITLE, count_columns
 from robust201.figures.palette import GRID
 from robust201.figures.plots import FIGURE_FORMATS, METADATA, PNG_DPI, parse_width
 from robust201.search.methods import METHODS
+from robust201.search.objectives import are_accuracies
 from robust201.search.studies import SearchStudy
 from robust201.spaces.cell_space import INK
 
@@ -47,7 +48,8 @@ def save_regret_curves(studies: Sequence[SearchStudy], out: Path, *, width: str 
         for axes, study in zip(make_panels(figure, len(studies), n_columns), studies, strict=True):
             style(axes)
             queries = np.arange(1, study.n_queries + 1)
-            scale = 1 if study.is_front else 100
+            in_points = not study.is_front and are_accuracies(study.objective)
+            scale = 100 if in_points else 1
             lowest = min((float(np.nanmin(one.regret[one.regret > 0], initial=1)) for one in study.results), default=1)
             floor = scale * lowest / 2
             for result in study.results:
@@ -66,7 +68,8 @@ def save_regret_curves(studies: Sequence[SearchStudy], out: Path, *, width: str 
             axes.tick_params(labelsize=SMALL)
             axes.set_title(study.objective, fontsize=TITLE, color=INK, parse_math=False)
             axes.set_xlabel("queries", fontsize=TEXT, color=INK)
-            label = "share of volume missed" if study.is_front else "regret (percentage points)"
+            regret = "regret (percentage points)" if in_points else "regret"
+            label = "share of volume missed" if study.is_front else regret
             axes.set_ylabel(label, fontsize=TEXT, color=INK)
         for name, line in handles.items():
             line.set_label(METHODS[name].title)

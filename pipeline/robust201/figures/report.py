@@ -383,8 +383,9 @@ def _table(rows: Iterable[SummaryRow]) -> str:
 
 def _ranking_table(results: "DatasetResults") -> str:
     """List the best architecture by key and strength, its interval, and how many these images do not tell from it."""
-    from robust201.analysis.labels import key_label, paper_key, strength_label
+    from robust201.analysis.labels import key_label, strength_label
     from robust201.reader.rankings import list_rankings
+    from robust201.reader.result_files import paper_key
 
     lines = []
     previous = ""

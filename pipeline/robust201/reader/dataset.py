@@ -495,8 +495,8 @@ class RobustnessDataset:
 
         Returns:
             One row per dataset and evaluated architecture that either side has: `architecture`, `spec`, `dataset`, one
-            column per key and strength, such as ``pgd:1`` (of a single strength the key alone), and the table's
-            columns of numbers, under their names, or with ``, joined`` behind a name that there is already.
+            column per key and strength, such as ``clean`` and ``pgd:1``, and the table's columns of numbers, under
+            their names, or with `` (joined)`` behind a name that there is already.
 
         Raises:
             ConfigError: there is no such file, or it has no column to join by, no numbers, or rows that repeat.

@@ -7,7 +7,7 @@ published are read as they are (`CellSpace.read_json_table`, `read_pickle_table`
 
 import ast
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ import pandas as pd
 
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader.result_files import ResultFiles
-from robust201.reader.value_checks import CLEAN, architecture_of, damaged_file, parse_json
+from robust201.reader.result_files import ResultFiles, evaluation_names
+from robust201.reader.value_checks import architecture_of, damaged_file, parse_json
 
 NAMES = ("architecture", "index", "id", "arch_index", "arch_id", "cell", "spec", "arch_str", "operations", "op_tuple")
 """Columns that may say which architecture a row is of, the first that a table has."""
@@ -84,18 +84,20 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
 
 def join_tables(accuracies: pd.DataFrame, table: pd.DataFrame, files: ResultFiles) -> pd.DataFrame:
     """Put a table (see `read_joined`) beside accuracies in the tidy form (see `RobustnessDataset.join`)."""
-    own = accuracies[(accuracies["strength"] != CLEAN_STRENGTH) | (accuracies["key"] == CLEAN)]
-    repeating = own.groupby("key", observed=True)["strength"].nunique()
-    names = [
-        key if repeating[key] == 1 else f"{key}:{strength:g}"
-        for key, strength in zip(own["key"].astype(str), own["strength"], strict=True)
-    ]
-    order = list(dict.fromkeys(names))
+    pairs = accuracies[[DATASET, "key"]].drop_duplicates().astype(str)
+    repeating = {pair for pair in pairs.itertuples(index=False, name=None) if files.repeats_clean(*pair)}
+    repeats = [pair in repeating for pair in zip(accuracies[DATASET], accuracies["key"], strict=True)]
+    own = accuracies[(accuracies["strength"] != CLEAN_STRENGTH) | ~np.array(repeats, dtype=np.bool_)]
+    columns = list(zip(own["key"].astype(str), own["strength"].astype(float), strict=True))
+    distinct = list(dict.fromkeys(columns))
+    name_of = dict(zip(distinct, evaluation_names(distinct), strict=True))
+    names = [name_of[column] for column in columns]
+    order = list(name_of.values())
     by = ["architecture", DATASET]
     wide = own.assign(column=names, dataset=own[DATASET].astype(str)).set_index([*by, "column"])["value"]
     left = wide.unstack("column")[order].reset_index()
     numbers = [name for name in table.columns if name not in by]
-    renamed = table.rename(columns={name: f"{name}, joined" for name in numbers if name in order})
+    renamed = table.rename(columns={name: joined_name(name, order) for name in numbers})
     if DATASET in table.columns:
         kept = renamed[renamed[DATASET].isin(left[DATASET].unique())]
         joined = left.merge(kept, on=by, how="outer")
@@ -105,6 +107,11 @@ def join_tables(accuracies: pd.DataFrame, table: pd.DataFrame, files: ResultFile
     joined.insert(1, "spec", [files.spec(str(one)) for one in joined["architecture"]])
     joined.columns.name = None
     return joined.sort_values(by[::-1], kind="stable", ignore_index=True)
+
+
+def joined_name(name: str, taken: Collection[str]) -> str:
+    """Name a table's column among others: ``clean (joined)`` where there is ``clean`` already."""
+    return f"{name} (joined)" if name in taken else name
 
 
 def _refuse_repeats(table: pd.DataFrame, named: "pd.Series[Any]", by: Sequence[str], name: str) -> None:

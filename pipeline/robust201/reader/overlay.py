@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self
 
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.reader.kept_files import KeptRows
-from robust201.reader.result_files import ResultFiles, in_table_order, row_of, spellings, values_by_strength
+from robust201.reader.result_files import ResultFiles, in_table_order, paper_key, spellings, values_by_strength
 from robust201.reader.value_checks import show_id
 
 NOWHERE = -1
@@ -80,8 +80,7 @@ class OverlaidFiles(ResultFiles):
         """Keys of any folder, spelled as in the first that has them."""
         found: dict[str, str] = {}
         for key in (key for layer in self.layers for key in layer.keys):
-            row = row_of(key)
-            found.setdefault(key if row is None else row.key, key)
+            found.setdefault(paper_key(key), key)
         return in_table_order(found.values())
 
     @property

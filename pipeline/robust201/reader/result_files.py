@@ -4,6 +4,7 @@ import copy
 import errno
 import itertools
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
@@ -62,6 +63,21 @@ def spellings(key: str) -> tuple[str, ...]:
     """List the spellings of a key, the one asked for first."""
     row = row_of(key)
     return (key,) if row is None else tuple(dict.fromkeys((key, row.key, row.published_key)))
+
+
+def paper_key(key: str) -> str:
+    """Spell a key in the paper's style; unknown ones stay as they are."""
+    row = row_of(key)
+    return key if row is None else row.key
+
+
+def evaluation_names(columns: Sequence[tuple[str, float]]) -> list[str]:
+    """Name keys, in the paper's style, at strengths: ``pgd:1``; ``clean`` and others of no strength but 0 alone."""
+    counts = Counter(key for key, _ in columns)
+    return [
+        paper_key(key) + ("" if strength == CLEAN_STRENGTH and counts[key] == 1 else f":{strength:g}")
+        for key, strength in columns
+    ]
 
 
 def kind_of(key: str) -> str:

@@ -15,7 +15,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.files import atomic_write, check_output_file, write_text
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.result_files import row_of
+from robust201.reader.result_files import paper_key
 from robust201.reader.value_checks import CLEAN
 from robust201.search.objectives import TableValues, cells_of, held_datasets
 from robust201.spaces.cell_space import CellSpace
@@ -128,8 +128,5 @@ def _errors(values: TableValues) -> dict[str, Any]:
         repeats = key != CLEAN and reader.files.repeats_clean(values.dataset, key)
         for strength in reader.strengths(values.dataset, key):
             if not (repeats and strength == CLEAN_STRENGTH):
-                row = row_of(key)
-                found[objective_name(key if row is None else row.key, strength)] = (
-                    1 - values.term(f"{key}:{strength}")[:, 0]
-                )
+                found[objective_name(paper_key(key), strength)] = 1 - values.term(f"{key}:{strength}")[:, 0]
     return found

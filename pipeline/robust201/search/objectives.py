@@ -14,13 +14,16 @@ A constraint is ``parameters <= 800`` or ``flops <= 120``: known without an eval
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from robust201.analysis.dataset_results import SCORE_KINDS
+from robust201.analysis.network_costs import FLOPS, PARAMETERS, network_costs
 from robust201.core.errors import ConfigError, closest
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.images import DATASETS
@@ -33,10 +36,7 @@ from robust201.spaces.cell_space import CellSpace
 
 _Floats = NDArray[np.float64]
 
-MEANS_BY_KIND = {"adversarial": "attack", "corruption": "corruption"}
-"""Means over all evaluations of a kind of key."""
-
-COSTS = {"parameters": 1e3, "flops": 1e6}
+COSTS = {PARAMETERS: 1e3, FLOPS: 1e6}
 """What is known of a network without evaluating it, and the unit it is given in."""
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -56,6 +56,11 @@ class ObjectiveTerm(NamedTuple):
     weight: float
     name: str
 
+    @property
+    def is_accuracy(self) -> bool:
+        """Whether it is a fraction of images: no number of a measure, no metric and no cost."""
+        return self.name not in COSTS and not re.search(r"[(.]", self.name.partition(":")[0])
+
 
 def parse_objectives(text: str) -> list[tuple[str, tuple[ObjectiveTerm, ...]]]:
     """Understand the text of the objectives; give the text and the terms of each.
@@ -70,6 +75,11 @@ def parse_objectives(text: str) -> list[tuple[str, tuple[ObjectiveTerm, ...]]]:
             f"Reading the objective failed for {text!r}: expected each objective once, got one twice. Remove one."
         )
     return found
+
+
+def are_accuracies(text: str) -> bool:
+    """Whether objectives are made of accuracies alone, which tables and figures show in percent."""
+    return all(term.is_accuracy for _, terms in parse_objectives(text) for term in terms)
 
 
 def _parse_sum(part: str, text: str) -> Iterator[ObjectiveTerm]:
@@ -141,7 +151,7 @@ class TableValues:
         """Read one term: (n, E) values of its evaluations, whose mean it is."""
         if name in COSTS:
             return self.cost(name)[:, None]
-        if name in MEANS_BY_KIND:
+        if name in SCORE_KINDS:
             return self._mean_of_kind(name)
         if call := _CALL.fullmatch(name):
             return self._metric(*call.groups())[:, None]
@@ -163,22 +173,17 @@ class TableValues:
 
     def cost(self, name: str) -> _Floats:
         """Give parameters in thousands or multiply-accumulates in millions, by index."""
-        row = DATASETS.get(self.dataset)
-        if row is None:
+        if name not in self._costs:
             raise ConfigError(
                 f"Computing {name} failed for {self.dataset}: expected a dataset whose images and classes are known, "
                 f"got another. Known: {', '.join(DATASETS)}."
             )
-        swept = {} if self.reader.sweep is None else self.reader.sweep.get("sweep", {})
-        size = swept.get("network")
-        space = self.space if size is None else self.space.sized(**size)
-        found = np.full(self.n, math.nan)
-        for cell in set(self.space.isomorphs()):  # cells of a class may differ in size: the evaluated one counts
-            if name == "parameters":
-                found[cell] = space.parameter_count(cell, n_classes=row.n_classes)
-            else:
-                found[cell] = space.macs(cell, n_classes=row.n_classes, image_size=row.image_size)
-        return found / COSTS[name]
+        return self._by_index(self._costs[name]) / COSTS[name]
+
+    @cached_property
+    def _costs(self) -> pd.DataFrame:
+        # Cells of a class may differ in size: the evaluated one counts.
+        return network_costs(self.reader, self.dataset, sorted(set(self.space.isomorphs())))
 
     def _key(self, key: str, measure: str = "accuracy") -> str:
         """Find a key that has results, in either spelling."""
@@ -190,15 +195,12 @@ class TableValues:
         names = dict.fromkeys(one for name in known for one in reversed(spellings(name)))
         raise ConfigError(
             f"Reading the objective failed for {self.dataset}: expected a key with {measure}, got {key!r}."
-            f"{closest(key, [*names, *MEANS_BY_KIND, *COSTS])}"
+            f"{closest(key, [*names, *SCORE_KINDS, *COSTS])}"
         )
 
     def _strength(self, key: str, text: str) -> float:
         known = self.reader.strengths(self.dataset, key)
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
+        value = _number(text)
         if value not in known:
             raise ConfigError(
                 f"Reading the objective failed for {key}:{text}: expected a strength of "
@@ -210,7 +212,7 @@ class TableValues:
         return key != CLEAN and self.reader.files.repeats_clean(self.dataset, key)
 
     def _mean_of_kind(self, name: str) -> _Floats:
-        kind = MEANS_BY_KIND[name]
+        kind = SCORE_KINDS[name]
         found = [key for key in self.reader.keys_all if self.reader.files.kind_of(key) == kind]
         held = [key for key in found if self.reader.files.find(self.dataset, key, "accuracy") is not None]
         if not held:
@@ -228,7 +230,7 @@ class TableValues:
         here = [row for row in named if {*row.key.split("+")} == {*keys}]
         at = [row for row in here if (row.strength is None) == (not strength)]
         if strength:
-            at = [row for row in at if row.strength == float(strength)]
+            at = [row for row in at if row.strength == _number(strength)]
         if len(at) != 1:
             known = {f"{row.metric}({row.key}{'' if row.strength is None else f':{row.strength:g}'})" for row in rows}
             wanted = f"{metric}({place})"
@@ -236,7 +238,7 @@ class TableValues:
                 f"Reading the objective failed for {wanted}: expected a metric that follows from the results, got none."
                 f"{closest(wanted, sorted(known))}"
             )
-        return self._by_index({int(str(one)): float(value) for one, value in at[0].values.items()})
+        return self._by_index(at[0].values)
 
     def _columns(self, frame: pd.DataFrame) -> _Floats:
         wide = frame.set_index(["architecture", "strength"])["value"].unstack("strength")
@@ -244,10 +246,15 @@ class TableValues:
         found[wide.index.to_numpy()] = wide.to_numpy(np.float64)
         return found
 
-    def _by_index(self, values: Mapping[int, float]) -> _Floats:
+    def _by_index(self, values: "pd.Series[float]") -> _Floats:
         found = np.full(self.n, math.nan)
-        found[list(values)] = list(values.values())
+        found[values.index.to_numpy(np.int64)] = values.to_numpy(np.float64)
         return found
+
+
+def _number(text: str) -> float:
+    """Read a strength; NaN, which equals none, where it is no number."""
+    return float(text) if re.fullmatch(_NUMBER, text.strip()) else math.nan
 
 
 def cells_of(reader: RobustnessDataset) -> CellSpace:

@@ -112,7 +112,7 @@ def _by_seed(metrics: Mapping[str, Any]) -> dict[str, float]:
         if seeds:
             row[metric] = float(seeds.get(MEAN_OF_SEEDS, sum(singles.values()) / max(len(singles), 1)))
         if len(singles) > 1:
-            row |= {f"{metric}, seed {seed}": value for seed, value in singles.items()}
+            row |= {f"{metric} (seed {seed})": value for seed, value in singles.items()}
     return row
 
 
