@@ -1,12 +1,12 @@
-"""Evaluate a ResNet-18 and two cells by every task, and ten networks by each other's adversarial images.
+"""Evaluate a ResNet-18 and two NAS-Bench-201 networks by every task, and ten networks by each other's images.
 
     ROBUST201_DATA=FOLDER python -m benchmarks.threat_model --page docs/threat-model.md
 
 The data folder holds `cifar10/train.parquet` and `test.parquet`, and trained NAS-Bench-201 networks in
-`checkpoints/NATS-tss-v1_0-3ffb9-full`. Three sweeps, each of which resumes where it was stopped: the two networks of
-`jobs/threat-model.yaml`; the same tasks on the zoo's ResNet-18, which is first trained a little (`--train-images`,
-`--epochs`); and PGD on ten of the networks trained on digits that ship with robust201, whose images are shown to all
-ten. The tables are printed and, with `--page`, replace those of the page.
+`checkpoints/NATS-tss-v1_0-3ffb9-full`. Three sweeps, each of which goes on where it was stopped:
+`jobs/threat-model.yaml` on its two networks; the same tasks on the zoo's ResNet-18, which is first trained a little
+(`--train-images`, `--epochs`); and PGD on ten of the networks trained on digits that ship with robust201, whose images
+are shown to all ten. The tables are printed and, with `--page`, replace those of the page.
 """
 
 import argparse
@@ -40,8 +40,8 @@ from robust201.weights.store import CheckpointStore
 JOB = Path("jobs/threat-model.yaml")
 ARCHIVE = Path("checkpoints") / "NATS-tss-v1_0-3ffb9-full"
 RESNET = "resnet18"
-TEN = (0, 3, 9, 10, 21, 41, 50, 123, 309, 991)
-EPSILON_255 = 8.0
+TEN = (0, 3, 9, 21, 41, 50, 123, 309, 991, 1462)
+EPSILON_255 = 16.0
 
 Found = Mapping[tuple[str, float], Mapping[ArchitectureId, float]]
 """Accuracies by key and strength, then by network."""
@@ -51,15 +51,16 @@ def train(folder: Path, weights: Path, *, n_images: int, epochs: int) -> None:
     """Train the ResNet-18 a little: SGD with Nesterov momentum, one cycle of learning rates, mirrored images."""
     images = select(load_images("cifar10", path=folder / "cifar10", split="train"), count=n_images, seed=0)
     torch.manual_seed(0)
-    network = SPACES["zoo"].build(RESNET, n_classes=images.n_classes).to(memory_format=torch.channels_last)
+    network = SPACES["zoo"].build(RESNET, n_classes=images.n_classes)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)
     batch = min(64, n_images)
     rates = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=0.1, total_steps=epochs * (n_images // batch))
-    mean, std = (torch.tensor(values)[:, None, None] for values in images.normalisation)
+    mean, std = (torch.tensor(of)[:, None, None] for of in (images.normalisation.mean, images.normalisation.std))
     pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
     for _ in range(epochs):
         order = torch.randperm(n_images)
-        for chosen in order[: n_images // batch * batch].split(batch):
+        for chosen in order[: n_images // batch * batch].reshape(-1, batch):
             shown = (to_float(pixels[chosen]) - mean) / std
             shown = torch.where(torch.rand(len(chosen), 1, 1, 1) < 0.5, shown.flip(3), shown)
             loss = functional.cross_entropy(_logits(network, shown), labels[chosen])
@@ -178,9 +179,7 @@ def tables(folder: Path, out: Path, options: argparse.Namespace) -> Iterator[tup
     """Compute everything, table by table: its name and text."""
     execution = {"executor": options.executor, "threads": 1, "gmacs_per_second": 30}
     digits, n_digits = compute(digits_sweep(out, execution))
-    said = (
-        f"PGD at {EPSILON_255:g}/255, 10 steps, {n_digits} digits. Columns: the network that the images were made on."
-    )
+    said = f"PGD at {EPSILON_255:g}/255, 10 steps, {n_digits} digits; columns: the network that was attacked."
     yield "transfer", f"{said}\n\n{matrix_table(digits, TEN)}"
     if options.only_matrix:
         return

@@ -61,6 +61,15 @@ NO_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2
             {"keys": {"jacobian": {"projections": "exakt"}}},
             "keys.jacobian.projections: expected an integer or 'exact', got 'exakt'. Did you mean 'exact'?",
         ),
+        (
+            {"keys": {"hessian_weights": {"images": 300}}},
+            "expected images to be a multiple of batch (256), or fewer, got 300. Set images: 256",
+        ),
+        (
+            {"keys": {"hessian_input": {"tolerance": 0}}},
+            "keys.hessian_input.tolerance: expected at least 1e-06, got 0.",
+        ),
+        ({"keys": {"proxies": {"images": 1}}}, "keys.proxies.images: expected at least 2, got 1."),
         ({"keys": {"jacobian": {"projections": 0}}}, "expected at least 1 or 'exact', got 0."),
         ({"keys": {"fog": {"severities": [0]}}}, "keys.fog.severities.0: expected at least 1, got 0."),
         (

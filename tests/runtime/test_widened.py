@@ -22,7 +22,7 @@ from robust201.shards import ShardStore
 from robust201.spaces.nasbench201 import cells
 from robust201.spaces.nasbench201.network import build_network
 from robust201.spaces.zoo.space import Zoo
-from robust201.tasks import CORRUPTIONS, PAPER_KEYS
+from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from robust201.weights.store import CheckpointStore
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, add_network
 
@@ -86,6 +86,25 @@ def test_a_measure_beside_attacks(
     assert robust201("verify", config.results).code == 0
     assert squared_norms(config.results) == found
     assert robust201("status", config.results).code == 0
+
+
+def test_every_measure_in_one_sweep(make_sweep: MakeSweep, robust201: RunCommand) -> None:
+    keys = {
+        "hessian_weights": {"images": 4, "batch": 2, "tolerance": 0.1},
+        "hessian_input": {"images": 4, "split": "train"},
+        "proxies": {"images": 6},
+        "croze": {"images": 6, "split": "test"},
+    }
+    small = {"network": {"channels": 4, "cells": 1}, "weights": {"random": {"seeds": [0]}}}
+    config = make_sweep(keys=keys, architectures=[21], checkpoints=None, **small)
+    run(config)
+    found = values(config.results)
+    assert len(found) == len(keys)
+    for (key, _, _), strengths in found.items():
+        assert set(strengths[0.0]) == set(TASKS[key].columns)
+    summed = [rows[0.0] for (key, _, _), rows in found.items() if key == "hessian_weights"]
+    assert all(row["largest_summed"] == 2 * row["largest"] > 0 for row in summed)
+    assert robust201("verify", config.results).code == 0
 
 
 def test_splits_are_other_images(make_sweep: MakeSweep) -> None:
@@ -154,7 +173,20 @@ def test_train_images_do_not_come_from_the_file_of_the_test_images(
     )
     message = robust201("run", sweep).refusal(2)
     assert "train" in message
-    assert "folder" in message
+    assert "Name the folder, or set split: test for jacobian." in message
+
+
+def test_without_train_images_the_keys_that_want_them_are_named(
+    write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    write_parquet(tmp_path / "mine/test.parquet")
+    datasets = {"mine": {"path": str(tmp_path / "mine"), "form": "parquet", "classes": 10, "image_size": 32}}
+    keys = {"clean": {}, "croze": {}, "proxies": {}, "jacobian": {"images": 12}}
+    sweep = write_sweep(datasets=datasets, checkpoints=None, weights=RANDOM, keys=keys)
+    message = robust201("run", sweep).refusal(2)
+    assert "Loading the train images of mine failed" in message
+    assert message.rstrip().endswith("Or set split: test for proxies, croze.")
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------

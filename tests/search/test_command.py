@@ -91,3 +91,4 @@ def test_an_export_in_parquet(robust201: RunCommand, tmp_path: Path) -> None:
     assert ended.code == 0
     assert "Search on cifar10 fog: 40 queries, 3 runs" in ended.out
     assert "Table 1" not in ended.out
+    assert "nan" not in robust201("search", tmp_path / "dataset", *QUICK, "--runs", 1).out

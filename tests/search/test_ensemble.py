@@ -65,6 +65,19 @@ def test_numbers_do_not_depend_on_the_stack() -> None:
         np.testing.assert_array_equal(fit([place])[0], together[place])
 
 
+def test_no_moment_becomes_subnormal() -> None:
+    features, targets = data(0, 32)
+    networks = ensemble._Networks([np.random.default_rng(0)], 2, 30)
+    inputs = np.ones((2, 32, 31), dtype=np.float32)
+    inputs[:, :, :30] = features
+    expected = np.broadcast_to(targets.astype(np.float32)[None, :, None], (2, 32, 1))
+    for _ in range(1000):
+        networks.step(inputs, expected)
+    moments = np.abs(networks.first)
+    assert (networks.gradients == 0).mean() > 0.1  # units that are never active
+    assert moments[moments > 0].min() > np.finfo(np.float32).tiny
+
+
 def test_it_learns() -> None:
     features, targets = data(0, 150)
     wanted, truth = data(1, 100)

@@ -12,7 +12,7 @@ from robust201.reader.derived import DerivedMetrics, MetricRow
 from robust201.search import objectives
 from robust201.search.benchmark import Benchmark, spread_order
 from robust201.search.cells import SearchCells
-from robust201.search.objectives import Values, are_accuracies, held_datasets, meets, parse_objectives
+from robust201.search.objectives import TableValues, are_accuracies, held_datasets, meets, parse_objectives
 from robust201.search.optimiser import Query
 from robust201.spaces import SPACES
 from tests.support.planted import planted_accuracy, write_planted
@@ -21,11 +21,11 @@ CELLS = (0, 1462, 9930)
 
 
 @pytest.fixture(scope="module")
-def values(planted_folder: Path) -> Values:
-    return Values(RobustnessDataset(planted_folder), "cifar10")
+def values(planted_folder: Path) -> TableValues:
+    return TableValues(RobustnessDataset(planted_folder), "cifar10")
 
 
-def read(values: Values, text: str) -> np.ndarray:
+def read(values: TableValues, text: str) -> np.ndarray:
     ((name, terms),) = parse_objectives(text)
     return values.objective(name, terms).values
 
@@ -47,7 +47,7 @@ def test_what_is_no_objective_is_refused(text: str) -> None:
         parse_objectives(text)
 
 
-def test_values_are_the_readers(values: Values) -> None:
+def test_values_are_the_readers(values: TableValues) -> None:
     expected = {
         "clean": planted_accuracy("clean", 0),
         "pgd:1": planted_accuracy("pgd", 1.0),
@@ -65,7 +65,7 @@ def test_values_are_the_readers(values: Values) -> None:
     assert np.isfinite(read(values, "clean")).sum() == len(evaluated)
 
 
-def test_a_derived_metric(values: Values) -> None:
+def test_a_derived_metric(values: TableValues) -> None:
     strengths = np.array([0, 0.5, 1, 4])
     curve = np.stack([planted_accuracy("clean" if s == 0 else "pgd", s)[0] for s in strengths])
     area = np.sum((curve[1:] + curve[:-1]) / 2 * np.diff(strengths)) / (4 * curve[0])
@@ -74,7 +74,7 @@ def test_a_derived_metric(values: Values) -> None:
         read(values, "robustness_q(pgd)")
 
 
-def test_a_derived_metric_at_a_strength_that_is_no_number(values: Values, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_derived_metric_at_a_strength_that_is_no_number(values: TableValues, monkeypatch: pytest.MonkeyPatch) -> None:
     row = MetricRow("cifar10", "attack_success_rate", "pgd@Linf", 1.0, pd.Series({"0": 0.25}))
     monkeypatch.setattr(objectives, "derive_metrics", lambda *_, **__: DerivedMetrics((), [row], {}))
     assert read(values, "attack_success_rate(pgd:1)")[0] == 0.25
@@ -89,7 +89,7 @@ def test_what_is_shown_in_percent() -> None:
     assert not any(map(are_accuracies, others))
 
 
-def test_costs_are_the_spaces(values: Values) -> None:
+def test_costs_are_the_spaces(values: TableValues) -> None:
     space = SPACES["nasbench201"]
     for cell in CELLS:
         assert read(values, "parameters")[cell] == space.parameter_count(cell, n_classes=10) / 1e3
@@ -101,7 +101,7 @@ def test_costs_are_the_spaces(values: Values) -> None:
 
 
 @pytest.mark.parametrize("text", ["clean >= 0.9", "parameters < 3", "parameters <= many"])
-def test_constraints_on_what_must_be_evaluated_are_refused(values: Values, text: str) -> None:
+def test_constraints_on_what_must_be_evaluated_are_refused(values: TableValues, text: str) -> None:
     with pytest.raises(ConfigError, match="belongs into the objective"):
         meets(values, [text])
 
@@ -116,7 +116,7 @@ def test_constraints_on_what_must_be_evaluated_are_refused(values: Values, text:
         ("corruption", "expected results of a corruption on cifar10, got none"),
     ],
 )
-def test_what_the_dataset_lacks_is_said(values: Values, text: str, said: str) -> None:
+def test_what_the_dataset_lacks_is_said(values: TableValues, text: str, said: str) -> None:
     with pytest.raises(RobustError) as caught:
         read(values, text)
     assert said in str(caught.value)
@@ -129,10 +129,10 @@ def test_only_datasets_with_results_are_held(planted_folder: Path) -> None:
 
 def test_architectures_without_values_are_not_known(tmp_path: Path) -> None:
     reader = RobustnessDataset(write_planted(tmp_path / "few", cells=CELLS))
-    assert np.flatnonzero(np.isfinite(read(Values(reader, "cifar10"), "pgd"))).tolist() == sorted(CELLS)
+    assert np.flatnonzero(np.isfinite(read(TableValues(reader, "cifar10"), "pgd"))).tolist() == sorted(CELLS)
 
 
-def test_parts_of_an_objective_tend_to_it(cells: SearchCells, values: Values) -> None:
+def test_parts_of_an_objective_tend_to_it(cells: SearchCells, values: TableValues) -> None:
     ((name, terms),) = parse_objectives("0.5*clean + pgd")
     benchmark = Benchmark(cells, [values.objective(name, terms)])
     assert benchmark.n_evaluations == 4

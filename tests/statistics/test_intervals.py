@@ -46,3 +46,16 @@ def test_what_is_missing_has_no_interval() -> None:
     low, high = accuracy_intervals([np.nan, 0.5, 0.5], [100, np.nan, 100])
     assert np.isnan([low[0], high[0], low[1], high[1]]).all()
     assert (low[2], high[2]) == pytest.approx(tuple(binomtest(50, 100).proportion_ci(method="wilson")))
+
+
+def test_intervals_of_means_are_those_of_student() -> None:
+    from scipy import stats
+
+    from robust201.statistics.intervals import mean_intervals
+
+    samples = np.random.default_rng(0).normal(size=(7, 3))
+    means, low, high = mean_intervals(samples, level=0.9)
+    expected = stats.t.interval(0.9, 6, loc=samples.mean(axis=0), scale=stats.sem(samples, axis=0))
+    np.testing.assert_allclose(means, samples.mean(axis=0))
+    np.testing.assert_allclose((low, high), expected)
+    assert np.isnan(mean_intervals(samples[:1])[1:]).all()

@@ -157,6 +157,7 @@ def start_until(step, store, results=()):
     """
     command = [sys.executable, "-c", PROGRAM, str(store.root), step]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE)
+    assert process.stdin is not None
     with process.stdin as stream:
         pickle.dump(results, stream)
     return process

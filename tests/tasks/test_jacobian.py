@@ -9,7 +9,7 @@ from torch import nn
 
 from robust201.engine.context import Request
 from robust201.tasks import find_task
-from robust201.tasks.parameters import JacobianParameters
+from robust201.tasks.measures.parameters import JacobianParameters
 from tests.support.tiny_networks import (
     N_CLASSES,
     PathlessNetwork,

@@ -78,13 +78,23 @@ class Inputs:
             if wanted.split != "test" and section.path is not None and section.path.is_file():
                 raise DatasetError(
                     f"Loading the {wanted.split} images of {dataset} failed for {section.path}: expected a folder with "
-                    "both splits, got a file, which holds one. Name the folder."
+                    f"both splits, got a file, which holds one. Name the folder, or {self._without_split(wanted)}."
                 )
-            images = load_images(spec, form=section.form, path=section.path, split=wanted.split)
+            try:
+                images = load_images(spec, form=section.form, path=section.path, split=wanted.split)
+            except DatasetError as error:
+                if wanted.split == "test":
+                    raise
+                raise DatasetError(f"{error} Or {self._without_split(wanted)}.") from error
             if wanted.count is not None:
                 images = select(images, count=wanted.count, seed=wanted.seed)
             self._images[dataset, own] = images
         return self._images[dataset, own]
+
+    def _without_split(self, own: ImageSelection) -> str:
+        """Say which keys to change so that they need test images only."""
+        keys = [key for key, given in self._config.parameters.items() if given.own_images == own]
+        return f"set split: test for {', '.join(keys)}"
 
     def _snapshot_folder(self, dataset: str, sha256: str) -> Path:
         return self._config.results / "images" / f"{dataset}-{sha256[:12]}"

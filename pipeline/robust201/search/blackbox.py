@@ -17,7 +17,7 @@ from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import paper_key
 from robust201.reader.value_checks import CLEAN
-from robust201.search.objectives import Values, cells_of, held_datasets
+from robust201.search.objectives import TableValues, cells_of, held_datasets
 from robust201.spaces.cell_space import CellSpace
 
 BLACKBOX_FIDELITY = "hp_epoch"
@@ -52,7 +52,7 @@ def write_blackbox(reader: RobustnessDataset, folder: Path) -> list[Path]:
         ConfigError: the architectures are no cells, or no key is there on all datasets.
     """
     tasks = held_datasets(reader)
-    datasets = [Values(reader, name) for name in tasks]
+    datasets = [TableValues(reader, name) for name in tasks]
     space = cells_of(reader)
     isomorphs = np.array(space.isomorphs())
     per_dataset = [_errors(values) for values in datasets]
@@ -118,7 +118,7 @@ def _domain(kind: str, **arguments: Any) -> dict[str, Any]:
     return {"domain_cls": kind, "domain_kwargs": arguments, "sampler_cls": "Uniform", "sampler_kwargs": {}}
 
 
-def _errors(values: Values) -> dict[str, Any]:
+def _errors(values: TableValues) -> dict[str, Any]:
     """Give errors by objective and index of the space."""
     reader = values.reader
     found = {}

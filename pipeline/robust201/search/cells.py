@@ -99,7 +99,8 @@ class SearchCells:
         """List the paths from the first node to the last, as edges."""
         edges = self.space.edges
         last = max(target for _, target in edges)
-        found, begun = [], [((), 0)]
+        found: list[tuple[int, ...]] = []
+        begun: list[tuple[tuple[int, ...], int]] = [((), 0)]
         while begun:
             path, node = begun.pop()
             if node == last:

@@ -21,6 +21,11 @@ BATCH = 32
 _EPSILON = 1e-7
 """Keeps Adam from dividing by zero; the value of Keras."""
 
+_FLUSH_EVERY = 100
+_NEGLIGIBLE = np.float32(1e-30)
+"""First moments below this move no parameter, and are set to zero so often that none becomes subnormal: those of units
+that are never active decay towards zero, and processors compute with subnormal numbers several times as slowly."""
+
 _Array = NDArray[np.float32]
 
 
@@ -129,6 +134,8 @@ class _Networks:
         # Moments are kept without their factors 1 - decay, which the two constants below make up for.
         first *= np.float32(FIRST_DECAY)
         first += self.gradients
+        if self.steps % _FLUSH_EVERY == 0:
+            first *= np.abs(first) >= _NEGLIGIBLE
         second *= np.float32(SECOND_DECAY)
         np.multiply(self.gradients, self.gradients, out=spare)
         second += spare

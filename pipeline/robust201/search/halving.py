@@ -3,7 +3,6 @@
 Source: Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization", AISTATS 2016.
 """
 
-from collections.abc import Sequence
 from functools import cache
 
 from robust201.search.optimiser import Optimiser, Query, Scores
@@ -14,9 +13,7 @@ ETA = 3
 
 @cache
 def plan_rungs(n_queries: int, n_evaluations: int, n_members: int) -> tuple[tuple[int, int], ...]:
-    """Plan the rungs so that together they take at most the budget, and at least one cell reaches the last.
-
-    A small budget, or few cells, leave out the rungs of few evaluations.
+    """Plan the rungs so that together they take at most the budget.
 
     Args:
         n_queries: the budget, in evaluations of whole objectives.
@@ -29,27 +26,24 @@ def plan_rungs(n_queries: int, n_evaluations: int, n_members: int) -> tuple[tupl
     sizes = [n_evaluations]
     while sizes[0] >= ETA:
         sizes.insert(0, round(sizes[0] / ETA))
-    rungs = _fill_rungs(sizes, n_queries * n_evaluations, n_members)
-    while not rungs[-1][0] and len(sizes) > 1:
-        sizes = sizes[1:]
-        rungs = _fill_rungs(sizes, n_queries * n_evaluations, n_members)
-    return rungs
+    while True:
+        first = _count_first(sizes, n_queries * n_evaluations, n_members)
+        if first >= ETA ** (len(sizes) - 1):
+            return tuple((first // ETA**rung, size) for rung, size in enumerate(sizes))
+        sizes.pop(0)  # too few for one to reach the last rung: begin at a later one
 
 
-def _fill_rungs(sizes: Sequence[int], n_evaluations: int, n_members: int) -> tuple[tuple[int, int], ...]:
-    """Give each rung as many cells as a number of evaluations allows; the last may get none."""
+def _count_first(sizes: list[int], budget: int, n_members: int) -> int:
+    """Count the cells of the first rung: as many as the budget, in single evaluations, allows; at least one."""
     steps = [size - before for size, before in zip(sizes, [0, *sizes], strict=False)]
 
-    def counts(first: int) -> list[int]:
-        return [first // ETA**rung for rung in range(len(sizes))]
-
     def cost(first: int) -> int:
-        return sum(n * step for n, step in zip(counts(first), steps, strict=True))
+        return sum(first // ETA**rung * step for rung, step in enumerate(steps))
 
     first = 1
-    while first < n_members and cost(first + 1) <= n_evaluations:
+    while first < n_members and cost(first + 1) <= budget:
         first += 1
-    return tuple(zip(counts(first), sizes, strict=True))
+    return first
 
 
 class SuccessiveHalving(Optimiser):

@@ -45,7 +45,7 @@ _CALL = re.compile(r"(\w+)\(([^()]*)\)")
 _CONSTRAINT = re.compile(rf"\s*(\w+)\s*(<=|>=)\s*({_NUMBER})\s*")
 
 
-class Term(NamedTuple):
+class ObjectiveTerm(NamedTuple):
     """One term of a sum.
 
     Attributes:
@@ -62,7 +62,7 @@ class Term(NamedTuple):
         return self.name not in COSTS and not re.search(r"[(.]", self.name.partition(":")[0])
 
 
-def parse_objectives(text: str) -> list[tuple[str, tuple[Term, ...]]]:
+def parse_objectives(text: str) -> list[tuple[str, tuple[ObjectiveTerm, ...]]]:
     """Understand the text of the objectives; give the text and the terms of each.
 
     Raises:
@@ -82,7 +82,7 @@ def are_accuracies(text: str) -> bool:
     return all(term.is_accuracy for _, terms in parse_objectives(text) for term in terms)
 
 
-def _parse_sum(part: str, text: str) -> Iterator[Term]:
+def _parse_sum(part: str, text: str) -> Iterator[ObjectiveTerm]:
     for piece in _split(part, "+"):
         match = _TERM.fullmatch(piece.strip())
         if match is None:
@@ -91,7 +91,7 @@ def _parse_sum(part: str, text: str) -> Iterator[Term]:
                 f"0.5*pgd:1, got {piece.strip()!r}. docs/search.md lists the terms."
             )
         number, minus, name = match.groups()
-        yield Term(float(number) if number else -1.0 if minus else 1.0, name.strip())
+        yield ObjectiveTerm(float(number) if number else -1.0 if minus else 1.0, name.strip())
 
 
 def _split(text: str, mark: str) -> list[str]:
@@ -112,8 +112,8 @@ def held_datasets(reader: RobustnessDataset) -> list[str]:
     return [name for name in reader.data if any(reader.files.find(name, key, "accuracy") for key in reader.keys_all)]
 
 
-class Values:
-    """Values of one dataset of a folder, by index of its space of cells.
+class TableValues:
+    """TableValues of one dataset of a folder, by index of its space of cells.
 
     Raises:
         ConfigError: the architectures are no cells, or there is no such dataset.
@@ -134,7 +134,7 @@ class Values:
         """How many cells the space has."""
         return len(self.space.specs())
 
-    def objective(self, name: str, terms: Sequence[Term]) -> WeightedSum:
+    def objective(self, name: str, terms: Sequence[ObjectiveTerm]) -> WeightedSum:
         """Read an objective.
 
         Raises:
@@ -267,7 +267,7 @@ def cells_of(reader: RobustnessDataset) -> CellSpace:
     return reader.files.space
 
 
-def meets(values: Values, constraints: Sequence[str]) -> NDArray[np.bool_]:
+def meets(values: TableValues, constraints: Sequence[str]) -> NDArray[np.bool_]:
     """Say by index which cells meet all constraints.
 
     Raises:

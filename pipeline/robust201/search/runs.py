@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,7 +181,9 @@ def _finished(
             yield job, run_together(name, benchmarks[place], n_queries=n_queries, seed=seed, numbers=chunk)
         return
     context = fork_server(["robust201.search.runs"])
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(tuple(benchmarks),))
+    stopped, stopping = context.Pipe(duplex=False)
+    initial = (tuple(benchmarks), stopped)
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=initial)
     try:
         with holding_interrupts():
             pending = {pool.submit(_work, job, n_queries, seed): job for job in jobs}
@@ -192,13 +195,15 @@ def _finished(
             "for lack of memory. Run the same command again, with fewer --processes."
         ) from error
     finally:
+        stopping.close()  # workers that are not done end in the middle of their runs, which nobody waits for
         with holding_interrupts():
             pool.shutdown(cancel_futures=True)
+        stopped.close()
 
 
-def _start(benchmarks: Sequence[Benchmark]) -> None:
+def _start(benchmarks: Sequence[Benchmark], stopped: Connection) -> None:
     _in_worker.update(enumerate(benchmarks))
-    end_with_parent()
+    end_with_parent(stopped)
 
 
 def _work(job: _Job, n_queries: int, seed: int) -> list[tuple[list[int], list[float]]]:

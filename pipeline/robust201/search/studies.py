@@ -13,7 +13,7 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.search.benchmark import Benchmark
 from robust201.search.cells import SearchCells
 from robust201.search.methods import METHODS, find_method
-from robust201.search.objectives import Values, meets, parse_objectives
+from robust201.search.objectives import TableValues, meets, parse_objectives
 from robust201.search.runs import NOTHING, Runs, run_methods
 from robust201.statistics.intervals import mean_intervals
 from robust201.statistics.pareto import front_places, hypervolume
@@ -168,8 +168,8 @@ def make_studies(
     Raises:
         ConfigError: the dataset has no such results, or those of too few architectures, or an argument is wrong.
     """
-    values = Values(reader, dataset)
-    target = values if report_on is None else Values(reader, report_on)
+    values = TableValues(reader, dataset)
+    target = values if report_on is None else TableValues(reader, report_on)
     parsed = [(text, parse_objectives(text)) for text in objectives]
     searched = [[values.objective(name, terms) for name, terms in parts] for _, parts in parsed]
     wanted = list(TABLE1_COLUMNS) if report is None else list(dict.fromkeys(report))
@@ -192,7 +192,7 @@ def make_studies(
 
 
 def _read_columns(
-    values: Values, wanted: Sequence[str], objectives: Sequence[str], *, explicit: bool
+    values: TableValues, wanted: Sequence[str], objectives: Sequence[str], *, explicit: bool
 ) -> tuple[dict[str, _Floats], tuple[str, ...]]:
     """Read what is reported, and what is searched for; terms that nobody asked for may be absent."""
     columns: dict[str, _Floats] = {}

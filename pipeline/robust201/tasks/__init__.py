@@ -14,6 +14,14 @@ from typing import Any, Literal
 
 from robust201.core.errors import ConfigError, closest
 from robust201.tasks.constraints import CONSTRAINTS, L2, LINF, Constraint
+from robust201.tasks.measures.parameters import (
+    PROXIES,
+    CrozeParameters,
+    HessianInputParameters,
+    HessianWeightsParameters,
+    JacobianParameters,
+    ProxyParameters,
+)
 from robust201.tasks.parameters import (
     ApgdDlrL1Parameters,
     ApgdDlrL2Parameters,
@@ -35,7 +43,6 @@ from robust201.tasks.parameters import (
     FgsmParameters,
     Grid135Parameters,
     Grid775SmallAnglesParameters,
-    JacobianParameters,
     L1Parameters,
     L2Parameters,
     Parameters,
@@ -175,6 +182,15 @@ def _measure(key: str, parameters: type[Parameters], passes: Passes, columns: tu
     return Task(key, "measure", parameters, 1, functions, passes, columns=columns)
 
 
+_LANCZOS_STEPS = 16
+"""Steps that the Lanczos iteration takes on a network's weights, typically (docs/measures.md)."""
+
+_HESSIAN_PASSES = 9.0
+"""Forward-pass equivalents of a product with the Hessian of the weights: two derivatives."""
+
+_INPUT_HESSIAN_PASSES = 6.0
+"""The same of the input, whose first derivative is kept."""
+
 _RESISTING = 0.4
 """Share of the images that a run on another target finds not fooled yet, about that of Square (docs/protocol.md)."""
 
@@ -282,6 +298,21 @@ TASKS: dict[str, Task] = {
             lambda p, c: 3.0 * (c if p.projections == "exact" else p.projections),
             ("squared_norm", "squared_norm_sd"),
         ),
+        _measure(
+            "hessian_weights",
+            HessianWeightsParameters,
+            lambda p, _c: _HESSIAN_PASSES * min(p.steps, _LANCZOS_STEPS),
+            ("largest", "largest_summed"),
+        ),
+        # The Hessian's rank is below the number of classes where ReLUs make the logits piecewise linear.
+        _measure(
+            "hessian_input",
+            HessianInputParameters,
+            lambda p, c: 6.0 + _INPUT_HESSIAN_PASSES * min(p.steps, c + 2),
+            ("largest", "largest_sd"),
+        ),
+        _measure("proxies", ProxyParameters, lambda _p, _c: 15.0, PROXIES),
+        _measure("croze", CrozeParameters, lambda _p, _c: 24.0, ("score",)),
     )
 }
 """Key to row, in the order in which results are listed."""

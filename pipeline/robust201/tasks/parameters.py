@@ -1,4 +1,4 @@
-"""Parameters of every task as the sweep YAML gives them; the defaults are the paper's."""
+"""Parameters of tasks but measures as the sweep YAML gives them; the defaults are the paper's."""
 
 import re
 import reprlib
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from robust201.core.records import CLEAN_STRENGTH, ImageSelection, Split
+from robust201.core.records import CLEAN_STRENGTH, ImageSelection
 
 PAPER_EPSILONS_255 = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
 """Epsilons of PGD, APGD-CE and Square in units of 1/255 (meta.json of the published dataset)."""
@@ -528,35 +528,6 @@ class SmallRotationParameters(RotationParameters):
     """Angles of up to 10 degrees, no translation."""
 
     max_rotation: Annotated[float, Field(gt=0, le=180)] = 10.0
-
-
-class JacobianParameters(Parameters):
-    """Frobenius norm of the input Jacobian; the defaults are those of Jung et al. (2023): 10 batches of 256 images."""
-
-    split: Split = "test"
-    images: PositiveInt | None = 2560
-    image_seed: int = 0
-    projections: PositiveInt | Literal["exact"] = 1
-    input: Literal["normalised", "pixels"] = "normalised"
-
-    @property
-    def strengths(self) -> tuple[float, ...]:
-        """One strength that says nothing."""
-        return (CLEAN_STRENGTH,)
-
-    @property
-    def draws(self) -> bool:
-        """Projections are drawn (see `Parameters`)."""
-        return self.projections != "exact"
-
-    @property
-    def own_images(self) -> ImageSelection:
-        """What is measured on, whatever the sweep selects."""
-        return ImageSelection(self.split, self.images, self.image_seed)
-
-    def identity(self) -> dict[str, Any]:
-        """All but what the hash of the images says (see `Parameters`)."""
-        return self.model_dump(mode="json", exclude={"split", "images", "image_seed"})
 
 
 class CorruptionParameters(Parameters):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from robust201.engine.context import Context, Request, to_float
 from robust201.engine.draws import CounterDraws
-from robust201.tasks.parameters import JacobianParameters
+from robust201.tasks.measures.parameters import JacobianParameters
 
 
 def measure(context: Context, parameters: JacobianParameters, request: Request) -> Mapping[str, NDArray[Any]]:

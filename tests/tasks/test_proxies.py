@@ -1,0 +1,328 @@
+"""Zero-cost proxies: each as its formula gives it by other means, on networks small enough for brute force."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from robust201.core.errors import EvaluationError
+from robust201.spaces.nasbench201.cells import architecture
+from robust201.spaces.nasbench201.network import build_network
+from robust201.spaces.zoo.resnet import ResNet
+from robust201.tasks import find_task
+from robust201.tasks.evaluate import evaluate_part
+from robust201.tasks.measures import proxies
+from robust201.tasks.measures.parameters import PROXIES
+from robust201.tasks.measures.trainable import normals
+from tests.support.tiny_networks import (
+    N_CLASSES,
+    PathlessNetwork,
+    TinyNetwork,
+    part_of,
+    request_of,
+    tiny_classifier,
+    tiny_context,
+    tiny_images,
+)
+
+ROW = find_task("proxies")
+
+
+class TwoStages(nn.Module):
+    """Convolutions with and without bias, ReLUs as a module, in place and as a call, and a layer that is used twice."""
+
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(2)
+            self.first = nn.Conv2d(3, 4, 3, bias=False)
+            self.norm = nn.BatchNorm2d(4)
+            self.act = nn.ReLU(inplace=True)
+            self.second = nn.Conv2d(4, 4, 3, padding=1)
+            self.linear = nn.Linear(4, N_CLASSES)
+
+    def forward(self, pixels):
+        maps = self.act(self.norm(self.first(pixels)))
+        maps = functional.relu(self.second(torch.relu(self.second(maps))))
+        return self.linear(maps.mean(dim=(2, 3)))
+
+
+def measured(network, shown, key="proxies", **parameters):
+    row = find_task(key)
+    context = tiny_context(key, tiny_classifier(network))
+    found = row.load("fused")(context, row.parameters(**parameters), request_of(shown, (0.0,)))
+    return {name: float(value) for name, value in found.items()}
+
+
+@pytest.fixture(scope="module")
+def images():
+    return tiny_images(12)
+
+
+@pytest.fixture(scope="module")
+def found(images):
+    return measured(TwoStages(), images)
+
+
+def trained_on(images):
+    """A network in training mode, what it is shown, and the labels."""
+    classifier = tiny_classifier()
+    shown = (torch.from_numpy(images.images) / 255 - classifier.mean) / classifier.std
+    return TwoStages().train(), shown, torch.from_numpy(images.labels)
+
+
+NAMES = ("first.weight", "second.weight", "linear.weight")
+
+
+def loss_of_weights(images):
+    """The loss as a function of the layers' weights, and these, in float64."""
+    network, shown, labels = trained_on(images)
+    network, shown = network.double(), shown.double()
+    others = {name: value.detach() for name, value in network.named_parameters()}
+
+    def loss(weights):
+        return functional.cross_entropy(torch.func.functional_call(network, others | weights, (shown,)), labels)
+
+    return loss, {name: others[name] for name in NAMES}
+
+
+def gradient_of(loss, weights):
+    found = torch.autograd.functional.jacobian(
+        lambda *given: loss(dict(zip(NAMES, given, strict=True))), tuple(weights[name] for name in NAMES)
+    )
+    return dict(zip(NAMES, found, strict=True))
+
+
+def test_proxies_of_the_gradient(images, found):
+    loss, weights = loss_of_weights(images)
+    gradient = gradient_of(loss, weights)
+    products = torch.cat([(weights[name] * gradient[name]).flatten() for name in NAMES])
+    assert found["plain"] == pytest.approx(float(products.sum()), rel=1e-4)
+    assert found["snip"] == pytest.approx(float(products.abs().sum()), rel=1e-4)
+    assert found["grad_norm"] == pytest.approx(sum(float(gradient[name].norm()) for name in NAMES), rel=1e-4)
+    assert found["l2_norm"] == pytest.approx(sum(float(weights[name].norm()) for name in NAMES), rel=1e-5)
+
+
+def test_grasp_by_a_difference_of_gradients(images, found):
+    """-w·Hg, with Hg as the derivative of the gradient along itself."""
+    loss, weights = loss_of_weights(images)
+    along, step = gradient_of(loss, weights), 1e-6
+    moved = [gradient_of(loss, {name: weights[name] + sign * step * along[name] for name in NAMES}) for sign in (1, -1)]
+    expected = -sum(float((weights[n] * (moved[0][n] - moved[1][n])).sum()) / (2 * step) for n in NAMES)
+    assert found["grasp"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_fisher_by_scaling_channels(images, found):
+    """The gradient of the loss with respect to a factor on one image's channel is its saliency."""
+    network, shown, labels = trained_on(images)
+    factors = []
+
+    def scale(_layer, _given, output):
+        factors.append(torch.ones(output.shape[:2], requires_grad=True))
+        return output * (factors[-1][..., None, None] if output.ndim == 4 else factors[-1])
+
+    for layer in (network.first, network.second, network.linear):
+        layer.register_forward_hook(scale)
+    functional.cross_entropy(network(shown), labels).backward()
+    fan_in = (27, 36, 36, 4)  # of each call
+    expected = sum(
+        n * 0.5 * float(factor.grad.square().mean(dim=0).sum()) for n, factor in zip(fan_in, factors, strict=True)
+    )
+    assert found["fisher"] == pytest.approx(expected, rel=1e-4)
+
+
+def jacobians_of(images):
+    """Gradient of the sum of all logits with respect to each image, from the Jacobian of the whole batch."""
+    network, shown, _ = trained_on(images)
+    whole = torch.autograd.functional.jacobian(lambda x: network(x).sum(), shown)
+    return whole.flatten(1).double().numpy()
+
+
+def test_jacov_by_explicit_correlations(images, found):
+    eigenvalues = np.linalg.eigvals(np.corrcoef(jacobians_of(images))).real
+    expected = -sum(np.log(value + 1e-5) + 1 / (value + 1e-5) for value in eigenvalues)
+    assert found["jacov"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_epe_nas_by_explicit_correlations(images, found):
+    rows, expected = jacobians_of(images), 0.0
+    for label in set(images.labels.tolist()):
+        mine = rows[images.labels == label]
+        expected += abs(np.log(np.abs(np.atleast_2d(np.corrcoef(mine))) + 1e-5).sum())
+    assert found["epe_nas"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_epe_nas_of_many_classes():
+    """It compares classes with each other, and leaves single images out."""
+    rows = np.random.default_rng(0).normal(size=(7, 20))
+    labels = np.array([0, 0, 5, 5, 5, 9, 120])
+    means = [np.log(np.abs(np.corrcoef(rows[labels == label])) + 1e-5).sum() / n for label, n in ((0, 2), (5, 3))]
+    assert proxies.epe_nas(rows, labels, 121) == pytest.approx(abs(means[0] - means[1]))
+    assert proxies.epe_nas(rows[-2:], labels[-2:], 121) == 0.0
+
+
+def test_nwot_by_explicit_codes(images, found):
+    network, shown, _ = trained_on(images)
+    with torch.no_grad():
+        before = [network.norm(network.first(shown))]
+        before.append(network.second(before[0].clamp_min(0)))
+        before.append(network.second(before[1].clamp_min(0)))
+    codes = torch.cat([one.flatten(1) for one in before], dim=1).numpy() > 0
+    agreements = [[float((one == other).sum()) for other in codes] for one in codes]
+    sign, expected = np.linalg.slogdet(np.array(agreements))
+    assert sign == 1
+    assert found["nwot"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_nwot_of_equal_images_and_without_relu():
+    assert proxies.nwot(torch.full((4, 4), 9.0, dtype=torch.float64)) == pytest.approx(np.log(36))
+    assert proxies.nwot(torch.zeros(4, 4, dtype=torch.float64)) == 0.0
+    assert proxies.nwot(None) == 0.0
+
+
+def test_synflow_of_a_chain():
+    """Of linear layers each layer's sum is the whole product of absolute weights."""
+
+    class Chain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(
+                nn.Conv2d(3, 4, 8, bias=False), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 6, bias=False),
+                nn.ReLU(), nn.Linear(6, N_CLASSES, bias=False),
+            )  # fmt: skip
+            self.layers[1].running_mean.fill_(100.0)  # BatchNorm is left out
+
+        def forward(self, pixels):
+            return self.layers(pixels)
+
+    chain = Chain()
+    one, two, three = (chain.layers[place].weight.detach().double().abs().flatten(1) for place in (0, 3, 5))
+    product = three @ two @ one @ torch.ones(192, dtype=torch.float64)
+    assert measured(chain, tiny_images(4))["synflow"] == pytest.approx(3 * float(product.sum()), rel=1e-9)
+
+
+def test_zen_with_and_without_batch_norm():
+    """Last map and variances by hand, and the same network when it has no BatchNorm."""
+    images, context = tiny_images(6), tiny_context("proxies")
+    classifier = tiny_classifier(TwoStages())
+    found = measured(classifier.network, images)["zen"]
+    drawn = normals(context, "weights", (108 + 144 + 20,))
+    first, second, _ = drawn.split([108, 144, 20])
+    before, after = [], []
+    for shown, maps in (
+        (normals(context, "images", (6, 3, 8, 8)), before),
+        (normals(context, "images", (6, 3, 8, 8)) + 0.01 * normals(context, "mixed in", (6, 3, 8, 8)), after),
+    ):
+        conv = functional.conv2d(shown, first.view(4, 3, 3, 3))
+        variance = conv.var(dim=(0, 2, 3), correction=0)
+        norm = (conv - conv.mean(dim=(0, 2, 3), keepdim=True)) / (variance + 1e-5).sqrt()[:, None, None]
+        for _ in range(2):
+            norm = functional.conv2d(norm.relu(), second.view(4, 4, 3, 3), padding=1)
+        maps += [norm.relu(), variance.mean()]
+    distance = float((after[0] - before[0]).abs().sum(dim=(1, 2, 3)).mean())
+    assert found == pytest.approx(np.log(distance) + 0.5 * np.log(float(before[1])), rel=1e-4)
+    plain = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, N_CLASSES))
+    assert np.isfinite(measured(plain, images)["zen"])
+
+
+def test_zen_does_not_know_the_weights(images, found):
+    other = TwoStages()
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.mul_(3)
+    again = measured(other, images)
+    same = {name for name in PROXIES if again[name] == found[name]}
+    assert same == {"zen", "params", "flops"}
+
+
+@pytest.mark.parametrize(("index", "macs", "parameters"), [(0, 15.64737e6, 129_306), (1462, 220.11969e6, 1_531_546)])
+def test_counts_are_those_of_nas_bench_201(index, macs, parameters):
+    network = build_network(architecture(index).spec, n_classes=10)
+    with torch.no_grad(), proxies.observe(network) as observed:
+        network(torch.zeros(1, 3, 32, 32))
+    assert proxies._count_macs(observed, 1) == pytest.approx(macs, abs=5)
+    assert proxies._count_parameters(network) == parameters
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        PathlessNetwork([1.0] * N_CLASSES),
+        PathlessNetwork([1.0] * N_CLASSES, in_graph=False),
+        build_network("|none~0|+|none~0|none~1|+|none~0|none~1|none~2|", channels=4, cells=1, n_classes=N_CLASSES),
+        nn.Sequential(nn.Flatten(), nn.Linear(192, N_CLASSES)),
+    ],
+    ids=["no layers", "no graph", "no path", "no maps"],
+)
+def test_degenerate_networks_have_finite_scores(network):
+    images = tiny_images(6, labels=[0, 0, 1, 1, 2, 2])
+    assert all(np.isfinite(value) for value in measured(network, images).values())
+    assert np.isfinite(measured(network, images, "croze")["score"])
+
+
+def test_relus_of_the_zoo_are_calls():
+    """All units before a ReLU agree with themselves."""
+    network = ResNet((1, 1, 1, 1), N_CLASSES)
+    with torch.no_grad(), proxies.observe(network) as observed:
+        network(torch.rand(2, 3, 16, 16))
+    assert observed.agreements[0, 0] == 64 * 256 + 2 * (64 * 256 + 128 * 64 + 256 * 16 + 512 * 4)
+    assert observed.last_map.shape == (2, 512, 2, 2)
+
+
+def test_only_the_first_images_are_shown(images):
+    few = dataclasses.replace(images, images=images.images[:4], labels=images.labels[:4], indices=images.indices[:4])
+    assert measured(TinyNetwork(), images, images=4) == measured(TinyNetwork(), few)
+
+
+@pytest.mark.parametrize("key", ["proxies", "croze"])
+def test_weights_that_are_not_finite(key, images):
+    network = TwoStages()
+    network.linear.weight.data.fill_(torch.nan)
+    row = find_task(key)
+    parameters = row.parameters()
+    results = evaluate_part(
+        tiny_context(key, tiny_classifier(network)), row, parameters, part_of(row, parameters, images), images, (),
+        provenance={},
+    )  # fmt: skip
+    with pytest.raises(EvaluationError, match=r"Checking a measure failed for .*to be finite, got nan"):
+        list(results)
+
+
+# --- CRoZe ------------------------------------------------------------------------------------------------------------
+
+
+def test_croze_step_by_step():
+    """On one linear layer, by NumPy."""
+    images = tiny_images(6)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(192, N_CLASSES))
+    classifier = tiny_classifier(network)
+    mean, std = classifier.mean.double().numpy(), classifier.std.double().numpy()
+    weight, bias = (np.abs(one.detach().double().numpy()) for one in (network[1].weight, network[1].bias))
+    pixels, hot = images.images / 255, np.eye(N_CLASSES)[images.labels]
+
+    def logits_and_gradient(given, matrix):
+        shown = ((given - mean) / std).reshape(6, -1)
+        logits = shown @ matrix.T + bias
+        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+        of_logits = (shares / shares.sum(axis=1, keepdims=True) - hot) / 6
+        of_pixels = (of_logits @ matrix).reshape(pixels.shape) / std
+        return logits, of_logits.T @ shown, of_pixels
+
+    def cosines(one, other):
+        norms = np.linalg.norm(one, axis=0) * np.linalg.norm(other, axis=0)
+        return (one * other).sum(axis=0) / norms
+
+    logits, gradient, _ = logits_and_gradient(pixels, weight)
+    moved = weight + 2 * np.linalg.norm(weight) / np.linalg.norm(gradient) * gradient
+    _, _, of_pixels = logits_and_gradient(pixels, moved)
+    shifted = np.clip(pixels - 0.01 * np.sign(of_pixels), 0, 1)
+    moved_logits, moved_gradient, _ = logits_and_gradient(shifted, moved)
+    expected = (
+        (1 + cosines(weight, moved)).sum()
+        * (1 + cosines(logits, moved_logits)).sum()
+        * np.abs(cosines(gradient, moved_gradient)).sum()
+    )
+    assert measured(network, images, "croze")["score"] == pytest.approx(expected, rel=1e-6)
