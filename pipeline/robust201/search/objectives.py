@@ -279,7 +279,7 @@ def meets(values: TableValues, constraints: Sequence[str]) -> NDArray[np.bool_]:
         if match is None or match[1] not in COSTS:
             raise ConfigError(
                 f"Reading the constraint failed for {text!r}: expected {' or '.join(COSTS)}, <= or >=, and a number, "
-                "such as 'parameters <= 800', got another. What only an evaluation tells belongs into the objective."
+                "such as 'parameters <= 800', got another. Anything else belongs in the objective."
             )
         cost = values.cost(match[1])
         met &= cost <= float(match[3]) if match[2] == "<=" else cost >= float(match[3])
