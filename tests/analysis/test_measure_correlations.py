@@ -75,6 +75,7 @@ def test_keys_are_chosen_and_few_architectures_have_no_rows(tmp_path: Path) -> N
     assert correlate_measures(results, [table]).empty
     results, table = planted(tmp_path / "enough", FEWEST)
     assert set(correlate_measures(results, [table], keys=["clean"])["key"]) == {"clean"}
+    assert set(correlate_measures(results, [table], keys=["pgd@Linf"])["key"]) == {"pgd"}
 
 
 def test_architectures_without_a_measure_are_left_out_of_its_rows_only(tmp_path: Path) -> None:
@@ -82,6 +83,13 @@ def test_architectures_without_a_measure_are_left_out_of_its_rows_only(tmp_path:
     half = table[["architecture", "quality"]].head(N // 2)
     counts = correlate_measures(results, [half], keys=["clean"]).set_index("measure")["n"]
     assert (counts["parameters"], counts["quality"]) == (N, N // 2)
+
+
+def test_a_missing_accuracy_leaves_out_rows_of_its_key_only(tmp_path: Path) -> None:
+    results, table = planted(tmp_path)
+    results.accuracies.iloc[0, results.columns.index(("pgd", 8.0))] = np.nan
+    found = correlate_measures(results, [table]).groupby("key")["n"].unique()
+    assert (found["clean"].tolist(), found["pgd"].tolist()) == ([N], [N - 1])
 
 
 def test_sizes_are_the_spaces_own(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_costs_are_the_spaces(values: TableValues) -> None:
 
 @pytest.mark.parametrize("text", ["clean >= 0.9", "parameters < 3", "parameters <= many"])
 def test_constraints_on_what_must_be_evaluated_are_refused(values: TableValues, text: str) -> None:
-    with pytest.raises(ConfigError, match="belongs into the objective"):
+    with pytest.raises(ConfigError, match="belongs in the objective"):
         meets(values, [text])
 
 

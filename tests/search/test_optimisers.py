@@ -163,15 +163,6 @@ def test_halving_pays_for_what_it_adds(planted_pgd: Benchmark) -> None:
     assert values[asked].max() > np.median(random)
 
 
-@pytest.mark.parametrize(("n_queries", "n_members"), [(1, 15_625), (3, 15_625), (16, 16)])
-def test_halving_evaluates_a_cell_wholly_whatever_the_budget(n_queries: int, n_members: int) -> None:
-    rungs = plan_rungs(n_queries, 75, n_members)
-    assert rungs[-1][0] >= 1
-    assert rungs[-1][1] == 75
-    steps = [size - before for (_, size), before in zip(rungs, (0, *(size for _, size in rungs)), strict=False)]
-    assert sum(n * step for (n, _), step in zip(rungs, steps, strict=True)) <= 75 * n_queries
-
-
 def test_halving_of_one_evaluation_is_random_search(planted: Benchmark) -> None:
     ((asked, spent),) = traces("halving", planted, (0,))
     assert len({*asked}) == 100

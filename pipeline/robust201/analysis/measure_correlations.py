@@ -5,6 +5,7 @@ does not say. Partial correlations hold sizes and clean accuracies fixed.
 """
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.network_costs import PARAMETERS, network_costs
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.joined_tables import joined_name
-from robust201.reader.result_files import evaluation_names
+from robust201.reader.result_files import evaluation_names, paper_key
 from robust201.reader.value_checks import CLEAN
 from robust201.statistics.rank_correlation import Coefficients, correlate_ranks
 
@@ -62,46 +63,45 @@ def correlate_measures(
 ) -> pd.DataFrame:
     """Correlate every measure with the accuracies under every key and strength.
 
-    Architectures that lack a measure are left out of its rows. Intervals are over architectures, at 95 % (see
-    `statistics.rank_correlation`).
+    Architectures that lack a measure or an accuracy under a key are left out of the rows of both; where fewer than
+    `FEWEST` are left, there are no rows. Intervals are over architectures, at 95 % (see `statistics.rank_correlation`).
 
     Args:
         results: of a dataset.
         tables: joined tables (see `collect_measures`).
-        keys: only these, in the paper's style.
+        keys: only these.
 
     Returns:
         One row per measure, key and strength: the columns of `COLUMNS`. `kendall` is tau-b; `partial` is tau with the
         number of parameters and the clean accuracy held fixed, where they are known and are not a side themselves;
         `gain` is by how much the absolute tau exceeds that of the number of parameters, and `beats_parameters` whether
         its interval lies above 0. Each of the four has its interval in `_low` and `_high`; NaN where a side is the same
-        for all architectures, or there are fewer than `FEWEST`.
+        for all architectures.
     """
     measures = collect_measures(results, tables)
-    chosen = [column for column in results.columns if keys is None or column[0] in keys]
+    wanted = None if keys is None else {paper_key(key) for key in keys}
+    chosen = [column for column in results.columns if wanted is None or column[0] in wanted]
     rows = []
-    for names, group in _by_presence(measures):
-        # By their places, as names of measures are anything.
-        columns = [*group.items(), *results.accuracies[chosen].items()]
-        targets = range(len(names), len(columns))
+    # Key by key: memory grows with the square of the columns. Columns are known by their places, as measures may have
+    # any name.
+    for (names, group), key in product(_by_presence(measures), dict.fromkeys(key for key, _ in chosen)):
+        strengths = [strength for name, strength in chosen if name == key]
+        columns = [*group.items(), *((key, results.column(key, strength)) for strength in strengths)]
         size = clean = None
         if PARAMETERS in measures:
             size = len(columns)
             columns.append((PARAMETERS, measures[PARAMETERS]))
-        if (CLEAN, CLEAN_STRENGTH) in results.columns:
+        if key != CLEAN and (CLEAN, CLEAN_STRENGTH) in results.columns:
             clean = len(columns)
             columns.append((CLEAN, results.column(CLEAN)))
         numbers = np.stack([column.to_numpy(np.float64) for _, column in columns], axis=1)
         numbers = numbers[~np.isnan(numbers).any(axis=1)]
-        if not chosen or len(numbers) < FEWEST:
+        if len(numbers) < FEWEST:
             continue
         found = correlate_ranks(numbers)
         for place, measure in enumerate(names):
-            for target, (key, strength) in zip(targets, chosen, strict=True):
-                given = [
-                    *([size] if size is not None and measure != PARAMETERS else []),
-                    *([clean] if clean is not None and key != CLEAN else []),
-                ]
+            given = [control for control in (None if measure == PARAMETERS else size, clean) if control is not None]
+            for target, strength in enumerate(strengths, start=len(names)):
                 rows.append(
                     {"dataset": results.name, "measure": measure, "key": key, "strength": strength, "n": len(numbers)}
                     | _row(found.kendall, found.spearman, (place, target), given, size)

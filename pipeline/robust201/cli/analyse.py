@@ -24,7 +24,7 @@ Folder = Annotated[
 ]
 Join = Annotated[
     list[Path] | None,
-    typer.Option("--join", help="A table of others about the same architectures; may be repeated (docs/use-cases.md)."),
+    typer.Option("--join", help="Another table about the same architectures (docs/use-cases.md). Repeatable."),
 ]
 Weights = Annotated[str | None, typer.Option(help="Name of the weights, if DATASET has several per architecture.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for the tables as CSV.")]
@@ -42,7 +42,7 @@ def correlate(
     weights: Weights = None,
     as_json: AsJson = False,
 ) -> None:
-    """Correlate measures with accuracies: Kendall, Spearman, partial, and whether they beat counting parameters."""
+    """Correlate measures with accuracies, with intervals, and compare each measure with the number of parameters."""
     import pandas as pd
 
     from robust201.analysis.measure_correlations import FEWEST, correlate_measures
@@ -63,7 +63,7 @@ def correlate(
             best = rows.assign(size=rows["kendall"].abs()).sort_values("size", ascending=False, kind="stable")
             console.show_table(
                 f"{name}: {measure}",
-                ("key", "Kendall's tau", "Spearman's rho", "partial tau", "beyond parameters", "beats them"),
+                ("key", "Kendall's tau", "Spearman's rho", "partial tau", "gain", "beats parameters"),
                 [_correlation_cells(row) for row in best.head(SHOWN).to_dict("records")],
             )
 
@@ -72,18 +72,20 @@ def design(
     dataset: Folder,
     datasets: Datasets = None,
     score: Annotated[
-        str, typer.Option(help="clean, adversarial, corruption, or a key and strength such as pgd:1.")
+        str,
+        typer.Option(help="Score to explain: clean, adversarial or corruption; or a key at a strength, such as pgd:1."),
     ] = "adversarial",
     join: Join = None,
     maximise: Annotated[
-        str | None, typer.Option(help="Objectives of the Pareto front that should be high, separated by commas.")
+        str | None,
+        typer.Option(help="Objectives of the Pareto front to maximise, separated by commas; default: all scores."),
     ] = None,
-    minimise: Annotated[str | None, typer.Option(help="Those that should be low.")] = None,
+    minimise: Annotated[str | None, typer.Option(help="Objectives to minimise; default: parameters.")] = None,
     out: Out = None,
     weights: Weights = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what makes a cell accurate: effects of operations and pairs, a tree, prediction, the Pareto front."""
+    """Show what makes a cell robust: effects of operations, a regression tree, prediction and the Pareto front."""
     from robust201.analysis import design as of_cells
     from robust201.analysis.measure_correlations import collect_measures
     from robust201.analysis.network_costs import PARAMETERS

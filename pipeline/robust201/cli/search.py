@@ -45,21 +45,19 @@ def search(
             help="bananas, local, random, evolution or halving, separated by commas; default: all that apply."
         ),
     ] = None,
-    queries: Annotated[int, typer.Option(min=1, help="Evaluations that a run may ask for.")] = 300,
+    queries: Annotated[int, typer.Option(min=1, help="Evaluations per run.")] = 300,
     runs: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 100,
     constraint: Annotated[
         list[str] | None,
         typer.Option(help="'parameters <= 800' (thousands) or 'flops <= 120' (millions). Repeatable."),
     ] = None,
     report: Annotated[
-        str | None, typer.Option(help="What to report of the cells found, as terms of an objective with commas.")
+        str | None, typer.Option(help="Objectives to report for the cells found, separated by commas.")
     ] = None,
     report_on: Annotated[
-        str | None, typer.Option("--report-on", help="Report on another dataset of DATASET than was searched on.")
+        str | None, typer.Option("--report-on", help="Report on this dataset instead of the one searched on.")
     ] = None,
-    distinct: Annotated[
-        bool, typer.Option("--distinct", help="Take isomorphic cells as one, instead of each as a cell of its own.")
-    ] = False,
+    distinct: Annotated[bool, typer.Option("--distinct", help="Count isomorphic cells as one cell.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all draws.")] = 0,
     processes: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
     weights: Annotated[
@@ -71,11 +69,11 @@ def search(
     ] = None,
     blackbox: Annotated[
         Path | None,
-        typer.Option("--blackbox", help="Search nothing: write DATASET for Syne Tune and ConfigSpace to this folder."),
+        typer.Option("--blackbox", help="Do not search; write DATASET to this folder for Syne Tune and ConfigSpace."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search a dataset's cells for the best one by several methods: means over runs with 95 % intervals."""
+    """Compare search methods on a dataset's cells: what each finds, as means over runs with 95 % intervals."""
     from robust201.reader.dataset import RobustnessDataset
 
     reader = RobustnessDataset(folder, weights=weights)

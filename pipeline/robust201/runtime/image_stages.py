@@ -75,8 +75,9 @@ def make_blocks(plan: Plan, blocks: Sequence[Part]) -> None:
     for bundle in bundle_blocks(plan, blocks):
         for outcome in worker.run(bundle):
             if isinstance(outcome, UnitFailure):
+                n_images = outcome.part.stop - outcome.part.start
                 raise EvaluationError(
-                    f"Making images failed for {outcome.part.label}: expected those of {outcome.part.stop} images, got "
+                    f"Making images failed for {outcome.part.label}: expected {n_images} images, got "
                     f"{outcome.message}. Correct the source of this key, or leave the key out by --keys."
                 )
 

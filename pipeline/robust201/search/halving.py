@@ -13,9 +13,7 @@ ETA = 3
 
 @cache
 def plan_rungs(n_queries: int, n_evaluations: int, n_members: int) -> tuple[tuple[int, int], ...]:
-    """Plan the rungs so that together they take at most the budget, and at least one cell reaches the last.
-
-    A small budget, or few cells, leave out the rungs of few evaluations.
+    """Plan the rungs so that together they take at most the budget.
 
     Args:
         n_queries: the budget, in evaluations of whole objectives.

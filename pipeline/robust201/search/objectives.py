@@ -113,7 +113,7 @@ def held_datasets(reader: RobustnessDataset) -> list[str]:
 
 
 class TableValues:
-    """Values of one dataset of a folder, by index of its space of cells.
+    """TableValues of one dataset of a folder, by index of its space of cells.
 
     Raises:
         ConfigError: the architectures are no cells, or there is no such dataset.
@@ -279,7 +279,7 @@ def meets(values: TableValues, constraints: Sequence[str]) -> NDArray[np.bool_]:
         if match is None or match[1] not in COSTS:
             raise ConfigError(
                 f"Reading the constraint failed for {text!r}: expected {' or '.join(COSTS)}, <= or >=, and a number, "
-                "such as 'parameters <= 800', got another. What only an evaluation tells belongs into the objective."
+                "such as 'parameters <= 800', got another. Anything else belongs in the objective."
             )
         cost = values.cost(match[1])
         met &= cost <= float(match[3]) if match[2] == "<=" else cost >= float(match[3])

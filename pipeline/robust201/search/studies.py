@@ -128,8 +128,8 @@ class SearchStudy:
             }
             for result in self.results
         ]
-        told = ("objective", "dataset", "reported_on", "n_members", "n_queries", "n_runs", "optimum")
-        return {name: getattr(self, name) for name in told} | {"absent": list(self.absent), "methods": methods}
+        fields = ("objective", "dataset", "reported_on", "n_members", "n_queries", "n_runs", "optimum")
+        return {name: getattr(self, name) for name in fields} | {"absent": list(self.absent), "methods": methods}
 
 
 def make_studies(
@@ -158,7 +158,8 @@ def make_studies(
         n_queries: budget of a run.
         n_runs: runs of each method.
         seed: of all draws.
-        report: terms reported of the cells found; by default those of table 1 that the dataset has.
+        report: objectives reported of the cells found; by default those of table 1 that the dataset has. A front is
+            reported by its hypervolume instead.
         report_on: the dataset they are reported on; by default `dataset`.
         constraints: which cells may be asked for (see `search.objectives.meets`).
         distinct: whether isomorphic cells are one member: 6,466 of NAS-Bench-201 instead of 15,625.
@@ -172,7 +173,14 @@ def make_studies(
     target = values if report_on is None else TableValues(reader, report_on)
     parsed = [(text, parse_objectives(text)) for text in objectives]
     searched = [[values.objective(name, terms) for name, terms in parts] for _, parts in parsed]
-    wanted = list(TABLE1_COLUMNS) if report is None else list(dict.fromkeys(report))
+    single = any(len(parts) == 1 for _, parts in parsed)
+    if report is not None and not single:
+        raise ConfigError(
+            f"Searching failed for {objectives[0]!r}: expected a single objective with --report, got several, of "
+            "which the hypervolume is reported. Leave --report out."
+        )
+    default = list(TABLE1_COLUMNS) if single else []
+    wanted = default if report is None else list(dict.fromkeys(report))
     own = [parts[0][0] for _, parts in parsed if len(parts) == 1]
     columns, absent = _read_columns(target, wanted, own, explicit=report is not None)
     chosen = _choose_methods(methods, [objective for parts in searched for objective in parts], len(searched))
