@@ -14,7 +14,7 @@ The data folder holds `cifar10/test.parquet` and trained NAS-Bench-201 networks 
 
 The three timed runs alternate, `--repeats` times, and the least CPU time of each counts. Steps, queries and rotations
 are cut to `--passes` forward passes per image, as far as they can be; `--passes 1000000` runs every attack in full.
-What is done is kept in the JSON file, by network and attack: the same command goes on where it was stopped.
+Results are kept in the JSON file, by network and attack: the same command goes on where it was stopped.
 """
 
 import argparse

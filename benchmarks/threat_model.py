@@ -1,12 +1,12 @@
-"""Evaluate a ResNet-18 and two NAS-Bench-201 networks by every task, and ten networks by each other's images.
+"""Evaluate a ResNet-18 and two cells by every task, and ten networks by each other's adversarial images.
 
     ROBUST201_DATA=FOLDER python -m benchmarks.threat_model --page docs/threat-model.md
 
 The data folder holds `cifar10/train.parquet` and `test.parquet`, and trained NAS-Bench-201 networks in
-`checkpoints/NATS-tss-v1_0-3ffb9-full`. Three sweeps, each of which goes on where it was stopped:
-`jobs/threat-model.yaml` on its two networks; the same tasks on the zoo's ResNet-18, which is first trained a little
-(`--train-images`, `--epochs`); and PGD on ten of the networks trained on digits that ship with robust201, whose images
-are shown to all ten. The tables are printed and, with `--page`, replace those of the page.
+`checkpoints/NATS-tss-v1_0-3ffb9-full`. Three sweeps, each of which resumes where it was stopped: the two networks of
+`jobs/threat-model.yaml`; the same tasks on the zoo's ResNet-18, which is first trained a little (`--train-images`,
+`--epochs`); and PGD on ten of the networks trained on digits that ship with robust201, whose images are shown to all
+ten. The tables are printed and, with `--page`, replace those of the page.
 """
 
 import argparse

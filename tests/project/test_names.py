@@ -17,6 +17,7 @@ BY_CONTRACT = {
     "fused": "a task's module offers it to the fused engine",
     "single_run": "a module of one of AutoAttack's attacks offers it to those that run several",
     "configure_library": "a module of one of AutoAttack's attacks offers it to those that run several",
+    "measure": "a measure's module offers it to both engines",
     "show": "a task's module that attacks nothing offers it to both engines",
 }
 

@@ -228,6 +228,20 @@ def test_zen_with_and_without_batch_norm():
     assert np.isfinite(measured(plain, images)["zen"])
 
 
+def test_zen_ignores_batch_norm_behind_dead_edges(images):
+    class WithDeadBranch(TwoStages):
+        def __init__(self):
+            super().__init__()
+            self.third, self.third_norm = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)
+
+        def forward(self, pixels):
+            dead = self.third_norm(self.third(pixels * 0)).mean()
+            return super().forward(pixels) + dead
+
+    # The weights of layers are drawn in order: those of the others stay as they are.
+    assert measured(WithDeadBranch(), images)["zen"] == pytest.approx(measured(TwoStages(), images)["zen"], rel=1e-6)
+
+
 def test_zen_does_not_know_the_weights(images, found):
     other = TwoStages()
     with torch.no_grad():

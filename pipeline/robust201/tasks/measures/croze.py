@@ -17,7 +17,7 @@ from robust201.engine.classifier import Classifier
 from robust201.engine.context import Context, Request, to_float
 from robust201.tasks.measures.observed import Layer, layers_of, make_absolute, observe, skip_batch_norm
 from robust201.tasks.measures.parameters import CrozeParameters
-from robust201.tasks.measures.trainable import gradients, logits_of, mean_loss, normalised, trainable_copy
+from robust201.tasks.measures.trainable import answer_of, gradients, mean_loss, normalised, trainable_copy
 
 
 def measure(context: Context, parameters: CrozeParameters, request: Request) -> Mapping[str, NDArray[Any]]:
@@ -80,7 +80,7 @@ def _features_and_gradients(
     """Each layer's last output (B, …), and the loss's gradient with respect to its weights."""
     layers = layers_of(network)
     with observe(network) as observed:
-        logits = logits_of(network, shown)
+        logits = answer_of(network, shown)
     found = gradients(functional.cross_entropy(logits, labels), [layer.weight for layer in layers])
     outputs = dict(observed.maps)
     return [outputs[layer].detach() if layer in outputs else logits.new_zeros(1) for layer in layers], found

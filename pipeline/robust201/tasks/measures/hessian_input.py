@@ -16,7 +16,7 @@ from robust201.engine.context import Context, Request, to_float
 from robust201.engine.draws import CounterDraws
 from robust201.tasks.measures.lanczos import largest_eigenvalues
 from robust201.tasks.measures.parameters import HessianInputParameters
-from robust201.tasks.measures.trainable import gradients, logits_of, normalised, pieces, trainable_copy
+from robust201.tasks.measures.trainable import answer_of, gradients, normalised, pieces, trainable_copy
 
 
 def measure(context: Context, parameters: HessianInputParameters, request: Request) -> Mapping[str, NDArray[Any]]:
@@ -44,7 +44,7 @@ def _largest(
     is_normalised = parameters.input == "normalised"
     leaf = (normalised(context.classifier, pixels) if is_normalised else pixels).requires_grad_()
     shown = leaf if is_normalised else normalised(context.classifier, leaf)
-    loss = functional.cross_entropy(logits_of(network, shown), request.labels[piece].clone(), reduction="sum")
+    loss = functional.cross_entropy(answer_of(network, shown), request.labels[piece].clone(), reduction="sum")
     (first,) = gradients(loss, [leaf], create=True)
 
     def apply(vectors: torch.Tensor) -> torch.Tensor:

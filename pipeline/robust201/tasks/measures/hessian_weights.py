@@ -16,7 +16,7 @@ from torch.nn import functional
 from robust201.engine.context import Context, Request, to_float
 from robust201.tasks.measures.lanczos import largest_eigenvalues
 from robust201.tasks.measures.parameters import HessianWeightsParameters
-from robust201.tasks.measures.trainable import gradients, logits_of, normalised, pieces, trainable_copy, uniforms
+from robust201.tasks.measures.trainable import answer_of, gradients, normalised, pieces, trainable_copy, uniforms
 
 
 def measure(context: Context, parameters: HessianWeightsParameters, request: Request) -> Mapping[str, NDArray[Any]]:
@@ -38,7 +38,7 @@ def measure(context: Context, parameters: HessianWeightsParameters, request: Req
             for piece in pieces(context.classifier, n_images):
                 shown = normalised(context.classifier, to_float(request.images[piece]))
                 labels = request.labels[piece].clone()
-                loss = functional.cross_entropy(logits_of(network, shown), labels, reduction="sum") / n_images
+                loss = functional.cross_entropy(answer_of(network, shown), labels, reduction="sum") / n_images
                 first = gradients(loss, weights, create=True)
                 along = torch.stack([(one * part).sum() for one, part in zip(first, parts, strict=True)]).sum()
                 total += torch.cat([one.flatten() for one in gradients(along, weights)])

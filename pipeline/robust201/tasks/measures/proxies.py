@@ -19,7 +19,7 @@ from robust201.engine.classifier import Classifier
 from robust201.engine.context import Context, Request, to_float
 from robust201.tasks.measures.observed import Layer, Observed, layers_of, make_absolute, observe, skip_batch_norm
 from robust201.tasks.measures.parameters import PROXIES, ProxyParameters
-from robust201.tasks.measures.trainable import gradients, logits_of, normalised, normals, trainable_copy
+from robust201.tasks.measures.trainable import answer_of, gradients, normalised, normals, trainable_copy
 
 _SMALL = 1e-5
 """What the published code of jacov and EPE-NAS adds before it takes logarithms and reciprocals."""
@@ -28,7 +28,7 @@ _MIXED_IN = 0.01
 """Share of the second image in Zen's perturbed one."""
 
 _SMALLEST = torch.finfo(torch.float32).tiny
-"""Stands for zero in Zen's logarithms."""
+"""Stands for zero in Zen's logarithm of a distance."""
 
 
 def measure(context: Context, parameters: ProxyParameters, request: Request) -> Mapping[str, NDArray[Any]]:
@@ -45,7 +45,7 @@ def measure(context: Context, parameters: ProxyParameters, request: Request) -> 
         values = {"params": _count_parameters(network), "l2_norm": l2_norm(layers_of(network))}
         shown = normalised(classifier, pixels).requires_grad_()
         with observe(network) as observed:
-            logits = logits_of(network, shown)
+            logits = answer_of(network, shown)
         values["flops"] = _count_macs(observed, len(pixels))
         (jacobian,) = gradients(logits.sum(), [shown], keep=True)
         values |= _of_gradients(layers_of(network), observed, functional.cross_entropy(logits, labels))
@@ -172,7 +172,7 @@ def synflow(classifier: Classifier, shape: Sequence[int]) -> float:
     make_absolute(network)
     weights = [layer.weight for layer in layers_of(network)]
     ones = torch.ones(1, *shape, dtype=torch.float64, device=classifier.device)
-    found = gradients(logits_of(network, ones).sum(), weights)
+    found = gradients(answer_of(network, ones).sum(), weights)
     return _total([(weight * one).abs().sum() for weight, one in zip(weights, found, strict=True)])
 
 
@@ -206,12 +206,13 @@ def zen(network: nn.Module, images: torch.Tensor, mixed_in: torch.Tensor) -> flo
     """
     with torch.no_grad():
         with observe(network) as observed:
-            logits = logits_of(network, images)
+            logits = answer_of(network, images)
         with observe(network) as moved:
-            moved_logits = logits_of(network, images + _MIXED_IN * mixed_in)
+            moved_logits = answer_of(network, images + _MIXED_IN * mixed_in)
         before, after = observed.last_map, moved.last_map
         if before is None or after is None:
             before, after = logits, moved_logits
         distance = (after - before).double().abs().flatten(1).sum(dim=1).mean()
-        deviations = [variance.double().sqrt().clamp_min(_SMALLEST).log() for variance in observed.variances]
+        # Behind a dead edge there is nothing that BatchNorm could have scaled.
+        deviations = [torch.where(variance > 0, variance, 1).double().sqrt().log() for variance in observed.variances]
         return _total([distance.clamp_min(_SMALLEST).log(), *deviations])

@@ -41,7 +41,7 @@ def normalised(classifier: Classifier, pixels: torch.Tensor) -> torch.Tensor:
     return (pixels - classifier.mean) / classifier.std
 
 
-def logits_of(network: nn.Module, shown: torch.Tensor) -> torch.Tensor:
+def answer_of(network: nn.Module, shown: torch.Tensor) -> torch.Tensor:
     """Show normalised images: logits (B, C), also of a network that answers (features, logits)."""
     output = network(shown)
     logits: torch.Tensor = output[1] if isinstance(output, tuple) else output
@@ -50,7 +50,7 @@ def logits_of(network: nn.Module, shown: torch.Tensor) -> torch.Tensor:
 
 def mean_loss(network: nn.Module, shown: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy of normalised images."""
-    return functional.cross_entropy(logits_of(network, shown), labels)
+    return functional.cross_entropy(answer_of(network, shown), labels)
 
 
 def gradients(
