@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from robust201.analysis.dataset_results import DatasetResults
-from robust201.analysis.measure_correlations import COLUMNS, FEWEST, collect_measures, correlate_measures
+from robust201.analysis.measure_correlations import CORRELATION_COLUMNS, FEWEST, collect_measures, correlate_measures
 from robust201.spaces.nasbench201 import cells
 from robust201.spaces.nasbench201.space import NasBench201
 from tests.support.small_results import results_of, write_results
@@ -43,7 +43,7 @@ def planted(tmp_path: Path, count: int = N) -> tuple[DatasetResults, pd.DataFram
 def test_planted_correlations_come_back(tmp_path: Path) -> None:
     results, table = planted(tmp_path)
     found = correlate_measures(results, [table])
-    assert tuple(found.columns) == COLUMNS
+    assert tuple(found.columns) == CORRELATION_COLUMNS
     assert len(found) == 6 * 3
     rows = found.set_index(["measure", "key", "strength"])
     quality = rows.loc["quality", "pgd", 1.0]

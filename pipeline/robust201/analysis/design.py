@@ -24,7 +24,7 @@ _Floats = NDArray[np.float64]
 
 _NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
 
-N_DRAWS = 400
+_N_DRAWS = 400
 """Draws of isomorphism classes behind the intervals of effects."""
 
 TRAINING_SIZES = (50, 100, 200, 400, 800, 1600, 3200)
@@ -146,7 +146,9 @@ def _effect_intervals(
     _, members = np.unique(isomorphs, return_inverse=True)
     n_classes = int(members.max()) + 1
     rng = np.random.default_rng(seed)
-    weights = rng.multinomial(n_classes, np.full(n_classes, 1 / n_classes), size=N_DRAWS)[:, members].astype(np.float64)
+    weights = rng.multinomial(n_classes, np.full(n_classes, 1 / n_classes), size=_N_DRAWS)[:, members].astype(
+        np.float64
+    )
     weighted = weights * values
     overall = weighted.sum(axis=1) / weights.sum(axis=1)
     ends = np.empty((codes.shape[1], n_operations, 2))

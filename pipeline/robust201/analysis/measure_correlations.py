@@ -23,7 +23,7 @@ FEWEST = 8
 
 COEFFICIENTS = ("kendall", "spearman", "partial", "gain")
 
-COLUMNS = (
+CORRELATION_COLUMNS = (
     *("dataset", "measure", "key", "strength", "n"),
     *(f"{name}{end}" for name in COEFFICIENTS for end in ("", "_low", "_high")),
     "beats_parameters",
@@ -72,8 +72,8 @@ def correlate_measures(
         keys: only these.
 
     Returns:
-        One row per measure, key and strength: the columns of `COLUMNS`. `kendall` is tau-b; `partial` is tau with the
-        number of parameters and the clean accuracy held fixed, where they are known and are not a side themselves;
+        One row per measure, key and strength: the columns of `CORRELATION_COLUMNS`. `kendall` is tau-b; `partial` is
+        tau with the number of parameters and the clean accuracy held fixed, where they are known and not a side;
         `gain` is by how much the absolute tau exceeds that of the number of parameters, and `beats_parameters` whether
         its interval lies above 0. Each of the four has its interval in `_low` and `_high`; NaN where a side is the same
         for all architectures.
@@ -106,7 +106,7 @@ def correlate_measures(
                     {"dataset": results.name, "measure": measure, "key": key, "strength": strength, "n": len(numbers)}
                     | _row(found.kendall, found.spearman, (place, target), given, size)
                 )
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    frame = pd.DataFrame(rows, columns=list(CORRELATION_COLUMNS))
     order = {name: number for number, name in enumerate(measures.columns)}
     return frame.sort_values("measure", key=lambda names: names.map(order), kind="stable", ignore_index=True)
 

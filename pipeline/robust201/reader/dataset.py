@@ -487,8 +487,8 @@ class RobustnessDataset:
 
         Args:
             table: a DataFrame, CSV or Parquet file with a column that names architectures (see
-                `reader.joined_tables.NAMES`) by id, cell string or operations, and perhaps a column `dataset`; or, as
-                they are published, the JSON of NAS-RobBench-201 or NAS-Bench-Suite-Zero, or the pickle of HW-NAS-Bench.
+                `reader.joined_tables.NAMING_COLUMNS`) by id, cell string or operations, and perhaps a column `dataset`;
+                or, as published, the JSON of NAS-RobBench-201 or NAS-Bench-Suite-Zero, or the pickle of HW-NAS-Bench.
             data: dataset or datasets.
             key: key or keys.
             weights: whose results are read.

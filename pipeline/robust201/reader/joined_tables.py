@@ -1,8 +1,8 @@
-"""Tables of others about the same architectures, put beside the results of a dataset (see `RobustnessDataset.join`).
+"""Other tables about the same architectures, put beside the results of a dataset (see `RobustnessDataset.join`).
 
-A table names architectures by one of its columns (`NAMES`): ids, cell strings or operations. It may have a column
-`dataset`; else its numbers hold for every dataset. Of a space whose architectures are cells, the files that others have
-published are read as they are (`CellSpace.read_json_table`, `read_pickle_table`).
+A table names architectures in one of its columns (`NAMING_COLUMNS`): ids, cell strings or operations. It may have a
+column `dataset`; else its numbers hold for every dataset. Published tables about cells are read in their own forms
+(`CellSpace.read_json_table`, `read_pickle_table`).
 """
 
 import ast
@@ -19,10 +19,21 @@ from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.result_files import ResultFiles, evaluation_names
 from robust201.reader.value_checks import architecture_of, damaged_file, parse_json
 
-NAMES = ("architecture", "index", "id", "arch_index", "arch_id", "cell", "spec", "arch_str", "operations", "op_tuple")
+NAMING_COLUMNS = (
+    "architecture",
+    "index",
+    "id",
+    "arch_index",
+    "arch_id",
+    "cell",
+    "spec",
+    "arch_str",
+    "operations",
+    "op_tuple",
+)
 """Columns that may say which architecture a row is of, the first that a table has."""
 
-DATASET = "dataset"
+_DATASET = "dataset"
 
 _LARGEST_BYTES = 2 << 30
 
@@ -48,15 +59,17 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
         ArchitectureError: a row names no architecture of the space.
     """
     frame, name = (source, "the table") if isinstance(source, pd.DataFrame) else (_read(Path(source), files), source)
-    column = next((one for one in NAMES if one in frame.columns), None)
+    column = next((one for one in NAMING_COLUMNS if one in frame.columns), None)
     if column is None:
         shown = ", ".join(map(str, frame.columns[:12]))
         raise ConfigError(
-            f"Joining failed for {name}: expected a column {', '.join(NAMES)} that names architectures, got {shown}. "
-            "Rename the column."
+            f"Joining failed for {name}: expected a column {', '.join(NAMING_COLUMNS)} that names architectures, "
+            f"got {shown}. Rename the column."
         )
     numbers = [
-        one for one in frame.columns if one not in {*NAMES, DATASET} and pd.api.types.is_numeric_dtype(frame[one])
+        one
+        for one in frame.columns
+        if one not in {*NAMING_COLUMNS, _DATASET} and pd.api.types.is_numeric_dtype(frame[one])
     ]
     if not numbers or frame.empty:
         raise ConfigError(
@@ -74,9 +87,9 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
         )
     )
     by = ["architecture"]
-    if DATASET in frame.columns:
-        table[DATASET] = frame[DATASET].astype(str)
-        by.append(DATASET)
+    if _DATASET in frame.columns:
+        table[_DATASET] = frame[_DATASET].astype(str)
+        by.append(_DATASET)
     _refuse_repeats(table, frame[column], by, str(name))
     has_own = table.groupby(by)["own"].transform("any")
     return table[table["own"] | ~has_own].groupby(by, sort=True)[numbers].mean().reset_index()
@@ -84,26 +97,26 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
 
 def join_tables(accuracies: pd.DataFrame, table: pd.DataFrame, files: ResultFiles) -> pd.DataFrame:
     """Put a table (see `read_joined`) beside accuracies in the tidy form (see `RobustnessDataset.join`)."""
-    pairs = accuracies[[DATASET, "key"]].drop_duplicates().astype(str)
+    pairs = accuracies[[_DATASET, "key"]].drop_duplicates().astype(str)
     repeating = {pair for pair in pairs.itertuples(index=False, name=None) if files.repeats_clean(*pair)}
-    repeats = [pair in repeating for pair in zip(accuracies[DATASET], accuracies["key"], strict=True)]
+    repeats = [pair in repeating for pair in zip(accuracies[_DATASET], accuracies["key"], strict=True)]
     own = accuracies[(accuracies["strength"] != CLEAN_STRENGTH) | ~np.array(repeats, dtype=np.bool_)]
     columns = list(zip(own["key"].astype(str), own["strength"].astype(float), strict=True))
     distinct = list(dict.fromkeys(columns))
     name_of = dict(zip(distinct, evaluation_names(distinct), strict=True))
     names = [name_of[column] for column in columns]
     order = list(name_of.values())
-    by = ["architecture", DATASET]
-    wide = own.assign(column=names, dataset=own[DATASET].astype(str)).set_index([*by, "column"])["value"]
+    by = ["architecture", _DATASET]
+    wide = own.assign(column=names, dataset=own[_DATASET].astype(str)).set_index([*by, "column"])["value"]
     left = wide.unstack("column")[order].reset_index()
     numbers = [name for name in table.columns if name not in by]
     renamed = table.rename(columns={name: joined_name(name, order) for name in numbers})
-    if DATASET in table.columns:
-        kept = renamed[renamed[DATASET].isin(left[DATASET].unique())]
+    if _DATASET in table.columns:
+        kept = renamed[renamed[_DATASET].isin(left[_DATASET].unique())]
         joined = left.merge(kept, on=by, how="outer")
     else:
         joined = left.merge(renamed, on="architecture", how="outer")
-        joined = joined[joined[DATASET].notna()]
+        joined = joined[joined[_DATASET].notna()]
     joined.insert(1, "spec", [files.spec(str(one)) for one in joined["architecture"]])
     joined.columns.name = None
     return joined.sort_values(by[::-1], kind="stable", ignore_index=True)
@@ -158,7 +171,7 @@ def _read(path: Path, files: ResultFiles) -> pd.DataFrame:
 
 def _frame_of(table: Mapping[str, Mapping[int, Mapping[str, float]]]) -> pd.DataFrame:
     rows = [
-        {"architecture": index, DATASET: dataset, **row}
+        {"architecture": index, _DATASET: dataset, **row}
         for dataset, by_index in table.items()
         for index, row in by_index.items()
     ]

@@ -17,7 +17,7 @@ from robust201.core.errors import ArchitectureError, ResultsError
 from robust201.core.unpickling import NUMPY_GLOBALS, load_pickle
 from robust201.spaces.nasbench201.cells import EDGES, N_ARCHITECTURES, format_spec, resolve
 
-Table = dict[str, dict[int, dict[str, float]]]
+NumbersByCell = dict[str, dict[int, dict[str, float]]]
 """Numbers by dataset, index and column."""
 
 MEAN_OF_SEEDS = "threeseed"
@@ -45,7 +45,7 @@ def spec_of_naslib(codes: tuple[int, ...]) -> str:
     return format_spec([by_edge[edge] for edge in EDGES])
 
 
-def read_json_table(content: Any) -> Table | None:
+def read_json_table(content: Any) -> NumbersByCell | None:
     """Read the parsed JSON of NAS-RobBench-201 or NAS-Bench-Suite-Zero; None where it is of neither form."""
     if not isinstance(content, dict) or not content or not all(isinstance(rows, dict) for rows in content.values()):
         return None
@@ -71,7 +71,7 @@ def read_json_table(content: Any) -> Table | None:
     return None
 
 
-def read_pickle_table(path: Path) -> Table:
+def read_pickle_table(path: Path) -> NumbersByCell:
     """Read HW-NAS-Bench's pickle, through the allow-list of NumPy's globals.
 
     Raises:
