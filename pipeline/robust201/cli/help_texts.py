@@ -85,7 +85,7 @@ EXAMPLES = {
     ),
     "correlate": (
         "robust201 correlate dataset --keys clean,pgd",
-        "robust201 correlate dataset --join zc_nasbench201.json --out tables",
+        "robust201 correlate dataset --join proxies.csv --out tables",
     ),
     "design": (
         "robust201 design dataset --score pgd:1",
