@@ -9,6 +9,7 @@ from scipy.stats import kendalltau
 
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.measure_correlations import CORRELATION_COLUMNS, FEWEST, collect_measures, correlate_measures
+from robust201.figures import figure_data
 from robust201.spaces.nasbench201 import cells
 from robust201.spaces.nasbench201.space import NasBench201
 from tests.support.small_results import results_of, write_results
@@ -90,6 +91,16 @@ def test_a_missing_accuracy_leaves_out_rows_of_its_key_only(tmp_path: Path) -> N
     results.accuracies.iloc[0, results.columns.index(("pgd", 8.0))] = np.nan
     found = correlate_measures(results, [table]).groupby("key")["n"].unique()
     assert (found["clean"].tolist(), found["pgd"].tolist()) == ([N], [N - 1])
+
+
+def test_the_figure_names_measures_in_words(tmp_path: Path) -> None:
+    results, table = planted(tmp_path)
+    numbers = table.set_index("architecture")["quality"]
+    vars(results)["measures"] = pd.DataFrame({("jacobian", "squared_norm", 0.0): numbers})
+    assert list(collect_measures(results)) == ["parameters", "flops", "jacobian.squared_norm"]
+    matrix = figure_data.correlation_matrix(figure_data.measure_correlations(results))
+    assert list(matrix.index) == ["parameters", "FLOPs", "Jacobian squared norm"]
+    assert list(matrix) == ["Clean", "PGD, ε = 1/255", "PGD, ε = 8/255"]
 
 
 def test_sizes_are_the_spaces_own(tmp_path: Path) -> None:
