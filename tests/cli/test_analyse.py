@@ -83,6 +83,17 @@ def test_wrong_names_are_refused(dataset: Path, robust201: RunCommand, arguments
     assert words in " ".join(ended.err.split())
 
 
+@pytest.mark.parametrize("rows", ["index,x\n0,1\n", "index,dataset,x\n2,cifar100,1\n"])
+def test_a_table_of_other_architectures_or_datasets_is_refused(
+    robust201: RunCommand, tmp_path: Path, rows: str
+) -> None:
+    write_results(tmp_path / "few", {"clean": {"2": 0.8, "3": 0.7}})
+    (tmp_path / "other.csv").write_text(rows)
+    ended = robust201("correlate", tmp_path / "few", "--join", tmp_path / "other.csv")
+    assert ended.code == 2
+    assert "expected numbers of architectures that were evaluated on cifar10, got those of others" in ended.err
+
+
 def test_the_numbers_of_a_figure_are_written_as_csv(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
     for name in ("attacks", "rank-correlation", "best-cells"):
         ended = robust201("plot", name, dataset, "--out", tmp_path / f"{name}.csv")

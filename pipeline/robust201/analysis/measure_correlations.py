@@ -86,29 +86,24 @@ def correlate_measures(
     chosen = [column for column in results.columns if keys is None or column[0] in keys]
     targets = results.accuracies[chosen]
     targets.columns = pd.Index(range(len(chosen)))
-    controls = [name for name in (PARAMETERS,) if name in measures]
-    clean = (CLEAN, CLEAN_STRENGTH)
+    fixed = measures[[PARAMETERS]] if PARAMETERS in measures else pd.DataFrame(index=measures.index)
+    if (CLEAN, CLEAN_STRENGTH) in results.columns:
+        fixed = fixed.assign(**{CLEAN: results.column(CLEAN)})
     rows = []
-    for name, group in _by_presence(measures):
-        held = pd.concat([group, measures[controls].add_prefix("given "), targets], axis=1)
-        if clean in results.columns:
-            held.insert(len(group.columns), "given clean", results.column(CLEAN))
-        held = held.dropna()
+    for names, group in _by_presence(measures):
+        # Columns go by their place: a table's may have any name.
+        held = pd.concat([group, fixed, targets], axis=1).dropna()
         if not chosen or len(held) < FEWEST:
             continue
         found = correlate_ranks(held.to_numpy(np.float64))
-        place = {str(column): number for number, column in enumerate(held.columns)}
-        for measure in name:
+        controls = {one: len(names) + number for number, one in enumerate(fixed)}
+        for measure, of_measure in enumerate(names):
             for target, (key, strength) in enumerate(chosen):
-                given = [
-                    place[one]
-                    for one in ("given parameters", "given clean")
-                    if one in place and one != f"given {measure}" and not (one == "given clean" and key == CLEAN)
-                ]
-                pair = place[measure], place[str(target)]
+                given = [place for one, place in controls.items() if one not in (of_measure, key)]
+                pair = measure, len(names) + len(controls) + target
                 rows.append(
-                    {"dataset": results.name, "measure": measure, "key": key, "strength": strength, "n": len(held)}
-                    | _row(found.kendall, found.spearman, pair, given, place.get("given parameters"))
+                    {"dataset": results.name, "measure": of_measure, "key": key, "strength": strength, "n": len(held)}
+                    | _row(found.kendall, found.spearman, pair, given, controls.get(PARAMETERS))
                 )
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     order = {name: number for number, name in enumerate(measures.columns)}

@@ -134,7 +134,20 @@ def _read(
                 f"Reading {dataset} failed for {name!r}: expected one of its datasets, got another."
                 f"{closest(name, names)}"
             )
-    return reader, [one for one in held if one.name in wanted], [reader.read_table(path) for path in join or ()]
+    chosen = [one for one in held if one.name in wanted]
+    tables = [reader.read_table(path) for path in join or ()]
+    for path, table in zip(join or (), tables, strict=True):
+        if not any(_speaks_of(table, results) for results in chosen):
+            raise ConfigError(
+                f"Joining failed for {path}: expected numbers of architectures that were evaluated on "
+                f"{', '.join(wanted)}, got those of others. Check its columns of architectures and datasets."
+            )
+    return reader, chosen, tables
+
+
+def _speaks_of(table: "pd.DataFrame", results: "DatasetResults") -> bool:
+    own = table[table["dataset"] == results.name] if "dataset" in table else table
+    return bool(own["architecture"].isin(results.accuracies.index).any())
 
 
 def _write(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> None:
