@@ -73,7 +73,8 @@ def test_correlate_ranks_measures_against_parameters(dataset: Path, robust201: R
         (("design", "--maximise", "clean", "--minimise", "clean"), "two different objectives"),
         (("design", "--maximise", "clean,latency"), "expected an objective among"),
         (("correlate", "--join", "nothing.csv"), "expected a file, got none"),
-        (("correlate", "--keys", "fog"), "expected 8 architectures or more"),
+        (("correlate", "--keys", "clean,fog"), "expected a key with accuracies on cifar10, got another"),
+        (("correlate", "--out", "/dev/null"), "which is no folder"),
     ],
 )
 def test_wrong_names_are_refused(dataset: Path, robust201: RunCommand, arguments, words: str) -> None:

@@ -58,7 +58,10 @@ def collect_measures(results: DatasetResults, tables: Sequence[pd.DataFrame] = (
     for table in tables:
         own = table[table["dataset"] == results.name].drop(columns="dataset") if "dataset" in table else table
         for name, numbers in own.set_index("architecture").items():
-            columns[str(name) if name not in columns else f"{name}, joined"] = numbers
+            label = str(name)
+            while label in columns:
+                label += ", joined"
+            columns[label] = numbers
     return pd.DataFrame(columns).reindex(results.accuracies.index)
 
 

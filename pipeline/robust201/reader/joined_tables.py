@@ -68,7 +68,7 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
         )
     if DATASET in frame.columns and frame[DATASET].isna().any():
         raise ConfigError(
-            f"Joining failed for {name}: expected a dataset in every row of the column {DATASET}, got rows without one. "
+            f"Joining failed for {name}: expected a name in every row of the column {DATASET}, got rows without one. "
             "Name it there, or leave the column out."
         )
     given = [_identifier(value, files, resolve, str(name)) for value in frame[column]]

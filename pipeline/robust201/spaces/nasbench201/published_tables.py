@@ -44,8 +44,8 @@ def spec_of_naslib(codes: tuple[int, ...]) -> str:
     """
     if len(codes) != len(_NASLIB_EDGES) or not all(code in range(len(_NASLIB_OPERATIONS)) for code in codes):
         raise ArchitectureError(
-            f"Reading operation codes failed for {reprlib.repr(codes)}: expected six numbers from 0 to 4, got something "
-            "else. Check that the file is of NAS-Bench-201."
+            f"Reading operation codes failed for {reprlib.repr(codes)}: expected six numbers from 0 to 4, got "
+            "something else. Check that the file is of NAS-Bench-201."
         )
     by_edge = {edge: _NASLIB_OPERATIONS[code] for edge, code in zip(_NASLIB_EDGES, codes, strict=True)}
     return format_spec([by_edge[edge] for edge in EDGES])
