@@ -109,3 +109,12 @@ def test_sizes_are_the_spaces_own(tmp_path: Path) -> None:
     assert list(measures) == ["parameters", "flops"]
     assert measures["parameters"].iloc[0] == 129306  # of #0, as the archive records it
     assert measures["flops"].iloc[0] == 15647370
+
+
+def test_columns_of_a_table_may_have_any_name(tmp_path: Path) -> None:
+    results, table = planted(tmp_path)
+    strange = table.rename(columns={"quality": "0", "noise": "given clean", "like size": "given parameters"})
+    names = ["measure", "key", "strength"]
+    plain = correlate_measures(results, [table]).replace({"measure": {"quality": "0", "noise": "given clean"}})
+    found = correlate_measures(results, [strange]).replace({"measure": {"given parameters": "like size"}})
+    pd.testing.assert_frame_equal(found.set_index(names), plain.set_index(names))

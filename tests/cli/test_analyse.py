@@ -73,7 +73,8 @@ def test_correlate_ranks_measures_against_parameters(dataset: Path, robust201: R
         (("design", "--maximise", "clean", "--minimise", "clean"), "two different objectives"),
         (("design", "--maximise", "clean,latency"), "expected an objective among"),
         (("correlate", "--join", "nothing.csv"), "expected a file, got none"),
-        (("correlate", "--keys", "fog"), "expected 8 architectures or more"),
+        (("correlate", "--keys", "clean,fog"), "expected a key with accuracies on cifar10, got another"),
+        (("correlate", "--out", "/dev/null"), "which is no folder"),
     ],
 )
 def test_wrong_names_are_refused(dataset: Path, robust201: RunCommand, arguments, words: str) -> None:
@@ -81,6 +82,17 @@ def test_wrong_names_are_refused(dataset: Path, robust201: RunCommand, arguments
     ended = robust201(verb, dataset, *options)
     assert ended.code in {2, 4}, ended.err
     assert words in " ".join(ended.err.split())
+
+
+@pytest.mark.parametrize("rows", ["index,x\n0,1\n", "index,dataset,x\n2,cifar100,1\n"])
+def test_a_table_of_other_architectures_or_datasets_is_refused(
+    robust201: RunCommand, tmp_path: Path, rows: str
+) -> None:
+    write_results(tmp_path / "few", {"clean": {"2": 0.8, "3": 0.7}})
+    (tmp_path / "other.csv").write_text(rows)
+    ended = robust201("correlate", tmp_path / "few", "--join", tmp_path / "other.csv")
+    assert ended.code == 2
+    assert "expected numbers of architectures that were evaluated on cifar10, got those of others" in ended.err
 
 
 def test_the_numbers_of_a_figure_are_written_as_csv(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:

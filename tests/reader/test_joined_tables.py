@@ -1,5 +1,6 @@
 """Tables of others beside the results: their published forms, names of architectures, classes, and what is refused."""
 
+import gzip
 import itertools
 import json
 import pickle
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
+from robust201.reader import joined_tables
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells
 from robust201.spaces.nasbench201.published_tables import spec_of_naslib
@@ -111,6 +113,36 @@ def test_latencies(results: RobustnessDataset, tmp_path: Path) -> None:
     assert rows["edgegpu_latency"].loc[[309, 0]].tolist() == [4.5, 5.5]
 
 
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {"config": [{"arch_str": cells.specs()[0]}], "latency": []},
+        {"config": [{"arch_str": cells.specs()[0]}], "latency": [10**400]},
+        {"config": [{"arch_str": cells.specs()[0]}] * 2, "latency": [1, 2]},
+    ],
+)
+def test_a_pickle_whose_columns_do_not_fit_is_refused(
+    results: RobustnessDataset, tmp_path: Path, metrics: dict[str, Any]
+) -> None:
+    file = tmp_path / "table.pickle"
+    file.write_bytes(pickle.dumps({"nasbench201": {"cifar10": metrics}}))
+    with pytest.raises(ResultsError, match="expected the form of HW-NAS-Bench"):
+        results.join(file)
+
+
+def test_what_unpacks_to_too_much_is_refused(
+    results: RobustnessDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = pd.DataFrame({"index": np.zeros(5000, np.int64), "x": np.zeros(5000)})
+    frame.to_parquet(tmp_path / "bomb.parquet")
+    (tmp_path / "bomb.csv.gz").write_bytes(gzip.compress(frame.to_csv(index=False).encode()))
+    monkeypatch.setattr(joined_tables, "LARGEST_BYTES", 10_000)
+    for name in ("bomb.parquet", "bomb.csv.gz"):
+        assert (tmp_path / name).stat().st_size < 10_000
+        with pytest.raises(ConfigError, match="expected at most 10,000 bytes, unpacked too"):
+            results.join(tmp_path / name)
+
+
 def test_no_pickle_runs_code(results: RobustnessDataset, tmp_path: Path) -> None:
     file = tmp_path / "table.pickle"
     file.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
@@ -132,6 +164,8 @@ def test_no_pickle_runs_code(results: RobustnessDataset, tmp_path: Path) -> None
         ({"index": [0.5], "x": [1.0]}, ArchitectureError, "got 0.5"),
         ({"arch_str": ["|none~0|"], "x": [1.0]}, ArchitectureError, "expected an id or a cell string"),
         ({"operations": ["(0, 1, 2, 3, 4, 0)"], "x": [1.0]}, ArchitectureError, "six names such as 'none'"),
+        ({"operations": ["[" + "-" * 100_000 + "1]"], "x": [1.0]}, ArchitectureError, "six names such as 'none'"),
+        ({"index": [0, 21], "dataset": ["cifar10", None], "x": [1.0, 2.0]}, ConfigError, "got rows without one"),
     ],
 )
 def test_what_cannot_be_joined_is_refused(
@@ -150,6 +184,10 @@ def test_what_cannot_be_joined_is_refused(
         ("table.json", b'{"cifar10": {"99999": {"x": {"0": 1}}}}', "got another form"),
         ("table.parquet", b"PAR1", "expected a sound file"),
         ("table.csv", b"", "expected a sound file"),
+        ("table.csv.gz", gzip.compress(b"index,x\n0,1\n")[:-6], "ended before the end-of-stream"),
+        ("table.json", b'{"cifar10": {"7": {"x": 1}, "07": {"x": 2}}}', "got another form"),
+        ("table.json", b'{"cifar10": {"(1,1,1,1,1,1)": {"x": 1}, "(1, 1,1,1,1,1)": {"x": 2}}}', "got another form"),
+        ("table.json", b'{"cifar10": {"7": {"x": 1' + b"0" * 400 + b"}}}", "got another form"),
         ("table.txt", b"1", "got another form"),
     ],
 )

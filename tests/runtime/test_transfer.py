@@ -44,6 +44,7 @@ WRONG = [
     ({"source": 0, "key": "pgd", "epsilon": [1]}, r"keys.shown.epsilon"),
     ({"source": [0, 0], "key": "pgd"}, r"expected one or more different architectures"),
     ({"source": 0, "key": "aa_fab", "queries": 3}, r"keys.shown.queries"),
+    ({"source": 0, "key": "shown"}, r"keys.shown.key: expected an attack, such as pgd, got 'shown'"),
 ]
 
 
@@ -73,6 +74,18 @@ def images_of(config: SweepConfig) -> list[str]:
 def test_what_cannot_be_transferred_is_refused(make_sweep: MakeSweep, given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_sweep(keys={"clean": {}, "shown": given})
+
+
+@pytest.mark.parametrize("given", [{"source": 0, "key": "fgsm"}, {"file": "own.py"}])
+def test_a_name_too_long_for_files_is_refused(make_sweep: MakeSweep, given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="of up to 100 bytes, for a t"):
+        make_sweep(keys={"clean": {}, "é".join("a" * 61): given})
+
+
+def test_a_narrowed_run_attacks_a_source_that_it_leaves_out(make_sweep: MakeSweep) -> None:
+    config = make_sweep(keys={"shown": {"source": 0, "key": "fgsm", "epsilons_255": [4]}})
+    assert run(config, filters=Filters(architectures=(21,))).computed == 1
+    assert run(config).computed == 1
 
 
 def test_a_transfer_to_its_own_source_is_the_attack_itself(make_sweep: MakeSweep, tmp_path: Path) -> None:
@@ -200,6 +213,24 @@ def test_a_damaged_block_is_named(make_sweep: MakeSweep) -> None:
     assert all(str(block) in failure.message for failure in tally.failures)
     block.unlink()
     assert run(config).complete
+
+
+@pytest.mark.parametrize("damage", ["shape", "folder", "link"])
+def test_what_is_no_block_is_named(tmp_path: Path, damage: str) -> None:
+    store = AdversarialStore(tmp_path, np.arange(20), batch_size=10)
+    store.write(4.0, 0, np.zeros((20, 3, 2, 2), np.float32))
+    (block,) = tmp_path.glob("*.npy")
+    block.unlink()
+    if damage == "shape":  # a hash that is right, of other images
+        store.write(4.0, 0, np.zeros((5, 3, 2, 2), np.float32))
+        (block,) = tmp_path.glob("*.npy")
+        block.rename(tmp_path / block.name.replace("000005", "000020"))
+    elif damage == "folder":
+        block.mkdir()
+    else:
+        block.symlink_to(tmp_path / "nothing")
+    with pytest.raises(DatasetError, match=r"4\.0-000000-000020-.+delete it, and the next run makes it again"):
+        store(4.0, np.arange(20))
 
 
 def test_blocks_are_cut_at_batches_and_read_across(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from robust201.spaces.nasbench201 import isomorph_index
 from tests.conftest import RunCommand
 from tests.support.fabricated import export, make_plan
+from tests.support.small_results import write_results
 
 QUICK = ("--methods", "local,random", "--runs", 3, "--queries", 40, "--processes", 1)
 
@@ -67,6 +68,10 @@ def test_json(robust201: RunCommand, planted_folder: Path) -> None:
         (("--dataset", "cifar10", "--objective", "clean, pgd:1", "--report", "clean"), "Leave --report out"),
         (("--dataset", "cifar10", "--table1", "--objective", "clean"), "expected --table1 or --objective"),
         (("--dataset", "cifar10", "--figure", "regret.txt"), "expected a name that ends in .png, .svg, .pdf"),
+        (("--dataset", "cifar10", "--figure", "regret.csv"), "expected a name that ends in .png, .svg, .pdf, got .csv"),
+        (("--dataset", "cifar10", "--objective", "0*clean"), "expected weights of 1e-09 to 1e+09 in size, got 0"),
+        (("--dataset", "cifar10", "--objective", "-1e999*clean"), "in size, got -1e999"),
+        (("--dataset", "cifar10", "--objective", "clean,pgd,fgsm,flops,pgd:1"), "expected at most 4 objectives, got 5"),
     ],
 )
 def test_bad_input(robust201: RunCommand, planted_folder: Path, words: tuple[str, ...], said: str) -> None:
@@ -93,3 +98,10 @@ def test_an_export_in_parquet(robust201: RunCommand, tmp_path: Path) -> None:
     assert "Search on cifar10 fog: 40 queries, 3 runs" in ended.out
     assert "Table 1" not in ended.out
     assert "nan" not in robust201("search", tmp_path / "dataset", *QUICK, "--runs", 1).out
+
+
+def test_a_search_without_regret_is_drawn(robust201: RunCommand, tmp_path: Path) -> None:
+    write_results(tmp_path / "one", {"clean": {"0": 0.8}})
+    ended = robust201("search", tmp_path / "one", "--figure", tmp_path / "one.svg", *QUICK, "--queries", 2)
+    assert ended.code == 0
+    assert (tmp_path / "one.svg").is_file()

@@ -46,10 +46,18 @@ def correlate(
     import pandas as pd
 
     from robust201.analysis.measure_correlations import FEWEST, correlate_measures
-    from robust201.core.errors import ResultsError
+    from robust201.core.errors import ConfigError, ResultsError, closest
 
-    reader, held, tables = _read(dataset, datasets, join, weights)
-    found = pd.concat([correlate_measures(one, tables, keys=split_names(keys)) for one in held], ignore_index=True)
+    reader, held, tables = _read(dataset, datasets, join, weights, out)
+    wanted = split_names(keys)
+    known = {key for one in held for key, _ in one.columns}
+    for key in wanted or ():
+        if key not in known:
+            raise ConfigError(
+                f"Correlating measures failed for {key!r}: expected a key with accuracies on "
+                f"{', '.join(one.name for one in held)}, got another.{closest(key, sorted(known))}"
+            )
+    found = pd.concat([correlate_measures(one, tables, keys=wanted) for one in held], ignore_index=True)
     if found.empty:
         raise ResultsError(
             f"Correlating measures failed for {reader.path}: expected {FEWEST} architectures or more with a measure "
@@ -90,7 +98,7 @@ def design(
     from robust201.analysis.measure_correlations import collect_measures
     from robust201.analysis.network_costs import PARAMETERS
 
-    _, held, tables = _read(dataset, datasets, join, weights)
+    _, held, tables = _read(dataset, datasets, join, weights, out)
     payload: dict[str, dict[str, Any]] = {}
     for results in held:
         accuracies = of_cells.choose_score(results, score)
@@ -121,12 +129,15 @@ def design(
 
 
 def _read(
-    dataset: Path, datasets: str | None, join: Sequence[Path] | None, weights: str | None
+    dataset: Path, datasets: str | None, join: Sequence[Path] | None, weights: str | None, out: Path | None
 ) -> "tuple[RobustnessDataset, list[DatasetResults], list[pd.DataFrame]]":
     from robust201.analysis.dataset_results import read_results
     from robust201.core.errors import ConfigError, closest
+    from robust201.core.files import check_output_file
     from robust201.reader.dataset import RobustnessDataset
 
+    if out is not None:
+        check_output_file(out / "correlations.csv")
     reader = RobustnessDataset(dataset, weights=weights)
     held = read_results(reader)
     names = [one.name for one in held]
@@ -137,16 +148,29 @@ def _read(
                 f"Reading {dataset} failed for {name!r}: expected one of its datasets, got another."
                 f"{closest(name, names)}"
             )
-    return reader, [one for one in held if one.name in wanted], [reader.read_table(path) for path in join or ()]
+    chosen = [one for one in held if one.name in wanted]
+    tables = [reader.read_table(path) for path in join or ()]
+    for path, table in zip(join or (), tables, strict=True):
+        if not any(_speaks_of(table, results) for results in chosen):
+            raise ConfigError(
+                f"Joining failed for {path}: expected numbers of architectures that were evaluated on "
+                f"{', '.join(wanted)}, got those of others. Check its columns of architectures and datasets."
+            )
+    return reader, chosen, tables
+
+
+def _speaks_of(table: "pd.DataFrame", results: "DatasetResults") -> bool:
+    own = table[table["dataset"] == results.name] if "dataset" in table else table
+    return bool(own["architecture"].isin(results.accuracies.index).any())
 
 
 def _write(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> None:
     """Write tables as CSV files into a folder, where one is named."""
-    from robust201.core.files import write_text
+    from robust201.core.files import make_folder, write_text
 
     if out is None:
         return
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     for name, frame in tables.items():
         write_text(out / f"{name}.csv", frame.to_csv(index=False))
         console.say(str(out / f"{name}.csv"))

@@ -46,7 +46,7 @@ def search(
         ),
     ] = None,
     queries: Annotated[int, typer.Option(min=1, help="Evaluations per run.")] = 300,
-    runs: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 100,
+    runs: Annotated[int, typer.Option(min=1, max=10_000, help="Runs of each method.")] = 100,
     constraint: Annotated[
         list[str] | None,
         typer.Option(help="'parameters <= 800' (thousands) or 'flops <= 120' (millions). Repeatable."),

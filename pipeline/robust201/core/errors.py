@@ -151,6 +151,8 @@ def closest(name: str, candidates: Iterable[str]) -> str:
     Case does not count, and a name that begins a candidate (`eps`) is nearer than one that resembles it (`steps`).
     """
     known = [str(candidate) for candidate in candidates]
+    if not known:
+        return ""
     folded = {candidate.casefold(): candidate for candidate in reversed(known)}
     wanted = name[:_MAX_NAME].casefold()
     begun = [candidate for candidate in folded if len(wanted) >= _SHORTEST_BEGINNING and candidate.startswith(wanted)]

@@ -12,7 +12,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.files import atomic_write, check_output_file
 from robust201.figures.matplotlib_parts import SMALL, TEXT, TITLE, count_columns, draw_legend, make_panels, style
 from robust201.figures.palette import GRID
-from robust201.figures.plots import FIGURE_FORMATS, METADATA, PNG_DPI, parse_width
+from robust201.figures.plots import METADATA, PNG_DPI, parse_width
 from robust201.search.methods import METHODS
 from robust201.search.objectives import are_accuracies
 from robust201.search.studies import SearchStudy
@@ -25,9 +25,9 @@ _PANEL_WIDTH, _PANEL_HEIGHT = 2.6, 2.1
 
 def check_figure_file(out: Path) -> None:
     """Refuse a file that no figure can be written to, before anything is computed."""
-    if out.suffix.lstrip(".") not in FIGURE_FORMATS:
+    if out.suffix.lstrip(".") not in METADATA:
         raise ConfigError(
-            f"Drawing regret failed for {out}: expected a name that ends in .{', .'.join(FIGURE_FORMATS)}, got "
+            f"Drawing regret failed for {out}: expected a name that ends in .{', .'.join(METADATA)}, got "
             f"{out.suffix or 'none'}. Name the file otherwise."
         )
     check_output_file(out)
@@ -62,8 +62,9 @@ def save_regret_curves(studies: Sequence[SearchStudy], out: Path, *, width: str 
                 )
                 (handles[result.method],) = axes.plot(queries, mean, color=colour, linewidth=1.1)
                 axes.fill_between(queries, low, high, color=colour, alpha=0.2, linewidth=0)
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(ScalarFormatter())
+            if any((result.regret > 0).any() for result in study.results):  # else there is nothing to draw
+                axes.set_yscale("log")
+                axes.yaxis.set_major_formatter(ScalarFormatter())
             axes.grid(axis="y", color=GRID, linewidth=0.5)
             axes.tick_params(labelsize=SMALL)
             axes.set_title(study.objective, fontsize=TITLE, color=INK, parse_math=False)

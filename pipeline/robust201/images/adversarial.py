@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.arrays import read_npy
-from robust201.core.errors import DatasetError
+from robust201.core.errors import DatasetError, one_line
 from robust201.core.files import atomic_write, sha256_of
 
 BLOCK_IMAGES = 250
@@ -82,18 +82,25 @@ class AdversarialStore:
                     f"Reading adversarial images failed for {self.folder / stem}: expected a file, got none. "
                     "Start the run again, which makes it."
                 )
-            digest = sha256_of(found[0])[:_DIGITS]
-            try:
-                array = read_npy(found[0], mapped=True)
-            except ValueError:
-                array = np.empty(0)
-            if found[0].stem.rpartition("-")[2] != digest or array.dtype != np.float32 or array.ndim != 4:
-                raise DatasetError(
-                    f"Reading adversarial images failed for {found[0]}: expected the SHA-256 that its name ends with, "
-                    f"got {digest}. The file is damaged; delete it, and the next run makes it again."
-                )
-            self._blocks[strength, start] = array
+            self._blocks[strength, start] = _read_block(found[0], self._stop(start) - start)
         return self._blocks[strength, start]
+
+
+def _read_block(path: Path, count: int) -> NDArray[np.float32]:
+    """Map a block of so many images; a `DatasetError` says that it is damaged."""
+    try:
+        digest = sha256_of(path)[:_DIGITS]
+        array = read_npy(path, mapped=True)
+        sound = path.stem.endswith(f"-{digest}") and array.dtype == np.float32 and array.ndim == 4
+        got = f"{digest} and {array.dtype} {array.shape}"
+    except (OSError, ValueError) as error:
+        sound, got = False, one_line(error)
+    if not sound or len(array) != count:
+        raise DatasetError(
+            f"Reading adversarial images failed for {path}: expected the SHA-256 that its name ends with and {count} "
+            f"images as float32, got {got}. It is damaged: delete it, and the next run makes it again."
+        )
+    return array
 
 
 def _stem(strength: float, start: int, stop: int) -> str:

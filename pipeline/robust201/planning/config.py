@@ -18,7 +18,7 @@ from robust201.images.specs import DatasetSpec, own_dataset
 from robust201.planning.field_errors import describe_problem
 from robust201.planning.sweep_yaml import ConfigPath, substitute_variables
 from robust201.planning.transfers import TransferParameters, read_transfers
-from robust201.planning.user_tasks import UserTaskParameters
+from robust201.planning.user_tasks import LONGEST_NAME, UserTaskParameters, is_own_name
 from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.spaces.base import Space
 from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
@@ -513,10 +513,10 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
             written_out |= {key: shared for key in CORRUPTIONS if key not in keys}
             continue
         if "file" in given:
-            if name in TASKS or not re.fullmatch(r"[A-Za-z][\w.-]*", name):
+            if name in TASKS or not is_own_name(name):
                 raise ValueError(
-                    "expected an unused name that begins with a letter for a task of your own, such as "
-                    f"my_attack, got {name!r}."
+                    f"expected an unused name that begins with a letter, of up to {LONGEST_NAME} bytes, for a task of "
+                    f"your own, such as my_attack, got {reprlib.repr(name)}."
                 )
             own[name] = _parse_parameters(name, UserTaskParameters, given)
             continue

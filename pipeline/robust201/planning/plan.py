@@ -296,13 +296,16 @@ class Plan:
     def _network_macs(self) -> dict[tuple[str, ArchitectureId], float]:
         space = self.config.make_space(self.facts.code)
         specs = {dataset: self.config.dataset_spec(dataset) for dataset in self.datasets}
+        wanted = {
+            (planned.dataset, network.architecture) for planned in self.planned_keys for network in planned.networks
+        }
+        transfers = self.config.transfers  # a source need not be among the networks of a narrowed plan
+        wanted |= {(one.dataset, transfers[one.key]) for one in self.planned_keys if one.key in transfers}
         return {
             (dataset, architecture): space.macs(
                 architecture, n_classes=specs[dataset].n_classes, image_size=specs[dataset].image_size
             )
-            for dataset, architecture in {
-                (planned.dataset, network.architecture) for planned in self.planned_keys for network in planned.networks
-            }
+            for dataset, architecture in wanted
         }
 
     def seconds(self, part: Part) -> float:

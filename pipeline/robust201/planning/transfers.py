@@ -9,6 +9,7 @@ from pydantic import SerializeAsAny, model_serializer
 
 from robust201.core.errors import ConfigError, closest
 from robust201.core.records import ArchitectureId, Weights, show_architecture
+from robust201.planning.user_tasks import LONGEST_NAME, is_own_name
 from robust201.tasks import TASKS, Task
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.transfer_task import TransferTask
@@ -119,9 +120,10 @@ def read_transfers(
     Raises:
         ValueError: the name is taken, there is no such attack, or a field is wrong.
     """
-    if name in taken or not re.fullmatch(r"[A-Za-z][\w.-]*", name):
+    if name in taken or not is_own_name(name):
         raise ValueError(
-            f"expected an unused name that begins with a letter for a transfer, such as transfer, got {name!r}."
+            f"expected an unused name that begins with a letter, of up to {LONGEST_NAME} bytes, for a transfer, such "
+            f"as transfer, got {reprlib.repr(name)}."
         )
     key = given.get("key")
     if key not in _ATTACKS:

@@ -1,5 +1,6 @@
 """Tasks of the user's own, as the sweep YAML gives them: a Python file, and what planning must know of its function."""
 
+import re
 import reprlib
 from typing import Annotated, Any, Literal, Self
 
@@ -14,6 +15,14 @@ from robust201.tasks.columns import RESERVED
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Parameters, PositiveInt, ascending
 from robust201.tasks.user_task import UserTask
+
+LONGEST_NAME = 100
+"""Bytes of a key's name, which is a part of names of files."""
+
+
+def is_own_name(name: str) -> bool:
+    """Whether a user may name a key so: a letter, then letters, digits, ``_``, ``.`` and ``-``."""
+    return len(name.encode()) <= LONGEST_NAME and re.fullmatch(r"[A-Za-z][\w.-]*", name) is not None
 
 
 class UserTaskParameters(Parameters):

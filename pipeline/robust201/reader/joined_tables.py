@@ -6,7 +6,9 @@ column `dataset`; else its numbers hold for every dataset. Published tables abou
 """
 
 import ast
+import gzip
 import reprlib
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
+from robust201.core.errors import ArchitectureError, ConfigError, ResultsError, one_line
+from robust201.core.parquet_footer import parse_row_groups, read_footer_bytes
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.result_files import ResultFiles, evaluation_names
-from robust201.reader.value_checks import architecture_of, damaged_file, parse_json
+from robust201.reader.value_checks import architecture_of, parse_json
 
 NAMING_COLUMNS = (
     "architecture",
@@ -35,7 +38,7 @@ NAMING_COLUMNS = (
 
 _DATASET = "dataset"
 
-_LARGEST_BYTES = 2 << 30
+LARGEST_BYTES = 2 << 30
 
 Resolve = Callable[[int | str], str]
 
@@ -61,7 +64,7 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
     frame, name = (source, "the table") if isinstance(source, pd.DataFrame) else (_read(Path(source), files), source)
     column = next((one for one in NAMING_COLUMNS if one in frame.columns), None)
     if column is None:
-        shown = ", ".join(map(str, frame.columns[:12]))
+        shown = ", ".join(map(str, frame.columns[:12])) or "none"
         raise ConfigError(
             f"Joining failed for {name}: expected a column {', '.join(NAMING_COLUMNS)} that names architectures, "
             f"got {shown}. Rename the column."
@@ -75,6 +78,11 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
         raise ConfigError(
             f"Joining failed for {name}: expected rows with a column of numbers, got "
             f"{'no row' if frame.empty else 'none'}. Give it one."
+        )
+    if _DATASET in frame.columns and frame[_DATASET].isna().any():
+        raise ConfigError(
+            f"Joining failed for {name}: expected a name in every row of the column {_DATASET}, got rows without one. "
+            "Name it there, or leave the column out."
         )
     given = [_identifier(value, files, resolve, str(name)) for value in frame[column]]
     isomorphs = [files.isomorph(one) for one in given]
@@ -140,24 +148,23 @@ def _refuse_repeats(table: pd.DataFrame, named: "pd.Series[Any]", by: Sequence[s
 def _read(path: Path, files: ResultFiles) -> pd.DataFrame:
     if not path.is_file():
         raise ConfigError(f"Joining failed for {path}: expected a file, got none. Check the path.")
-    if path.stat().st_size > _LARGEST_BYTES:
-        raise ConfigError(
-            f"Joining failed for {path}: expected at most {_LARGEST_BYTES:,} bytes, got {path.stat().st_size:,}. "
-            "Write the columns that you need to a smaller file."
-        )
+    _refuse_large(path, path.stat().st_size)
     suffix = path.suffix.lower()
     try:
         if suffix == ".parquet":
+            with path.open("rb") as stream:
+                groups = parse_row_groups(read_footer_bytes(stream))
+            _refuse_large(path, sum(8 * chunk.n_values + chunk.n_bytes for group in groups for chunk in group.chunks))
             return pd.read_parquet(path)
         if suffix in {".csv", ".gz"}:
-            return pd.read_csv(path)
-    except (ValueError, OSError) as error:
-        raise damaged_file(path, error) from error
+            return _read_csv(path)
+    except (ValueError, OSError, EOFError, zlib.error, NotImplementedError) as error:
+        raise _undecodable(path, error) from error
     if files.space is not None and suffix == ".json":
         try:
             content = parse_json(path.read_bytes())
         except ValueError as error:
-            raise damaged_file(path, error) from error
+            raise _undecodable(path, error) from error
         found = files.space.read_json_table(content)
         if found is not None:
             return _frame_of(found)
@@ -166,6 +173,33 @@ def _read(path: Path, files: ResultFiles) -> pd.DataFrame:
     raise ResultsError(
         f"Joining failed for {path}: expected CSV, Parquet or a table that is published for this space, got another "
         "form. Write it as CSV with a column `architecture`."
+    )
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    if path.suffix.lower() != ".gz":
+        return pd.read_csv(path)
+    with gzip.open(path) as stream:
+        size = 0
+        while chunk := stream.read(1 << 20):
+            size += len(chunk)
+            _refuse_large(path, size)
+        stream.seek(0)
+        return pd.read_csv(stream)
+
+
+def _refuse_large(path: Path, n_bytes: int) -> None:
+    if n_bytes > LARGEST_BYTES:
+        raise ConfigError(
+            f"Joining failed for {path}: expected at most {LARGEST_BYTES:,} bytes, unpacked too, got {n_bytes:,}. "
+            "Write the columns that you need to a smaller file."
+        )
+
+
+def _undecodable(path: Path, error: Exception) -> ResultsError:
+    return ResultsError(
+        f"Joining failed for {path}: expected a sound file, got one that cannot be decoded ({one_line(error)}). Write "
+        "or download it again."
     )
 
 
@@ -186,7 +220,7 @@ def _identifier(value: Any, files: ResultFiles, resolve: Resolve, name: str) -> 
         if files.space is not None and isinstance(value, str) and value.startswith(("(", "[")):
             return resolve(files.space.format_spec([str(one) for one in ast.literal_eval(value)]))
         return resolve(int(value) if isinstance(value, float) and value.is_integer() else value)
-    except (ArchitectureError, ValueError, SyntaxError, TypeError) as error:
+    except (ArchitectureError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         operations = "" if files.space is None else f", or six names such as {files.space.operations[0]!r}"
         raise ArchitectureError(
             f"Joining failed for {name}: expected an id or a cell string of this dataset's space{operations}, got "

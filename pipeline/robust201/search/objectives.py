@@ -39,6 +39,12 @@ _Floats = NDArray[np.float64]
 COSTS = {PARAMETERS: 1e3, FLOPS: 1e6}
 """What is known of a network without evaluating it, and the unit it is given in."""
 
+MOST_OBJECTIVES = 4
+"""The time that a hypervolume takes grows exponentially with its dimension."""
+
+LEAST_WEIGHT, LARGEST_WEIGHT = 1e-9, 1e9
+"""Sizes of weights: no sum of numbers under them is lost or overflows."""
+
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _TERM = re.compile(rf"(?:({_NUMBER})\s*\*\s*|(-)\s*)?([^*]+)")
 _CALL = re.compile(r"(\w+)\(([^()]*)\)")
@@ -69,6 +75,11 @@ def parse_objectives(text: str) -> list[tuple[str, tuple[ObjectiveTerm, ...]]]:
         ConfigError: it is none.
     """
     found = [(part.strip(), tuple(_parse_sum(part, text))) for part in _split(text, ",")]
+    if len(found) > MOST_OBJECTIVES:
+        raise ConfigError(
+            f"Reading the objective failed for {text!r}: expected at most {MOST_OBJECTIVES} objectives, got "
+            f"{len(found)}, whose hypervolume takes too long. Leave some out, or add them up."
+        )
     names = [name for name, _ in found]
     if len(set(names)) < len(names):
         raise ConfigError(
@@ -91,7 +102,13 @@ def _parse_sum(part: str, text: str) -> Iterator[ObjectiveTerm]:
                 f"0.5*pgd:1, got {piece.strip()!r}. docs/search.md lists the terms."
             )
         number, minus, name = match.groups()
-        yield ObjectiveTerm(float(number) if number else -1.0 if minus else 1.0, name.strip())
+        weight = float(number) if number else -1.0 if minus else 1.0
+        if not LEAST_WEIGHT <= abs(weight) <= LARGEST_WEIGHT:
+            raise ConfigError(
+                f"Reading the objective failed for {text!r}: expected weights of {LEAST_WEIGHT:g} to "
+                f"{LARGEST_WEIGHT:g} in size, got {number}. Choose another weight."
+            )
+        yield ObjectiveTerm(weight, name.strip())
 
 
 def _split(text: str, mark: str) -> list[str]:
@@ -122,6 +139,7 @@ class TableValues:
     def __init__(self, reader: RobustnessDataset, dataset: str) -> None:
         self.reader, self.dataset = reader, dataset
         self.space = cells_of(reader)
+        self._terms: dict[str, _Floats] = {}
         held = held_datasets(reader)
         if dataset not in held:
             raise ConfigError(
@@ -148,7 +166,12 @@ class TableValues:
         return WeightedSum(name, np.concatenate(columns, axis=1), np.array(weights))
 
     def term(self, name: str) -> _Floats:
-        """Read one term: (n, E) values of its evaluations, whose mean it is."""
+        """Read one term, once: (n, E) values of its evaluations, whose mean it is."""
+        if name not in self._terms:
+            self._terms[name] = self._read_term(name)
+        return self._terms[name]
+
+    def _read_term(self, name: str) -> _Floats:
         if name in COSTS:
             return self.cost(name)[:, None]
         if name in SCORE_KINDS:

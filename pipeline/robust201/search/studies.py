@@ -306,9 +306,10 @@ def front_shares(runs: Runs) -> _Floats:
         volume = 0.0
         for place, cell in enumerate(asked[: runs.n_queries]):
             if cell != NOTHING and not (front >= scaled[cell]).all(axis=1).any():
+                covered = hypervolume(np.minimum(front, scaled[cell]), zero)
+                volume += float(np.prod(scaled[cell])) - covered
                 front = np.concatenate([front, scaled[cell][None]])
                 front = front[front_places(front)]
-                volume = hypervolume(front, zero)
             volumes[run, place] = volume
         volumes[run, len(asked) :] = volume
     return volumes / (attainable or 1.0)

@@ -44,8 +44,9 @@ def on_front(values: _Floats) -> NDArray[np.bool_]:
 def hypervolume(values: _Floats, reference: _Floats) -> float:
     """Measure the volume between a reference point and the front of some points.
 
-    Points are cut at the reference, so that those worse than it in an objective add nothing. The volume is that of
-    slices along the last objective, each of them a volume of one dimension less.
+    Points are cut at the reference, so that those worse than it in an objective add nothing. Each point adds its box,
+    less what the boxes of later points cover of it (While, Bradstreet and Barone, "A Fast Way of Calculating Exact
+    Hypervolumes", IEEE TEC 16, 2012).
 
     Args:
         values: (n, m).
@@ -65,6 +66,8 @@ def _volume(points: _Floats) -> float:
         points = points[np.argsort(-points[:, 0])]
         heights = np.diff(points[:, 1], prepend=0.0)
         return float(points[:, 0] @ heights)
-    points = points[np.argsort(-points[:, -1])]
-    depths = points[:, -1] - np.append(points[1:, -1], 0.0)
-    return float(sum(depth * _volume(points[: place + 1, :-1]) for place, depth in enumerate(depths) if depth))
+    points = points[np.argsort(points[:, -1])]
+    volume = float(np.prod(points[-1]))
+    for place, point in enumerate(points[:-1]):
+        volume += float(np.prod(point)) - _volume(np.minimum(points[place + 1 :], point))
+    return volume

@@ -9,9 +9,10 @@
 """
 
 import ast
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from robust201.core.errors import ArchitectureError, ResultsError
 from robust201.core.unpickling import NUMPY_GLOBALS, load_pickle
@@ -28,6 +29,11 @@ _NASLIB_EDGES = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 
 _DATASETS = {"imagenet": "ImageNet16-120", "imagenet16-120": "ImageNet16-120"}
 _MAX_BYTES = 1 << 30
+_TOO_LARGE = (OverflowError, MemoryError, RecursionError)
+"""What numbers of too many digits and brackets nested too deeply end in."""
+
+Name = TypeVar("Name")
+Row = TypeVar("Row")
 
 
 def spec_of_naslib(codes: tuple[int, ...]) -> str:
@@ -38,8 +44,8 @@ def spec_of_naslib(codes: tuple[int, ...]) -> str:
     """
     if len(codes) != len(_NASLIB_EDGES) or not all(code in range(len(_NASLIB_OPERATIONS)) for code in codes):
         raise ArchitectureError(
-            f"Reading operation codes failed for {codes!r}: expected six numbers from 0 to 4, got something else. "
-            "Check that the file is of NAS-Bench-201."
+            f"Reading operation codes failed for {reprlib.repr(codes)}: expected six numbers from 0 to 4, got "
+            "something else. Check that the file is of NAS-Bench-201."
         )
     by_edge = {edge: _NASLIB_OPERATIONS[code] for edge, code in zip(_NASLIB_EDGES, codes, strict=True)}
     return format_spec([by_edge[edge] for edge in EDGES])
@@ -54,19 +60,16 @@ def read_json_table(content: Any) -> NumbersByCell | None:
         return None
     try:
         if first.isdecimal():
-            return {
-                _dataset(name): {_index(row): _by_seed(metrics) for row, metrics in rows.items()}
+            return _each_once(
+                (_dataset(name), _each_once((_index(row), _by_seed(metrics)) for row, metrics in rows.items()))
                 for name, rows in content.items()
-            }
+            )
         if first.startswith("("):
-            return {
-                _dataset(name): {
-                    resolve(spec_of_naslib(ast.literal_eval(row))).index: _scores(proxies)
-                    for row, proxies in rows.items()
-                }
+            return _each_once(
+                (_dataset(name), _each_once((_index_of_codes(row), _scores(proxies)) for row, proxies in rows.items()))
                 for name, rows in content.items()
-            }
-    except (AttributeError, TypeError, ValueError, SyntaxError):
+            )
+    except (AttributeError, TypeError, ValueError, SyntaxError, *_TOO_LARGE):
         return None
     return None
 
@@ -82,8 +85,8 @@ def read_pickle_table(path: Path) -> NumbersByCell:
             stream, name=str(path), allowed=NUMPY_GLOBALS, error=ResultsError, encoding="latin1", max_bytes=_MAX_BYTES
         )
     try:
-        return {_dataset(name): _by_metric(metrics) for name, metrics in content["nasbench201"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return _each_once((_dataset(name), _by_metric(metrics)) for name, metrics in content["nasbench201"].items())
+    except (AttributeError, LookupError, TypeError, ValueError, *_TOO_LARGE) as error:
         raise ResultsError(
             f"Reading a table failed for {path}: expected the form of HW-NAS-Bench-v1_0.pickle, a dictionary of "
             f"nasbench201 with config and metrics per dataset, got another ({type(error).__name__}: {error}). "
@@ -91,8 +94,22 @@ def read_pickle_table(path: Path) -> NumbersByCell:
         ) from error
 
 
+def _each_once(pairs: "Iterable[tuple[Name, Row]]") -> "dict[Name, Row]":
+    """Make a dictionary; a ValueError says what names one thing in two ways, of which the last would be kept."""
+    found: dict[Name, Row] = {}
+    for name, row in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} twice")
+        found[name] = row
+    return found
+
+
 def _dataset(name: str) -> str:
     return _DATASETS.get(name.lower(), name)
+
+
+def _index_of_codes(text: str) -> int:
+    return resolve(spec_of_naslib(ast.literal_eval(text))).index
 
 
 def _index(text: str) -> int:
@@ -128,7 +145,7 @@ def _by_metric(metrics: Mapping[str, Any]) -> dict[int, dict[str, float]]:
     configs = metrics["config"]
     places = configs.items() if isinstance(configs, dict) else enumerate(configs)
     columns = {name: values for name, values in metrics.items() if name != "config"}
-    return {
-        resolve(str(config["arch_str"])).index: {name: float(values[place]) for name, values in columns.items()}
+    return _each_once(
+        (resolve(str(config["arch_str"])).index, {name: float(values[place]) for name, values in columns.items()})
         for place, config in places
-    }
+    )
