@@ -6,6 +6,7 @@ isomorphism class. So effects of edges and of pairs are orthogonal, and their sh
 
 import itertools
 from collections.abc import Sequence
+from itertools import starmap
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import DatasetResults
-from robust201.analysis.labels import column_label
 from robust201.core.errors import ConfigError, ResultsError, closest
 from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.pareto import on_front
@@ -59,7 +59,7 @@ def choose_score(results: DatasetResults, name: str) -> "pd.Series[float]":
         return results.scores[name]
     key, _, strength = name.partition(":")
     held = results.strengths(key)
-    known = [*results.scores.columns, *(f"{one}:{each:g}" if each else one for one, each in results.columns)]
+    known = [*results.scores.columns, *starmap(_place_name, results.columns)]
     at = 0.0 if not strength and held == [0.0] else next((one for one in held if f"{one:g}" == strength), None)
     if at is None:
         raise ConfigError(
@@ -244,9 +244,14 @@ def pareto_table(columns: pd.DataFrame, *, maximise: Sequence[str], minimise: Se
 def objectives_of(results: DatasetResults, measures: pd.DataFrame) -> pd.DataFrame:
     """Put scores, all accuracies and measures (see `measure_correlations.collect_measures`) side by side, by name."""
     accuracies = results.accuracies.copy()
-    accuracies.columns = pd.Index([column_label(key, strength) for key, strength in results.columns])
+    accuracies.columns = pd.Index(list(starmap(_place_name, results.columns)))
     taken = [name for name in accuracies if name not in results.scores and name not in measures]
     return pd.concat([results.scores, measures, accuracies[taken]], axis=1)
+
+
+def _place_name(key: str, strength: float) -> str:
+    """Name a key and strength as the command line does: ``clean``, ``pgd:1``."""
+    return f"{key}:{strength:g}" if strength else key
 
 
 def _cells_of(results: DatasetResults) -> CellSpace:
