@@ -72,6 +72,7 @@ def test_correlate_ranks_measures_against_parameters(dataset: Path, robust201: R
         (("design", "--score", "pdg"), "expected a score or a key and strength"),
         (("design", "--maximise", "clean", "--minimise", "clean"), "two different objectives"),
         (("design", "--maximise", "clean,latency"), "expected an objective among"),
+        (("design", "--maximise", "pgd:1,pgd:1", "--minimise", "pgd:1"), "two different objectives"),
         (("correlate", "--join", "nothing.csv"), "expected a file, got none"),
         (("correlate", "--keys", "clean,fog"), "expected a key with accuracies on cifar10, got another"),
         (("correlate", "--out", "/dev/null"), "which is no folder"),
