@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name == "hours" else pytest.mark.slow)
+        pytest.param(name, marks=() if name == "speed-309-fp32" else pytest.mark.slow)
         for name in NAMES
         if not name.startswith(PROCESSES)
     ],

@@ -113,7 +113,7 @@ def test_results_without_images_say_what_they_need(tmp_path: Path) -> None:
     assert "--reference" in found.needs["corruption_error, mean_corruption_error"]
     assert "confidence" in found.needs["overconfidence, class_calibration_gap"]
     assert "training seeds" in found.needs["training_seed_deviation"]
-    with pytest.raises(ConfigError, match="expected results of the reference 10, got none"):
+    with pytest.raises(ConfigError, match="expected results of the reference #10, got none"):
         RobustnessDataset(tmp_path).metrics(reference=10)
 
 

@@ -228,7 +228,7 @@ def _iter_parts(
                         values = {}
                     held = str(identifier)
                     if strength in values:
-                        raise _malformed(path, f"{show_id(identifier)} at {strength:g} twice")
+                        raise _malformed(path, f"{show_id(str(identifier))} at {strength:g} twice")
                     values[strength] = value
     if held is not None:
         yield held, values

@@ -2,12 +2,14 @@
 
 import operator
 from collections.abc import Sequence
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from robust201.core.errors import ArchitectureError
 from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, format_spec, isomorphs, parse, resolve, specs
 from robust201.spaces.nasbench201.neighbourhood import neighbours
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Cell = int | str | Sequence[str] | Sequence[int]
 """An index, a cell string, or six operations in the order of `EDGES`, by name or by position in `OPERATIONS`."""
@@ -53,7 +55,7 @@ def neighbour_indices(cell: Cell) -> tuple[int, ...]:
     return tuple(cell_index(neighbour.spec) for neighbour in neighbours(cell_string(cell)))
 
 
-def random_cell(rng: np.random.Generator) -> str:
+def random_cell(rng: "np.random.Generator") -> str:
     """Draw one of the 15,625 cells, all equally likely; give its string."""
     return format_spec([OPERATIONS[number] for number in rng.integers(len(OPERATIONS), size=len(EDGES))])
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from robust201.core.errors import ArchitectureError, ResultsError
-from robust201.core.unpickling import NUMPY_GLOBALS, load_pickle
 from robust201.spaces.nasbench201.cells import EDGES, N_ARCHITECTURES, format_spec, resolve
 
 NumbersByCell = dict[str, dict[int, dict[str, float]]]
@@ -80,6 +79,8 @@ def read_pickle_table(path: Path) -> NumbersByCell:
     Raises:
         ResultsError: it names another global, is damaged, or is of another form.
     """
+    from robust201.core.unpickling import NUMPY_GLOBALS, load_pickle
+
     with path.open("rb") as stream:
         content = load_pickle(
             stream, name=str(path), allowed=NUMPY_GLOBALS, error=ResultsError, encoding="latin1", max_bytes=_MAX_BYTES
