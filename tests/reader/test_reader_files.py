@@ -195,7 +195,7 @@ def test_going_through_a_file_takes_what_python_writes_and_only_what_is_asked_fo
     rows = iter_json_values(path, "cifar10", ("pgd",), "cm")
     assert next(rows)[1] == pytest.approx([np.nan], nan_ok=True)
     assert next(rows) == ("2", [[1]])
-    with pytest.raises(ResultsError, match="something else for 3"):
+    with pytest.raises(ResultsError, match="something else for #3"):
         next(rows)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau, spearmanr
 
 from robust201.analysis.dataset_results import ADVERSARIAL, SCORE_KINDS, SCORES, DatasetResults, quartiles
-from robust201.analysis.labels import column_label, key_label, measure_label, strength_label
+from robust201.analysis.labels import column_label, dataset_label, key_label, measure_label, strength_label
 from robust201.analysis.measure_correlations import correlate_measures, measure_name
 from robust201.analysis.network_costs import FLOPS
 from robust201.core.records import CLEAN_STRENGTH
@@ -179,6 +179,17 @@ def dataset_correlations(results: DatasetResults) -> pd.DataFrame:
         return pd.DataFrame()
     tau = rank_correlations(pd.concat(parts, axis=1, names=["dataset"]))
     return pd.DataFrame() if tau.isna().to_numpy().all() else tau
+
+
+def dataset_column_names(columns: Sequence[tuple[str, str, float]]) -> list[str]:
+    """Name the columns of `dataset_correlations` for people."""
+    strengths: dict[tuple[str, str], list[float]] = {}
+    for dataset, key, strength in columns:
+        strengths.setdefault((dataset, key), []).append(strength)
+    return [
+        f"{dataset_label(dataset)}: {column_label(key, strength, strengths[dataset, key])}"
+        for dataset, key, strength in columns
+    ]
 
 
 def corruption_correlations(results: DatasetResults) -> pd.DataFrame:

@@ -141,10 +141,7 @@ def draw_dataset_correlation(frame: pd.DataFrame, results: DatasetResults, width
     """Draw Kendall's tau between the columns of all datasets as one heat map (see `dataset_correlations`)."""
     del results
     columns: list[Any] = list(frame.columns)
-    names = [
-        f"{dataset_label(name)}: {column_label(key, strength, frame[name, key].columns)}"
-        for name, key, strength in columns
-    ]
+    names = figure_data.dataset_column_names(columns)
     margin = parts.inches(max(map(len, names)), parts.SMALL) + 0.1
     field = min(0.5, (width - margin) / len(columns))
     grouped = field < parts.SMALL / parts.POINTS

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from robust201.analysis.dataset_results import ADVERSARIAL, SCORES, DatasetResults
-from robust201.analysis.labels import column_label, dataset_label, strength_label
+from robust201.analysis.labels import column_label, strength_label
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.figures import figure_data, palette
 from robust201.figures import plotly_parts as parts
@@ -113,10 +113,7 @@ def views_of_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) -
     """Draw Kendall's tau between the columns of all datasets as one heat map (see `dataset_correlations`)."""
     del results
     columns: list[Any] = list(frame.columns)
-    names = [
-        f"{dataset_label(name)}: {column_label(key, strength, frame[name, key].columns)}"
-        for name, key, strength in columns
-    ]
+    names = figure_data.dataset_column_names(columns)
     tau = frame.set_axis(names, axis=0).set_axis(names, axis=1)
     side, few = 340 + max(9, min(30, 900 // len(tau))) * len(tau), len(tau) <= _WRITTEN_COLUMNS
     texts = palette.correlation_texts(tau.to_numpy()) if few else None
