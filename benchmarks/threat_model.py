@@ -138,11 +138,13 @@ def compute(config: SweepConfig) -> tuple[Found, int]:
 
 
 def task_table(columns: Mapping[str, tuple[Found, ArchitectureId]], n_images: int) -> str:
-    """Accuracy and its 95 % interval, by task and network; a task that a network lacks is left empty."""
+    """Accuracy and its 95 % interval, or a measure, by task and network; a task that a network lacks is left empty."""
     places = sorted({place for found, _ in columns.values() for place in found}, key=_order(columns))
     lines = [f"| task | strength | {' | '.join(columns)} |", "|---|---|" + "---|" * len(columns)]
     for key, strength in places:
-        cells = [_cell(found.get((key, strength), {}).get(name), n_images) for found, name in columns.values()]
+        # Of a measure, a result set names the column, too: it is no share of the images.
+        of = None if " " in key else n_images
+        cells = [_cell(found.get((key, strength), {}).get(name), of) for found, name in columns.values()]
         lines.append(f"| `{key}` | {strength:g} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -155,11 +157,14 @@ def _order(columns: Mapping[str, tuple[Found, ArchitectureId]]) -> Any:
     return lambda place: (keys[place[0]], place[1])
 
 
-def _cell(accuracy: float | None, n_images: int) -> str:
-    if accuracy is None:
+def _cell(value: float | None, n_images: int | None) -> str:
+    """Write an accuracy over some images with its interval, or a measure, which has none."""
+    if value is None:
         return ""
-    low, high = (float(bound) for bound in accuracy_intervals(accuracy, n_images))
-    return f"{accuracy:.2f} ({low:.2f} to {high:.2f})"
+    if n_images is None:
+        return f"{value:.3g}"
+    low, high = (float(bound) for bound in accuracy_intervals(value, n_images))
+    return f"{value:.2f} ({low:.2f} to {high:.2f})"
 
 
 def matrix_table(found: Found, names: Sequence[int]) -> str:

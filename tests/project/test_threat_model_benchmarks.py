@@ -69,6 +69,8 @@ def test_tables_have_a_cell_per_network_and_replace_those_of_a_page() -> None:
     assert lines[0] == "| task | strength | #21 | ResNet-18 |"
     assert lines[2].startswith("| `clean` | 0 | 0.75 (0.")
     assert lines[3].endswith(" |  |")
+    jacobian = {("jacobian squared_norm", 0.0): {21: 65.81}}
+    assert task_table({"#21": (jacobian, 21)}, 32).splitlines()[2] == "| `jacobian squared_norm` | 0 | 65.8 |"
     found = {
         ("clean", 0.0): {0: 1.0, 3: 0.5},
         ("transfer_0", 16.0): {0: 0.1, 3: 0.2},
