@@ -26,7 +26,7 @@ def choose_formats(dataset: Path) -> "tuple[Format, ...]":
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for results, dataset and figures.")] = Path("runs/demo"),
 ) -> None:
-    """Run the whole pipeline at small scale, on digits and networks that ship with robust201 (about a minute)."""
+    """Run the whole pipeline at small scale, on digits and networks that ship with robust201 (one or two minutes)."""
     from robust201.dataset import export_dataset
     from robust201.figures.plots import save_plots
     from robust201.figures.report import summary_table, write_report
