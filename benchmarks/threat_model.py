@@ -1,4 +1,4 @@
-"""Evaluate a ResNet-18 and two cells by every task, and ten networks by each other's adversarial images.
+"""Evaluate three networks by every attack and corruption, and ten by each other's adversarial images.
 
     ROBUST201_DATA=FOLDER python -m benchmarks.threat_model --page docs/threat-model.md
 

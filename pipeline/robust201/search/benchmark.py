@@ -1,4 +1,4 @@
-"""A tabular benchmark: what a search may ask for, and what it is told, looked up in a dataset's results."""
+"""A tabular benchmark: the cells that a search may ask for, and their values in a dataset's results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class WeightedSum:
 
 
 class Benchmark:
-    """What is told of every cell.
+    """The values of every cell.
 
     Attributes:
         cells: the members of the search.

@@ -1,4 +1,4 @@
-"""The contract of a search method: `Optimiser`, which is asked for architectures and told their values."""
+"""The contract of a search method: `Optimiser`, which proposes architectures and receives their values."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Preference:
     """What makes one architecture better than another: the value itself, or of several objectives a weighting of them.
 
     Weights are drawn anew whenever a method chooses (see `redraw`), so that a run covers the whole front. Values are
-    scaled by the lowest and highest that were told, and combined by the augmented Chebyshev function of ParEGO.
+    scaled by the lowest and highest observed, and combined by the augmented Chebyshev function of ParEGO.
     """
 
     def __init__(self, n_objectives: int, rng: np.random.Generator) -> None:
@@ -85,7 +85,7 @@ class Optimiser(ABC):
 
     @classmethod  # noqa: B027 - most methods have nothing to prepare
     def prepare(cls, several: Sequence[Self]) -> None:
-        """Do what runs of this method that were told equally much can do together; each could do it alone."""
+        """Do in one call what runs of this method with equally many observations could each do alone."""
 
     @abstractmethod
     def propose(self) -> Query | None:

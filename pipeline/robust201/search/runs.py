@@ -31,7 +31,7 @@ class Runs:
         method: its name in the table.
         benchmark: what was searched.
         asked: (runs, n) architectures wholly evaluated, in order, as far as the longest run goes; else `NOTHING`.
-        ready: (runs, n) evaluations of whole objectives spent when each was told; inf after a run's end.
+        ready: (runs, n) evaluations of whole objectives spent when each value arrived; inf after a run's end.
         n_queries: the budget of a run.
     """
 
@@ -83,7 +83,7 @@ def run_methods(
         n_runs: runs of each method on each benchmark.
         seed: of all draws.
         processes: how many; by default one a CPU that this process may use. In this process where one is enough.
-        on_progress: is told how many runs are done, and of how many.
+        on_progress: (runs done, all runs), called after each batch.
 
     Returns:
         For each benchmark, the runs of each method, in their order.

@@ -164,7 +164,7 @@ def make_studies(
         constraints: which cells may be asked for (see `search.objectives.meets`).
         distinct: whether isomorphic cells are one member: 6,466 of NAS-Bench-201 instead of 15,625.
         processes: by default one per CPU.
-        on_progress: is told how many runs are done, and of how many.
+        on_progress: (runs done, all runs), called after each batch.
 
     Raises:
         ConfigError: the dataset has no such results, or those of too few architectures, or an argument is wrong.
