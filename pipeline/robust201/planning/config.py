@@ -346,7 +346,8 @@ class SweepConfig(Section):
                 lacking = [name for name in names if str(name) not in self.weights.files_on(dataset)]
                 if lacking:
                     raise ValueError(
-                        f"weights.files: expected a file for each architecture, got none for {lacking[0]} on {dataset}."
+                        f"weights.files: expected a file for each architecture, got none for "
+                        f"{show_architecture(lacking[0])} on {dataset}."
                     )
         return self
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from robust201.core.errors import ArchitectureError, ConfigError, closest
-from robust201.core.records import CLEAN_STRENGTH
+from robust201.core.records import CLEAN_STRENGTH, show_architecture
 from robust201.reader.arguments import as_folder, as_name, as_names, as_strength
 from robust201.reader.overlay import OverlaidFiles
 from robust201.reader.result_files import (
@@ -215,8 +215,8 @@ class RobustnessDataset:
         space = self.files.space
         if space is None:
             raise ArchitectureError(
-                f"Drawing failed for {identifier}: expected an architecture that is a cell, got one of the space "
-                f"{self.files.space_name or 'of these files'}. Only cells can be drawn."
+                f"Drawing failed for {show_architecture(identifier)}: expected a cell, got an "
+                f"architecture of the space {self.files.space_name or 'of these files'}. Only cells can be drawn."
             )
         if ax is None:
             import matplotlib.pyplot as plt
