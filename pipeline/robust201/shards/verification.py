@@ -1,8 +1,11 @@
 """What can be wrong with stored results, how it is found, and how it is put out of the way of the next run."""
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from threading import Lock
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -11,7 +14,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, ShardDamagedError
 from robust201.core.records import is_imported, show_architecture
-from robust201.shards.backends import Entry
+from robust201.shards.backends import Entry, map_ahead
 from robust201.shards.folder import ResultsFolder, has_stem, is_compacted, stem_of
 from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory, Slice, UnitGroup, choose_slices, gaps
@@ -115,16 +118,17 @@ def check_rows(
     The `provenances` receive the texts of all rows.
     """
     counts = _ClassCounts(inventory)
-    for number, shard in enumerate(inventory.shards):
-        try:
-            if not inventory.hashed:
-                folder.verify_hash(shard)
-            rows = inventory.rows_of_shard(number)
-            yield from _check_rows(folder, shard, inventory, rows, counts, provenances)
-        except ShardDamagedError as error:
-            Index(folder.index).forget([shard])  # the time of its last change may not show the damage
-            yield ShardFinding.damaged(shard, str(error))
-        on_progress(number + 1, len(inventory.shards))
+    texts: set[str] = set()
+    check = partial(_check_shard, folder, inventory, counts, texts)
+    # Reading, decoding and NumPy's work leave the interpreter's lock to other threads.
+    checked = map_ahead(check, range(len(inventory.shards)), threads=len(os.sched_getaffinity(0)))
+    for number, findings in enumerate(checked, start=1):
+        if any(finding.kind == "damaged" for finding in findings):
+            Index(folder.index).forget([inventory.shards[number - 1]])  # the time of its change may not show the damage
+        yield from findings
+        on_progress(number, len(inventory.shards))
+    if provenances is not None:
+        provenances.update(texts)
     for row, difference in counts.find_unlike():
         (identity,) = _identities_in(inventory, np.array([row]))
         shard, position = inventory.locate(row)
@@ -143,6 +147,7 @@ class _ClassCounts:
         self._inventory = inventory
         self._rows: dict[tuple[str, str, int, int], dict[tuple[int, ...], list[NDArray[np.int64]]]] = {}
         self._images: dict[str, str] = {}
+        self._lock = Lock()
 
     def add(self, rows: NDArray[np.int64], images: NDArray[np.integer[Any]]) -> None:
         """Record the images of each true class, (R, C), that R rows of the inventory count."""
@@ -154,10 +159,11 @@ class _ClassCounts:
         kinds = {kind: code for code, kind in enumerate(dict.fromkeys(shown))}
         codes = np.array([kinds[kind] for kind in shown])
         different, group = np.unique(np.column_stack([codes, start, stop, images]), axis=0, return_inverse=True)
-        for place, (code, first, last, *counts) in enumerate(different.tolist()):
-            dataset, protocol = list(kinds)[code]
-            by_counts = self._rows.setdefault((dataset, self._images_of(protocol), first, last), {})
-            by_counts.setdefault(tuple(counts), []).append(rows[group.ravel() == place])
+        with self._lock:
+            for place, (code, first, last, *counts) in enumerate(different.tolist()):
+                dataset, protocol = list(kinds)[code]
+                by_counts = self._rows.setdefault((dataset, self._images_of(protocol), first, last), {})
+                by_counts.setdefault(tuple(counts), []).append(rows[group.ravel() == place])
 
     def _images_of(self, protocol: str) -> str:
         """Name the images of a protocol: by their hash, where the folder knows it."""
@@ -168,18 +174,26 @@ class _ClassCounts:
 
     def find_unlike(self) -> Iterator[tuple[int, str]]:
         """Find the rows that count other images than most of their dataset, images and range, and what was expected."""
-        for by_counts in self._rows.values():
-            n_rows = {counts: sum(map(len, rows)) for counts, rows in by_counts.items()}
-            usual = max(n_rows, key=lambda counts: n_rows[counts])
-            message = f"expected rows of cm to count {list(usual)} images, as in {n_rows[usual]} other rows"
-            unlike = (
-                (row, counts)
-                for counts, rows in by_counts.items()
-                if counts != usual
-                for row in np.concatenate(rows).tolist()
-            )
-            for row, counts in sorted(unlike):
+        for pieces in self._rows.values():
+            by_counts = {counts: np.sort(np.concatenate(rows)) for counts, rows in pieces.items()}
+            usual = max(by_counts, key=lambda counts: (len(by_counts[counts]), -by_counts[counts][0]))
+            message = f"expected rows of cm to count {list(usual)} images, as in {len(by_counts[usual])} other rows"
+            others = ((rows, counts) for counts, rows in by_counts.items() if counts != usual)
+            for row, counts in sorted((row, counts) for rows, counts in others for row in rows.tolist()):
                 yield row, f"{message}, got {list(counts)}. Evaluate it again."
+
+
+def _check_shard(
+    folder: ResultsFolder, inventory: Inventory, counts: _ClassCounts, provenances: set[str], number: int
+) -> list[ShardFinding]:
+    """Check one shard, by its position in the inventory; safe to be called by several threads."""
+    shard = inventory.shards[number]
+    try:
+        if not inventory.hashed:
+            folder.verify_hash(shard)
+        return list(_check_rows(folder, shard, inventory, inventory.rows_of_shard(number), counts, provenances))
+    except ShardDamagedError as error:
+        return [ShardFinding.damaged(shard, str(error))]
 
 
 def _check_rows(
@@ -188,7 +202,7 @@ def _check_rows(
     inventory: Inventory,
     rows_in_order: NDArray[np.int64],
     counts: _ClassCounts,
-    provenances: set[str] | None,
+    provenances: set[str],
 ) -> Iterator[ShardFinding]:
     file = ShardFile(folder.backend, shard)
     try:
@@ -199,8 +213,7 @@ def _check_rows(
             first_row = int(file.first_rows[group])
             rows = rows_in_order[first_row : first_row + len(table)]
             suspects, images = find_suspects(table, file.columns)
-            if provenances is not None:
-                provenances.update(table["provenance"].unique().to_pylist())
+            provenances.update(table["provenance"].unique().to_pylist())
             if not _is_as_scanned(shard, inventory, rows, table):
                 yield from _find_misplaced(shard, inventory, rows, table, file.label)
             if any(map(is_imported, table["protocol"].unique().to_pylist())):
