@@ -1,6 +1,5 @@
 """The zoo: names, costs and networks."""
 
-import functools
 import hashlib
 import subprocess
 import sys
@@ -36,7 +35,7 @@ def counted_macs(network, size):
         module.register_forward_hook(count) for module in network.modules() if isinstance(module, nn.Conv2d | nn.Linear)
     ]
     with torch.no_grad():
-        network(torch.zeros(1, 3, size, size, device=next(network.parameters()).device))
+        network(torch.zeros(1, 3, size, size))
     for hook in hooks:
         hook.remove()
     return sum(counted)
@@ -46,22 +45,17 @@ def parameters(network):
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-@functools.cache
-def on_meta(name, n_classes=10):
-    """A network without values: shapes alone."""
-    with torch.device("meta"):
-        return ZOO.build(name, n_classes=n_classes).eval()
-
-
-@pytest.mark.parametrize("name", [*NETWORKS, "resnet50-w3", "gresnet18-w8", "stn-resnet18-w5", "ptn-resnet18-w5"])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_costs_are_counted(name):
-    assert ZOO.macs(name, n_classes=10, image_size=32) == counted_macs(on_meta(name), 32)
+    """At widths that do not divide what is scaled."""
+    small = f"{name}-w5"
+    assert ZOO.macs(small, n_classes=10, image_size=32) == counted_macs(built(small), 32)
 
 
 @pytest.mark.parametrize("size", [16, 33])
-@pytest.mark.parametrize("name", ["resnet18", "resnet50-imagenet-stem", "ptn-resnet18"])
+@pytest.mark.parametrize("name", ["resnet18-w2", "resnet50-imagenet-stem-w2", "ptn-resnet18-w2"])
 def test_costs_are_counted_at_other_sizes(name, size):
-    assert ZOO.macs(name, n_classes=120, image_size=size) == counted_macs(on_meta(name, 120), size)
+    assert ZOO.macs(name, n_classes=120, image_size=size) == counted_macs(built(name, 120), size)
 
 
 def test_networks_that_take_one_size_are_refused_when_a_sweep_is_planned():
@@ -115,9 +109,12 @@ def group_stages(counts):
     ],
 )
 def test_networks_have_the_published_number_of_parameters(name, expected):
-    assert parameters(on_meta(name)) == expected
+    # Shapes alone, except where the first normal draw on `meta` would import for seconds.
+    with torch.device("cpu" if name == "resnet32-narrow" else "meta"):
+        network = ZOO.build(name, n_classes=10)
+    assert parameters(network) == expected
     # The last linear layer is the classifier.
-    last = [module for module in on_meta(name).modules() if isinstance(module, nn.Linear)][-1]
+    last = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]
     assert last.out_features == 10
 
 

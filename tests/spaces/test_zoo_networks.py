@@ -48,8 +48,10 @@ def test_a_classifier_shows_it_every_pixel(name):
     labels = torch.tensor([0, 3, 5, 9])
     found = {}
     for layout in (False, True):
-        classifier = Classifier(copy.deepcopy(network), Normalisation((0.5,) * 3, (0.25,) * 3), 10, channels_last=layout)
-        logits, loss, gradient = found[layout] = classifier.loss_and_gradient(images(), labels)
+        classifier = Classifier(
+            copy.deepcopy(network), Normalisation((0.5,) * 3, (0.25,) * 3), 10, channels_last=layout
+        )
+        logits, _, gradient = found[layout] = classifier.loss_and_gradient(images(), labels)
         assert logits.shape == (4, 10)
         assert (logits[0] != logits[1]).any()
         assert (gradient.abs().amax(dim=(1, 2, 3)) > 0).all()

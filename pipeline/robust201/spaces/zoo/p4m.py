@@ -55,6 +55,7 @@ class P4mConvolution(nn.Conv2d):
         super().__init__(ORIENTATIONS * c_in, c_out, kernel, stride=stride, padding=kernel // 2, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Convolve with the expanded kernel."""
         return functional.conv2d(x, expand_group(self.weight), stride=self.stride, padding=self.padding)
 
 
@@ -65,6 +66,7 @@ class P4mLifting(nn.Conv2d):
         super().__init__(c_in, c_out, kernel, stride=stride, padding=kernel // 2, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Convolve with the expanded kernel."""
         return functional.conv2d(x, expand_lifting(self.weight), stride=self.stride, padding=self.padding)
 
 
@@ -72,7 +74,7 @@ class P4mBatchNorm(nn.BatchNorm2d):
     """BatchNorm with one mean, variance, scale and shift for the eight orientations of a channel: (B, 8 C, H, W)."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # Orientations are laid out as rows: (B, C, 8 H, W).
+        """Normalise; the orientations of a channel are laid out as its rows: (B, C, 8 H, W)."""
         together = x.unflatten(1, (-1, ORIENTATIONS)).flatten(2, 3)
         out: torch.Tensor = super().forward(together)
         return out.unflatten(2, (ORIENTATIONS, -1)).flatten(1, 2)

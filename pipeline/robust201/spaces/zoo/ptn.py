@@ -111,6 +111,7 @@ class PolarTransformer(nn.Module):
         return sample(images, points).unflatten(2, (n_radii, n_angles)).to(images.dtype)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Show images in their own pose."""
         centre = self.centre(images)
         (heat,) = self.rotation(self.polar_images(images, centre))
         cosine, sine = direction(heat).unbind(1)

@@ -1,8 +1,8 @@
 """Residual networks in the form for CIFAR: a 3x3 stem with stride 1, no max-pooling, four stages of blocks.
 
 Source: He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, with the stem that is usual
-for 32x32 images. Names of the state_dict: ``conv1``, ``bn1``, ``layer<stage>.<block>.conv1|bn1|conv2|bn2`` (bottlenecks:
-``conv3|bn3`` too), where the shape changes ``layer<stage>.<block>.shortcut.0|1``, and ``linear``.
+for 32x32 images. Names of the state_dict: ``conv1``, ``bn1``, ``layer<stage>.<block>.conv1|bn1|conv2|bn2`` (and
+``conv3|bn3`` in bottlenecks), where the shape changes ``layer<stage>.<block>.shortcut.0|1``, and ``linear``.
 """
 
 from collections.abc import Callable, Sequence

@@ -254,7 +254,7 @@ def _parse(name: int | str) -> tuple[str, int]:
         return match[1], int(match[2])
     suffix = f"-w{match[2]}" if match else ""
     raise ArchitectureError(
-        f"Looking up an architecture failed for {name!r}: expected a network of the zoo ({', '.join(NETWORKS)}), or one "
-        f"with a width from 1 to 99999, such as resnet18-w8, got another name."
+        f"Looking up an architecture failed for {name!r}: expected a network of the zoo ({', '.join(NETWORKS)}), "
+        "if need be with a width from 1 to 99999 (resnet18-w8), got another name."
         f"{closest(str(name), [known + suffix for known in NETWORKS])}"
     )
