@@ -28,6 +28,7 @@ ROOMS = (
     "search",
     "figures",
     "dataset",
+    "studies",
     "submission",
     "monitoring",
     "bench",

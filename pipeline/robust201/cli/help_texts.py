@@ -26,7 +26,7 @@ PANELS = {
     "Set up": ("demo", "bench", "doctor", "fetch", "import-weights", "train", "corrupt"),
     RUN: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
     "Check and export its results": ("verify", "audit", "export", "compare", "convert", "import-json", "meta"),
-    "Look at a dataset": ("report", "plot", "metrics", "search", "correlate", "design"),
+    "Look at a dataset": ("report", "plot", "metrics", "search", "correlate", "design", "study"),
     "Evaluate one network": ("evaluate",),
 }
 """Verbs by the group under which the help lists them, in the order in which a sweep meets them."""
@@ -96,6 +96,7 @@ EXAMPLES = {
         "robust201 search dataset --objective pgd:1 --methods local,evolution --figure regret.svg",
         "robust201 search dataset --objective clean,pgd:1 --distinct",
     ),
+    "study": ("robust201 study --published image-distribution",),
     "meta": ("robust201 meta --key-style with-norm --out meta.json",),
     "corrupt": ("robust201 corrupt --dataset digits --out corrupted --keys fog,frost",),
     "evaluate": (
