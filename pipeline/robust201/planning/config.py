@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from robust201.core.errors import ArchitectureError, ConfigError, closest
+from robust201.core.fields import Fields
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, ImageSelection, Normalisation, Weights, show_architecture
 from robust201.core.user_code import UserFunction
@@ -25,7 +26,7 @@ from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS, Task, find_task
 from robust201.tasks.columns import MEASUREMENTS, PUBLISHED
 from robust201.tasks.measurements import MAX_CLASSES
-from robust201.tasks.parameters import CorruptionParameters, Fields, Parameters
+from robust201.tasks.parameters import CorruptionParameters, Parameters
 
 CORRUPTION_GROUP = "corruptions"
 
@@ -115,6 +116,7 @@ class WeightsSection(Section):
     path: ConfigPath | None = None
     recipe: RecipeNames | None = None
     epochs: Numbers | None = None
+    steps: Numbers | None = None
     seeds: Numbers | None = None
     files: NetworkFiles | None = None
     random: RandomWeights | None = None
@@ -124,7 +126,7 @@ class WeightsSection(Section):
         given = [name for name in ("path", "files", "random") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(f"expected one of path, files and random, got {' and '.join(given) or 'none'}.")
-        chosen = [name for name in ("recipe", "epochs", "seeds") if getattr(self, name) is not None]
+        chosen = [name for name in ("recipe", "epochs", "steps", "seeds") if getattr(self, name) is not None]
         if chosen and self.path is None:
             raise ValueError(f"expected {chosen[0]} only with path, which names a store, got it with {given[0]}.")
         return self
@@ -135,6 +137,12 @@ class WeightsSection(Section):
         by_network = {name: path for name, path in files.items() if isinstance(path, Path)}
         of_dataset = files.get(dataset)
         return of_dataset if isinstance(of_dataset, dict) else by_network
+
+    @property
+    def lengths(self) -> tuple[tuple[int | None, int | None], ...]:
+        """The snapshots that are named, by epochs or by steps: (epochs, None) or (None, steps)."""
+        by_epoch = tuple((epochs, None) for epochs in self.epochs or ())
+        return by_epoch + tuple((None, steps) for steps in self.steps or ())
 
     @property
     def recipes(self) -> tuple[str, ...] | None:
@@ -466,9 +474,9 @@ class SweepConfig(Section):
         if section.random is not None:
             return tuple(Weights(sha256, seed=seed, is_random=True) for seed in section.random.seeds)
         return tuple(
-            Weights(sha256, recipe, epochs, seed)
+            Weights(sha256, recipe, epochs, seed, steps=steps)
             for recipe in section.recipes or ("",)
-            for epochs in section.epochs or (None,)
+            for epochs, steps in section.lengths or ((None, None),)
             for seed in section.seeds or (None,)
         )
 
