@@ -1,7 +1,7 @@
 """Exports of invented trained networks with planted accuracies: several recipes, lengths and seeds per architecture."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -56,9 +56,9 @@ def write_study(
             for architecture, several in by_architecture.items():
                 for one in several:
                     weights[one.name] = one
-                    units.append(
-                        make_unit(architecture, dataset, key, values or (CLEAN_STRENGTH,), weights=one.name, columns=())
-                    )
+                    held = values or (CLEAN_STRENGTH,)
+                    unit = make_unit(architecture, dataset, key, held, weights=one.name, columns=())
+                    units.append(replace(unit, n_images=N_IMAGES))
 
     def change(unit: Unit, strength: float, values: Values) -> Values:
         right = correct_images(

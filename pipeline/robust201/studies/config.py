@@ -129,7 +129,8 @@ class EquivarianceStudy(_Study):
 
     Attributes:
         dataset: whose images are attacked.
-        networks: architectures that compete for a column, by its name; ResNet-50, G-ResNet and STN have printed ones.
+        networks: architectures that compete for a column, {column: {name: architecture}}; the columns ResNet-50,
+            G-ResNet and STN have printed numbers, and so have the names G-ResNet-18, STN-ResNet-34 and the like.
         settings: recipes that compete for a column (learning rates), by setting; D, D_R, D* and D_R* have printed ones.
         attacks: keys.
         epochs: length of the trainings.
@@ -138,7 +139,7 @@ class EquivarianceStudy(_Study):
 
     study: Literal["robust-features-equivariance"]
     dataset: str
-    networks: Annotated[dict[str, Names], Field(min_length=1)]
+    networks: Annotated[dict[str, dict[str, str | int]], Field(min_length=1)]
     settings: Annotated[dict[str, Names], Field(min_length=1)]
     attacks: Names
     epochs: PositiveInt

@@ -23,7 +23,7 @@ class Trained(NamedTuple):
     Attributes:
         name: their name in the export.
         recipe: of the training.
-        length: after how many epochs, or `iterations_per_epoch` times as many iterations (see `Exports`).
+        length: of the training until then, in epochs or iterations (see `Exports`).
         seed: of the training.
     """
 
@@ -57,7 +57,7 @@ class Exports:
         Args:
             folders: of the exports.
             iterations_per_epoch: lengths of trainings are counted in iterations, of which an epoch has so many; None
-                counts them in epochs.
+                counts them in epochs, and leaves out snapshots within one.
 
         Raises:
             ResultsError: a folder is no export, or names no weights.
@@ -86,7 +86,7 @@ class Exports:
     def _length(self, fields: dict[str, Any]) -> float | None:
         epochs, steps = fields.get("epochs"), fields.get("steps")
         if self._iterations is None:
-            return None if epochs is None or steps is not None else float(epochs)
+            return None if epochs is None else float(epochs)
         return float(steps) if steps is not None else None if epochs is None else float(epochs) * self._iterations
 
     def accuracies(
@@ -108,7 +108,7 @@ class Exports:
             if identifier in wanted
         ]
         if not rows:
-            raise self._absence(dataset, key, recipes, architectures)
+            raise self.absence(dataset, key, recipes, architectures)
         order = ["architecture", "recipe", "length", "seed", "strength"]
         found = pd.DataFrame(rows, columns=[*order, "accuracy"])
         return found.drop_duplicates(order).sort_values(order, kind="stable", ignore_index=True)
@@ -144,7 +144,7 @@ class Exports:
                 packed.append(found.packed[found.architectures.index(architecture)])
                 n_images = found.n_images
         if not rows:
-            raise self._absence(dataset, key, recipes, [architecture])
+            raise self.absence(dataset, key, recipes, [architecture])
         if len({len(row) for row in packed}) > 1:
             raise ResultsError(
                 f"Reading outcomes failed for {dataset} {key}: expected the same images in every export of the study, "
@@ -168,9 +168,10 @@ class Exports:
                 if key == CLEAN or planned is None or key in planned:
                     yield one
 
-    def _absence(
+    def absence(
         self, dataset: str, key: str, recipes: Sequence[str], architectures: Sequence[ArchitectureId]
     ) -> ResultsError:
+        """Make the error of results that are not there, with those that are."""
         there = sorted({one.recipe or '""' for one in self.trained if dataset in one.reader.data})
         names = ", ".join(str(reader.path) for reader in self.readers)
         return ResultsError(
