@@ -8,61 +8,30 @@ from robust201.core.errors import ResultsError
 from robust201.core.records import Weights
 from robust201.statistics.robustness import robustness_r
 from robust201.studies.comparisons import check_printed_marks
-from robust201.studies.config import ImageDistributionStudy
 from robust201.studies.image_distribution import EPSILONS, attach_printed_decisions, measure_image_distribution
-from robust201.studies.networks import Exports
-from tests.support.planted_studies import N_IMAGES, make_weights, write_study
-
-STRENGTHS = tuple(255 * epsilon for epsilon in EPSILONS[1:])
-EPOCHS = (1, 4)
-SEEDS = tuple(range(4))
-PACE = {"mnist": 0.01, "cifar10": 0.05, "fusion_digit": 0.02, "fusion_object": 0.06}
-
-STUDY = ImageDistributionStudy.model_validate(
-    {
-        "name": "planted",
-        "study": "image-distribution",
-        "sweeps": ["sweep.yaml"],
-        "networks": {
-            "LeNet": {"architecture": "lenet5", "printed_epochs": {1: 1, 4: 50}},
-            "tiny": {"architecture": "resnet18"},
-        },
-        "groups": {
-            **{name: {"dataset": name, "recipes": ["plain"]} for name in PACE},
-            "cifar10_to_mnist": {"dataset": "mnist", "recipes": ["finetuned"]},
-            "mnist_to_cifar10": {"dataset": "cifar10", "recipes": ["finetuned"]},
-        },
-    }
+from tests.support.planted_studies import (
+    EPOCHS,
+    FOUR_SEEDS,
+    IMAGE_DISTRIBUTION,
+    N_IMAGES,
+    STRENGTHS,
+    falling,
+    plant_image_distribution,
 )
 
 
-def planted(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Accuracy falls with the strength; seeds shift it alike in every group; one network gains under attack."""
-    if (architecture, dataset, weights.epochs, weights.recipe) == ("resnet18", "fusion_object", 1, "plain"):
-        return 0.3 if strength == 0 else 0.4
-    pace = PACE[dataset] * (0.8 if weights.recipe == "finetuned" else 1)
-    return 0.1 + (0.6 + 0.03 * weights.seed) * np.exp(-pace * strength)
-
-
 @pytest.fixture(scope="module")
-def exports(tmp_path_factory) -> Exports:
-    plain, tuned = (make_weights(recipe, EPOCHS, SEEDS) for recipe in ("plain", "finetuned"))
-    keys = {"clean": (), "fgsm": STRENGTHS}
-    of_plain = {dataset: dict.fromkeys(("lenet5", "resnet18"), plain) for dataset in PACE}
-    of_tuned = {dataset: dict.fromkeys(("lenet5", "resnet18"), tuned) for dataset in ("mnist", "cifar10")}
-    folder = tmp_path_factory.mktemp("exports")
-    return Exports(
-        [write_study(folder / "plain", of_plain, keys, planted), write_study(folder / "tuned", of_tuned, keys, planted)]
-    )
+def exports(tmp_path_factory):
+    return plant_image_distribution(tmp_path_factory.mktemp("exports"))[1]
 
 
 @pytest.fixture(scope="module")
 def found(exports):
-    return measure_image_distribution(STUDY, exports)
+    return measure_image_distribution(IMAGE_DISTRIBUTION, exports)
 
 
 def test_every_network_is_there_once(found):
-    assert len(found.models) == 2 * 6 * len(EPOCHS) * len(SEEDS)
+    assert len(found.models) == 2 * 6 * len(EPOCHS) * len(FOUR_SEEDS)
     assert not found.models.duplicated(["network", "group", "epoch", "seed"]).any()
     assert found.comparable
     assert found.floor == pytest.approx(1 / 48)
@@ -71,7 +40,7 @@ def test_every_network_is_there_once(found):
 def test_r_is_of_each_network_and_its_mean_is_not_that_of_the_mean_curve(found):
     weights = Weights("", "plain", 4, 3)
     accuracies = [
-        round(planted("lenet5", "cifar10", weights, "fgsm", strength) * N_IMAGES) / N_IMAGES
+        round(falling("lenet5", "cifar10", weights, "fgsm", strength) * N_IMAGES) / N_IMAGES
         for strength in (0, *STRENGTHS)
     ]
     wanted = robustness_r(EPSILONS, accuracies).value
@@ -116,7 +85,7 @@ def test_the_planted_order_is_found_and_pairs_find_more(found):
 
 
 def test_printed_decisions_stand_beside_ours(found):
-    rows = attach_printed_decisions(STUDY, found.comparisons, check_printed_marks().comparisons)
+    rows = attach_printed_decisions(IMAGE_DISTRIBUTION, found.comparisons, check_printed_marks().comparisons)
     named = rows.set_index(["first", "second", "network", "epoch"])["printed"]
     assert named["mnist", "cifar10", "LeNet", 4] == "first"
     assert named["cifar10", "fusion_object", "LeNet", 4] == ""  # epoch 50 in print, without a mark
@@ -133,7 +102,7 @@ def test_curves_are_means_over_networks(found):
 
 def test_a_recipe_that_is_not_there_is_one_line(exports):
     groups = {"mnist": {"dataset": "mnist", "recipes": ["plane"]}}
-    other = STUDY.model_validate(STUDY.model_dump() | {"groups": groups})
+    other = IMAGE_DISTRIBUTION.model_validate(IMAGE_DISTRIBUTION.model_dump() | {"groups": groups})
     with pytest.raises(
         ResultsError, match=r"trained by plane, got none in .* which has mnist by finetuned, plain"
     ) as e:

@@ -3,18 +3,22 @@
 import numpy as np
 import pytest
 
-from robust201.core.records import Weights
-from robust201.studies.config import DynamicsStudy, EquivarianceStudy, MixingStudy
-from robust201.studies.networks import Exports
 from robust201.studies.robust_features import (
     measure_dynamics,
     measure_equivariance,
     measure_mixing,
     printed_numbers,
 )
-from tests.support.planted_studies import N_IMAGES, correct_images, make_weights, write_study
-
-SEEDS = (0, 1)
+from tests.support.planted_studies import (
+    N_IMAGES,
+    SEEDS,
+    correct_images,
+    make_weights,
+    plant_dynamics,
+    plant_equivariance,
+    plant_mixing,
+    spatial,
+)
 
 
 def test_printed_numbers_are_complete_and_in_percent():
@@ -51,35 +55,10 @@ def test_each_printed_cell_of_table_1_is_the_best_of_its_depths():
 
 # --- Dynamics
 
-DYNAMICS = DynamicsStudy.model_validate(
-    {
-        "name": "planted",
-        "study": "robust-features-dynamics",
-        "sweeps": ["sweep.yaml"],
-        "dataset": "cifar10",
-        "architecture": "resnet32-narrow",
-        "runs": {"std": "plain", "tiny": "other"},
-        "attacks": ["rot30", "pgd_linf7"],
-        "iterations_per_epoch": 625,
-    }
-)
-
-
-def growing(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Clean accuracy is .8; rotations leave half of the right images at every snapshot, PGD fewer and fewer."""
-    done = (weights.epochs or 0) * 625 if weights.steps is None else weights.steps
-    left = {"clean": 1.0, "rot30": 0.5}.get(key, 1 - done / 2500 * strength)
-    return 0.8 * left
-
 
 @pytest.fixture(scope="module")
 def dynamics(tmp_path_factory):
-    plain = make_weights("plain", (1, 2), SEEDS, steps=(100,))
-    other = make_weights("other", (1,), (0,))
-    networks = {"cifar10": {"resnet32-narrow": [*plain, *other]}}
-    strengths = {"clean": (), "rot30": (), "pgd_linf7": (0.5, 1.0)}
-    out = write_study(tmp_path_factory.mktemp("dynamics"), networks, strengths, growing, outcomes=True)
-    return measure_dynamics(DYNAMICS, Exports([out], iterations_per_epoch=625))
+    return measure_dynamics(*plant_dynamics(tmp_path_factory.mktemp("dynamics")))
 
 
 def test_success_is_of_the_originally_correct_images_by_iteration(dynamics):
@@ -105,36 +84,10 @@ def test_printed_curves_stand_beside_equal_iterations(dynamics):
 
 # --- Mixing
 
-MIXING = MixingStudy.model_validate(
-    {
-        "name": "planted",
-        "study": "robust-features-mixing",
-        "sweeps": ["sweep.yaml"],
-        "dataset": "cifar10",
-        "networks": {"ResNet-50": "resnet50", "VGG-16": "vgg16"},
-        "alphas": {0.0: "mix-0", 0.5: "mix-5", 1.0: "mix-10"},
-        "epochs": 3,
-        "panels": {"L2": ["pgd_l2"]},
-    }
-)
-SHARE = {"mix-0": 0.0, "mix-5": 0.5, "mix-10": 1.0}
-
-
-def mixed(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Robust images add accuracy under attack and cost some of the clean; VGG-16 has a dip in the middle."""
-    alpha = SHARE[weights.recipe]
-    if key == "clean":
-        return 0.9 - 0.1 * alpha + 0.01 * weights.seed
-    dip = 0.1 if architecture == "vgg16" and alpha == 0.5 else 0.0
-    return 0.2 + 0.4 * alpha + 0.02 * alpha * weights.seed - dip
-
 
 @pytest.fixture(scope="module")
 def mixing(tmp_path_factory):
-    several = [one for recipe in SHARE for one in make_weights(recipe, (1, 3), SEEDS)]
-    networks = {"cifar10": {"resnet50": several, "vgg16": several}}
-    out = write_study(tmp_path_factory.mktemp("mixing"), networks, {"clean": (), "pgd_l2": (0.25,)}, mixed)
-    return measure_mixing(MIXING, Exports([out]))
+    return measure_mixing(*plant_mixing(tmp_path_factory.mktemp("mixing")))
 
 
 def test_accuracy_over_alpha_stands_beside_the_printed(mixing):
@@ -159,38 +112,10 @@ def test_slopes_and_falls_over_alpha(mixing):
 
 # --- Equivariance
 
-EQUIVARIANCE = EquivarianceStudy.model_validate(
-    {
-        "name": "planted",
-        "study": "robust-features-equivariance",
-        "sweeps": ["sweep.yaml"],
-        "dataset": "cifar10",
-        "networks": {
-            "ResNet-50": {"ResNet-50": "resnet50"},
-            "STN": {"STN-ResNet-18": "stn-resnet18", "STN-ResNet-34": "stn-resnet34"},
-        },
-        "settings": {"D": ["d-1", "d-2"], "D*": ["d*-1", "d*-2"]},
-        "attacks": ["rot30"],
-        "epochs": 3,
-    }
-)
-
-
-def spatial(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Depth 34 is better by a little, rates are equal but for noise, and training on rotations helps."""
-    draws = np.random.default_rng([len(architecture), int(architecture[-1]), *weights.name.encode(), len(key)])
-    return 0.5 + 0.2 * ("*" in weights.recipe) + 0.05 * architecture.endswith("34") + 0.02 * draws.random()
-
 
 @pytest.fixture(scope="module")
 def equivariance(tmp_path_factory):
-    recipes = [recipe for several in EQUIVARIANCE.settings.values() for recipe in several]
-    weights = [one for recipe in recipes for one in make_weights(recipe, (3,), SEEDS)]
-    networks = {"cifar10": dict.fromkeys(("resnet50", "stn-resnet18", "stn-resnet34"), weights)}
-    out = write_study(
-        tmp_path_factory.mktemp("equivariance"), networks, {"clean": (), "rot30": ()}, spatial, outcomes=True
-    )
-    return measure_equivariance(EQUIVARIANCE, Exports([out]))
+    return measure_equivariance(*plant_equivariance(tmp_path_factory.mktemp("equivariance")))
 
 
 def test_the_best_is_chosen_on_other_images_than_it_is_measured_on(equivariance):
