@@ -19,6 +19,7 @@ ROOMS = (
     "engine",
     "spaces",
     "weights",
+    "training",
     "tasks",
     "shards",
     "planning",

@@ -1,0 +1,1 @@
+"""Training of networks: recipes, data, augmentation, the loop and its state."""
