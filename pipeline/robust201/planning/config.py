@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from robust201.core.errors import ArchitectureError, ConfigError, closest
+from robust201.core.fields import Fields
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, ImageSelection, Normalisation, Weights, show_architecture
 from robust201.core.user_code import UserFunction
@@ -25,7 +26,7 @@ from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS, Task, find_task
 from robust201.tasks.columns import MEASUREMENTS, PUBLISHED
 from robust201.tasks.measurements import MAX_CLASSES
-from robust201.tasks.parameters import CorruptionParameters, Fields, Parameters
+from robust201.tasks.parameters import CorruptionParameters, Parameters
 
 CORRUPTION_GROUP = "corruptions"
 

@@ -1,1 +1,1 @@
-"""Training of networks: recipes, data, augmentation, the loop and its state."""
+"""Training: recipes, data, augmentation, adversarial training, and the loop. Recipes and data need no torch."""

@@ -1,10 +1,9 @@
-"""What networks are trained on: one set of images, a mixture of two, or blends of two.
+"""What a network is trained on, batch by batch: no torch.
 
-An epoch's batches follow from the data, the batch size, a seed and the number of the epoch, never from earlier epochs.
+Images stay 8-bit; augmentation and normalisation are the loop's.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from math import ceil
 from typing import Any, NamedTuple, Protocol
 
@@ -12,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
-from robust201.core.noise import generator
 from robust201.core.records import ImageSet, Normalisation
 from robust201.images.fusion import LabelFrom, blend, check_same_size, exact_share
+from robust201.training.draws import epoch_draws
 
 _PIXELS_AS_THEY_ARE = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 
@@ -25,7 +24,7 @@ class Batch(NamedTuple):
     Attributes:
         pixels: (B, 3, H, W) uint8.
         labels: (B,) int64.
-        ids: (B,) int64, one number per image, on which its augmentation is keyed; no two of an epoch are equal.
+        ids: (B,) int64 below `TrainingData.n_ids`, each image's own in its epoch: augmentation is drawn by it.
     """
 
     pixels: NDArray[np.uint8]
@@ -34,58 +33,69 @@ class Batch(NamedTuple):
 
 
 class TrainingData(Protocol):
-    """What a training needs to know of its data.
+    """Images in batches, in an order that depends on seed and epoch alone."""
 
-    Attributes:
-        n_classes: classes of the labels.
-        image_size: height and width in pixels.
-        normalisation: of pixels in [0, 1], applied before the network.
-        n_images: images of an epoch.
-        n_ids: all ids are below it.
-    """
+    @property
+    def name(self) -> str:
+        """What messages call it, such as ``cifar10``."""
+        ...
 
-    n_classes: int
-    image_size: int
-    normalisation: Normalisation
-    n_images: int
-    n_ids: int
+    @property
+    def n_classes(self) -> int:
+        """Number of classes."""
+        ...
 
-    def identity(self) -> dict[str, Any]:
-        """Give all that decides the batches but batch size, seed and epoch, as a JSON value."""
+    @property
+    def n_ids(self) -> int:
+        """One more than the largest id of an epoch."""
+        ...
 
-    def n_batches(self, batch_size: int) -> int:
-        """Count the batches of an epoch.
+    @property
+    def image_size(self) -> int:
+        """Height and width of the images."""
+        ...
 
-        Raises:
-            DatasetError: there are too few images for batches of that size.
-        """
+    @property
+    def normalisation(self) -> Normalisation:
+        """Per-channel mean and standard deviation."""
+        ...
 
-    def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        """Give an epoch's batches; epochs count from 0. All but the last have `batch_size` images."""
-
-
-class OneSource:
-    """Every image once per epoch, in an order of its own each epoch."""
-
-    def __init__(self, images: ImageSet) -> None:
-        self._images = images
-        self.n_classes = images.n_classes
-        self.image_size = int(images.images.shape[-1])
-        self.normalisation = images.normalisation
-        self.n_images = self.n_ids = len(images)
-
-    def identity(self) -> dict[str, Any]:
-        """Give the images and their normalisation."""
-        return {"images": self._images.sha256, "normalisation": asdict(self.normalisation)}
+    def identity(self) -> Any:
+        """Give a JSON value that is equal where all batches are."""
+        ...
 
     def n_batches(self, batch_size: int) -> int:
         """Count the batches of an epoch."""
-        return ceil(self.n_images / batch_size)
+        ...
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        """Give an epoch's batches."""
-        order = _order(seed, epoch, self.n_images)
-        for start in range(0, self.n_images, batch_size):
+        """Give the batches of an epoch, counted from 0."""
+        ...
+
+
+class OneSource:
+    """All images of one set, each once in an epoch, shuffled anew for each."""
+
+    def __init__(self, images: ImageSet) -> None:
+        self._images = images
+        self.name = images.dataset
+        self.n_classes = images.n_classes
+        self.n_ids = len(images)
+        self.image_size = images.images.shape[-1]
+        self.normalisation = images.normalisation
+
+    def identity(self) -> Any:
+        """Hash of the images, and what they are normalised with."""
+        return {"images": self._images.sha256, "normalisation": _numbers(self.normalisation)}
+
+    def n_batches(self, batch_size: int) -> int:
+        """Count the batches of an epoch; the last may be short."""
+        return -(-len(self._images) // batch_size)
+
+    def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
+        """Give the batches of an epoch (see `TrainingData`); an id is the image's position in the set."""
+        order = _order(seed, epoch, len(self._images))
+        for start in range(0, len(order), batch_size):
             ids = order[start : start + batch_size]
             yield Batch(self._images.images[ids], self._images.labels[ids], ids)
 
@@ -112,16 +122,18 @@ class Mixture:
                 f"images {found[0][1]}, got {found[1][0]} and {found[1][1]}. Mix images of the same kind."
             )
         self._natural, self._robust, self._alpha = natural, robust, float(alpha)
+        self.name = f"{natural.dataset} with {alpha:g} of {robust.dataset}"
         self.n_classes = natural.n_classes
         self.image_size = int(natural.images.shape[-1])
         self.normalisation = natural.normalisation
-        self.n_images = len(natural)
-        self.n_ids = len(natural) + len(robust)
+        self._n_images = len(natural)
+        # Augmentation may draw by it: without robust images it is that of the natural source.
+        self.n_ids = len(natural) + (len(robust) if self._share else 0)
 
     def identity(self) -> dict[str, Any]:
         """Give both sources, the share and the normalisation."""
         mixture = {"natural": self._natural.sha256, "robust": self._robust.sha256, "alpha": self._alpha}
-        return {"mixture": mixture, "normalisation": asdict(self.normalisation)}
+        return {"mixture": mixture, "normalisation": _numbers(self.normalisation)}
 
     def n_batches(self, batch_size: int) -> int:
         """Count the batches of an epoch.
@@ -129,25 +141,25 @@ class Mixture:
         Raises:
             DatasetError: there are too few robust images, of which every batch may have one more than its exact share.
         """
-        n_batches = ceil(self.n_images / batch_size)
-        last = self.n_images - (n_batches - 1) * batch_size
+        n_batches = ceil(self._n_images / batch_size)
+        last = self._n_images - (n_batches - 1) * batch_size
         wanted = (n_batches - 1) * self._count_robust(batch_size) + self._count_robust(last)
         if wanted > len(self._robust):
             raise DatasetError(
                 f"Mixing {self._robust.dataset} into {self._natural.dataset} failed for alpha {self._alpha}: expected "
-                f"{wanted:,} robust images or more for an epoch of {self.n_images:,}, got {len(self._robust):,}. "
+                f"{wanted:,} robust images or more for an epoch of {self._n_images:,}, got {len(self._robust):,}. "
                 "Lower alpha, or make more robust images."
             )
         return n_batches
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        """Give an epoch's batches, in each the natural images before the robust ones."""
+        """Give the batches of an epoch (see `TrainingData`), in each the natural images before the robust ones."""
         self.n_batches(batch_size)  # raises where there are too few images
         natural_order = _order(seed, epoch, len(self._natural))
-        robust_order = _order(seed, epoch, len(self._robust), "robust")
+        robust_order = _order(seed, epoch, len(self._robust), "order of robust images")
         n_robust_before = 0
-        for start in range(0, self.n_images, batch_size):
-            size = min(batch_size, self.n_images - start)
+        for start in range(0, self._n_images, batch_size):
+            size = min(batch_size, self._n_images - start)
             n_robust = self._count_robust(size)
             n_natural_before = start - n_robust_before
             natural = natural_order[n_natural_before : n_natural_before + size - n_robust]
@@ -192,10 +204,11 @@ class Fusion:
         exact_share(alpha)
         check_same_size(first, second)
         self._first, self._second, self._alpha, self._label = first, second, float(alpha), label
+        self.name = f"{first.dataset} blended with {second.dataset}"
         self.n_classes = (first if label == "first" else second).n_classes
         self.image_size = int(first.images.shape[-1])
         self.normalisation = normalisation
-        self.n_images = min(len(first), len(second))
+        self._n_images = min(len(first), len(second))
         self.n_ids = len(first)
 
     def identity(self) -> dict[str, Any]:
@@ -206,25 +219,28 @@ class Fusion:
             "alpha": self._alpha,
             "label": self._label,
         }
-        return {"fusion": fusion, "normalisation": asdict(self.normalisation)}
+        return {"fusion": fusion, "normalisation": _numbers(self.normalisation)}
 
     def n_batches(self, batch_size: int) -> int:
         """Count the batches of an epoch."""
-        return ceil(self.n_images / batch_size)
+        return ceil(self._n_images / batch_size)
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        """Give an epoch's batches."""
-        firsts = _order(seed, epoch, len(self._first), "first")
-        seconds = _order(seed, epoch, len(self._second), "second")
-        for start in range(0, self.n_images, batch_size):
-            chosen = slice(start, min(start + batch_size, self.n_images))
+        """Give the batches of an epoch (see `TrainingData`)."""
+        firsts = _order(seed, epoch, len(self._first), "order of first images")
+        seconds = _order(seed, epoch, len(self._second), "order of second images")
+        for start in range(0, self._n_images, batch_size):
+            chosen = slice(start, min(start + batch_size, self._n_images))
             first, second = firsts[chosen], seconds[chosen]
             pixels = blend(self._first.images[first], self._second.images[second], self._alpha)
             labels = self._first.labels[first] if self._label == "first" else self._second.labels[second]
             yield Batch(pixels, labels, first)
 
 
-def _order(seed: int, epoch: int, count: int, *source: str) -> NDArray[np.int64]:
-    # Raw draws, not `permutation`: NumPy promises the stream of a bit generator, not that of a distribution.
-    draws = generator(seed, "training", epoch, "order", *source).bit_generator.random_raw(count)
-    return np.argsort(draws, kind="stable")
+def _numbers(normalisation: Normalisation) -> list[float]:
+    return [*normalisation.mean, *normalisation.std]
+
+
+def _order(seed: int, epoch: int, count: int, of: str = "order") -> NDArray[np.int64]:
+    """Shuffle the numbers below `count`; each set of images of an epoch has an order of its own name."""
+    return np.argsort(epoch_draws(seed, epoch, of, count), kind="stable")
