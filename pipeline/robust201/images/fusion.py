@@ -2,13 +2,17 @@
 
 from fractions import Fraction
 from functools import cache
-from typing import Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, DatasetError
-from robust201.core.records import ImageSet
+from robust201.core.noise import generator
+from robust201.core.records import ImageSet, Split
+from robust201.images.checks import LabelledImages
+from robust201.images.made import check_made_folder, write_made
 
 LabelFrom: TypeAlias = Literal["first", "second"]
 """Whose labels a blend has."""
@@ -56,4 +60,60 @@ def _blended_values(alpha: float) -> NDArray[np.uint8]:
     values = range(256)
     return np.array(
         [[(2 * (part * a + (whole - part) * b) + whole) // (2 * whole) for b in values] for a in values], np.uint8
+    )
+
+
+class Pairs(NamedTuple):
+    """Which image is blended with which: rows (n,) int64 of the first set, ascending, and of the second."""
+
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+
+
+def pair(n_first: int, n_second: int, seed: int) -> Pairs:
+    """Pair the images of two sets once and for all; each is in one pair at most, and the shorter set is used up."""
+    count = min(n_first, n_second)
+    # Raw draws, not `permutation`: NumPy promises the stream of a bit generator, not that of a distribution.
+    chosen = [
+        np.argsort(generator(seed, "fusion", name).bit_generator.random_raw(length), kind="stable")[:count]
+        for name, length in (("first", n_first), ("second", n_second))
+    ]
+    return Pairs(np.sort(chosen[0]), chosen[1])
+
+
+def write_fusion(
+    folder: Path, first: ImageSet, second: ImageSet, *, split: Split, alpha: float, label: LabelFrom, seed: int
+) -> str:
+    """Write the blends of two splits under one fixed pairing, on which all networks are tested; give their hash.
+
+    The pairing depends on the seed and the numbers of images alone, so both labels are those of the same pictures.
+
+    Raises:
+        DatasetError: the images have other sizes, or the folder holds other images.
+        ConfigError: alpha is out of range.
+    """
+    exact_share(alpha)
+    check_same_size(first, second)
+    recipe: dict[str, Any] = {
+        "kind": "fusion",
+        "first": {"dataset": first.dataset, "sha256": first.sha256},
+        "second": {"dataset": second.dataset, "sha256": second.sha256},
+        "split": split,
+        "alpha": float(alpha),
+        "label": label,
+        "seed": seed,
+        "rounding": "half up to 8 bits",
+    }
+    check_made_folder(folder, split, recipe)
+    pairs = pair(len(first), len(second), seed)
+    labelled, rows = (first, pairs.first) if label == "first" else (second, pairs.second)
+    images = blend(first.images[pairs.first], second.images[pairs.second], alpha)
+    return write_made(
+        folder,
+        split,
+        LabelledImages(images, labelled.labels[rows]),
+        recipe=recipe,
+        n_classes=labelled.n_classes,
+        first_rows=pairs.first,
+        second_rows=pairs.second,
     )
