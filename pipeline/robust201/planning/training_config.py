@@ -173,7 +173,7 @@ class TrainingConfig(Section):
                 self._follow(name, target)
 
     def _follow(self, recipe: str, dataset: str) -> None:
-        seen = []
+        seen: list[tuple[str, str]] = []
         place: tuple[str, str] | None = (recipe, dataset)
         while place is not None and place[0] in self.recipes:
             if place in seen:

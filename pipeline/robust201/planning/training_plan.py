@@ -1,7 +1,7 @@
 """Which trainings there are, what decides the weights of each, which snapshots are wanted, and what they take."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -262,7 +262,7 @@ def _find_start(
 def replan(plan: TrainingPlan, inputs: TrainingInputs, store: CheckpointStore, device: DeviceKind) -> TrainingPlan:
     """Plan the same trainings again, with what the store has gained since."""
     trainings = [planned.training for planned in plan.trainings]
-    return replace(plan_trainings(plan.config, trainings, inputs, store, device=device, code=plan.code), code=plan.code)
+    return plan_trainings(plan.config, trainings, inputs, store, device=device, code=plan.code)
 
 
 def estimate_trainings(config: TrainingConfig, trainings: Sequence[Training]) -> dict[str, Any]:

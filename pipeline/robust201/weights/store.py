@@ -140,7 +140,8 @@ class CheckpointStore:
         """
         network = space, dataset, index
         there = self._index().get(network, {})
-        lengths = [(length, None) for length in epochs or ()] + [(None, length) for length in steps or ()]
+        lengths: list[tuple[int | None, int | None]] = [(length, None) for length in epochs or ()]
+        lengths += [(None, length) for length in steps or ()]
         all_wanted = [
             _Wanted(recipe, *length, seed)
             for recipe, length, seed in product(recipes or (None,), lengths or [(None, None)], seeds or (None,))
