@@ -38,7 +38,7 @@ from robust201.cli.sweeps import (
     results_of,
     split_names,
 )
-from robust201.cli.train import train
+from robust201.cli.train import plan_trainings, refuse_options, train
 from robust201.cli.user_file import parse_space
 from robust201.core.errors import ConfigError
 from robust201.core.files import write_text
@@ -109,7 +109,13 @@ def plan(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count a sweep's evaluations and estimate disk space and hours, from the YAML alone."""
+    """Count a sweep's evaluations and estimate disk space and hours, from the YAML alone; or trainings, snapshots, hours."""
+    from robust201.planning.loading import is_training
+
+    if is_training(sweep):
+        refuse_options(architectures=architectures, datasets=datasets, keys=keys, save=save or None)
+        plan_trainings(sweep, limit=limit, check=check, as_json=as_json)
+        return
     from robust201.planning.estimates import estimate
     from robust201.planning.inputs import Inputs
     from robust201.planning.plan import assumed_facts, make_plan

@@ -46,10 +46,14 @@ EXAMPLES = {
     "import-weights": (
         "robust201 import-weights NATS-tss-v1_0-3ffb9-full.taraa --architectures evaluated --out data/checkpoints",
     ),
-    "train": ("robust201 train --out checkpoints --architectures 13714,309 --epochs 12",),
+    "train": (
+        "robust201 train jobs/train-digits.yaml",
+        "robust201 train --out checkpoints --architectures 13714,309 --epochs 12",
+    ),
     "plan": (
         "robust201 plan jobs/paper.yaml --keys clean,pgd",
         "robust201 plan jobs/paper.yaml --save",
+        "robust201 plan jobs/train-digits.yaml",
     ),
     "run": (
         "robust201 run jobs/demo.yaml",

@@ -109,15 +109,13 @@ class TrainingInputs:
     def _folder(self, dataset: str, sha256: str) -> Path:
         return self._config.results / "images" / f"{dataset}-{sha256[:12]}"
 
-    def keep_code(self) -> Mapping[str, str]:
-        """Keep the Python files that the trainings name, from which workers execute them; give their hashes."""
-        hashes = {field: hash_file(path) for field, path in self._config.code_files().items()}
+    def keep_code(self, hashes: Mapping[str, str]) -> None:
+        """Keep the Python files that the trainings name, from which workers execute them."""
         for field, path in self._config.code_files().items():
             kept = kept_code(self._config.results, hashes[field])
             if not kept.is_file() or hash_file(kept) != kept.stem:
                 with atomic_write(kept) as stream:
                     stream.write(read_code(path))
-        return hashes
 
 
 def locate_space(config: TrainingConfig, code: Mapping[str, str]) -> Space:

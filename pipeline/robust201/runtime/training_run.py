@@ -13,6 +13,7 @@ from functools import partial
 from robust201.core.errors import ConfigError
 from robust201.core.interrupts import draining_on_signals
 from robust201.core.records import Part, Receipt
+from robust201.core.user_code import hash_file
 from robust201.planning.training_config import Training, TrainingConfig
 from robust201.planning.training_inputs import Hashes, TrainingInputs
 from robust201.planning.training_plan import DeviceKind, PlannedTraining, TrainingPlan, plan_trainings, replan
@@ -76,6 +77,23 @@ class TrainingSelection:
 ALL_TRAININGS = TrainingSelection()
 
 
+def preview_trainings(
+    config: TrainingConfig,
+    selection: TrainingSelection = ALL_TRAININGS,
+    say: Callable[[str], None] = lambda _line: None,
+) -> TrainingPlan:
+    """Plan trainings by their images and what the store has; nothing is written.
+
+    Raises:
+        InputError: images or weights are missing or damaged, or the store has other trainings of these names.
+    """
+    code = {field: hash_file(path) for field, path in config.code_files().items()}
+    store, device = CheckpointStore(config.store), choose_device_kind(config)
+    return plan_trainings(
+        config, selection.select(config), TrainingInputs(config, say), store, device=device, code=code
+    )
+
+
 def run_trainings(
     config: TrainingConfig,
     start: StartTraining = start_training_executor,
@@ -94,17 +112,18 @@ def run_trainings(
         InputError: bad input; nothing was started.
         StorageError: the store is held by another driver, or cannot be written.
     """
-    device = choose_device_kind(config)
+    device, trainings = choose_device_kind(config), selection.select(config)
     inputs = TrainingInputs(config, say)
-    for training in selection.select(config):
-        inputs.data(training.recipe, training.dataset)  # what can be wrong with images, before anything is written
+    code = {field: hash_file(path) for field, path in config.code_files().items()}
+    # What can be wrong shows before anything is written.
+    plan_trainings(config, trainings, inputs, CheckpointStore(config.store), device=device, code=code)
     config.results.mkdir(parents=True, exist_ok=True)
     with Lease.acquire(config.results, on_wait=say) as lease, CheckpointStore(config.store) as store:
         recovered = finished_snapshots(config).recover(store)
         if recovered:
             say(f"Snapshots that an interrupted run had stored are now in the manifest: {recovered}")
-        code = inputs.keep_code()
-        plan = plan_trainings(config, selection.select(config), inputs, store, device=device, code=code)
+        inputs.keep_code(code)
+        plan = plan_trainings(config, trainings, inputs, store, device=device, code=code)
         for planned in plan.trainings:
             inputs.test_images(planned.training.dataset)
         images = inputs.keep()
