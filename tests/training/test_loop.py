@@ -4,44 +4,17 @@ import itertools
 
 import pytest
 import torch
-from torch import nn
 
 from robust201.core.errors import CheckpointError, ConfigError, EvaluationError, StorageError
 from robust201.core.records import ImageSet
-from robust201.spaces.base import Space
 from robust201.training.data import Mixture, OneSource
 from robust201.training.loop import train
 from robust201.training.recipes import Recipe
-from tests.training.support import IMAGES, LIGHT, SPACE, make_images, weights_hash
+from tests.training.support import IMAGES, LIGHT, SPACE, Small, make_images, weights_hash
 
 BASE = {"epochs": 2, "batch_size": 8, "learning_rate": 0.1, "weight_decay": 5e-4, "schedule": {"cosine": {}}}
 N_STEPS = 6
 EVERY_STEP = {"iterations": range(N_STEPS + 1)}
-
-
-class Small(Space):
-    """One network with dropout, BatchNorm, a bias and a linear layer."""
-
-    name = "small"
-    channels_last = True
-
-    def select(self, selection):
-        return ("small",)
-
-    def macs(self, architecture, *, n_classes, image_size):
-        return 1.0
-
-    def build(self, architecture, *, n_classes):
-        return nn.Sequential(
-            nn.Conv2d(3, 4, 3, padding=1),
-            nn.BatchNorm2d(4),
-            nn.ReLU(),
-            nn.Dropout(0.3),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.BatchNorm1d(4),
-            nn.Linear(4, n_classes),
-        )
 
 
 def recipe(**changes) -> Recipe:
