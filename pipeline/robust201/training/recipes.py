@@ -251,7 +251,7 @@ class Recipe(Fields):
     epochs: PositiveInt | None = None
     iterations: PositiveInt | None = None
     batch_size: Annotated[int, Field(ge=2)]
-    learning_rate: PositiveFloat
+    learning_rate: Annotated[float, Field(gt=0, lt=1e38)]
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     nesterov: bool = False
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -130,6 +130,12 @@ def trial_order(trial: Trial) -> tuple[str, int, int, int]:
     return recipe, epochs, steps or 0, seed
 
 
+def record_line(record: CheckpointRecord) -> bytes:
+    """Write a record as a line of the manifest."""
+    line = {key: value for key, value in asdict(record).items() if key not in _UNUSED or value != _UNUSED[key]}
+    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
+
+
 class ManifestWriter:
     """Appends lines to a manifest, which is made by the first one."""
 
@@ -139,8 +145,7 @@ class ManifestWriter:
 
     def append(self, record: CheckpointRecord) -> None:
         """Write one line; a `StorageFullError` says where no space is left on the device."""
-        line = {key: value for key, value in asdict(record).items() if key not in _UNUSED or value != _UNUSED[key]}
-        raw = json.dumps(line, ensure_ascii=False).encode() + b"\n"
+        raw = record_line(record)
         if self._stream is None:
             self._stream = _open(self._path)
         try:
@@ -198,7 +203,7 @@ def read_manifest(path: Path) -> dict[NetworkName, Trials]:
     _check_header(header, path)
     networks: dict[NetworkName, Trials] = defaultdict(dict)
     for number, line in enumerate(lines, start=2):
-        record = _parse_line(line, number, path)
+        record = parse_line(line, number, path)
         networks[record.network][record.trial] = record
     return dict(networks)
 
@@ -216,7 +221,8 @@ def _check_header(line: bytes, path: Path) -> None:
         )
 
 
-def _parse_line(line: bytes, number: int, path: Path) -> CheckpointRecord:
+def parse_line(line: bytes, number: int, path: Path) -> CheckpointRecord:
+    """Read a line that `record_line` wrote; a `CheckpointError` says where a damaged one stands."""
     try:
         record = CheckpointRecord(**json.loads(line))
     except (ValueError, TypeError, RecursionError) as error:

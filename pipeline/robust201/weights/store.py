@@ -4,7 +4,7 @@ Layout::
 
     manifest.jsonl                                     see `weights.manifest`
     <dataset>/<index:06d>-e<epochs>-s<seed>.safetensors            published weights, whose recipe has no name
-    <dataset>/<index:06d>-<recipe>-e<epochs>-s<seed>.safetensors   others, such as those of `weights.training`
+    <dataset>/<index:06d>-<recipe>-e<epochs>-s<seed>.safetensors   others, such as those of `training`
     <space>/<dataset>/<architecture>/[<recipe>-]e<epochs>-s<seed>.safetensors   of other spaces than the default one
 
 where <space> is `Space.weights_name`, and i<steps> stands for e<epochs> where a snapshot was taken within an epoch.
@@ -140,7 +140,8 @@ class CheckpointStore:
         """
         network = space, dataset, index
         there = self._index().get(network, {})
-        lengths = [(length, None) for length in epochs or ()] + [(None, length) for length in steps or ()]
+        lengths: list[tuple[int | None, int | None]] = [(length, None) for length in epochs or ()]
+        lengths += [(None, length) for length in steps or ()]
         all_wanted = [
             _Wanted(recipe, *length, seed)
             for recipe, length, seed in product(recipes or (None,), lengths or [(None, None)], seeds or (None,))
@@ -164,6 +165,11 @@ class CheckpointStore:
                 f"one recipe, got those of {len(recipes)}: {shown}. Name the one that is meant: in a sweep by "
                 "`weights: {path: …, recipe: …}`; what each was trained with stands in the manifest."
             )
+
+    def of_network(self, index: ArchitectureId, dataset: str, space: str) -> tuple[CheckpointRecord, ...]:
+        """List the checkpoints of one network; empty where there are none, or no store yet."""
+        there = self._index(create=True).get((space, dataset, index), {})
+        return tuple(there[trial] for trial in sorted(there, key=trial_order))
 
     def check(self, record: CheckpointRecord) -> None:
         """Look whether a record's file is there and not cut short; only its first bytes are read.
@@ -211,7 +217,14 @@ class CheckpointStore:
             )
         return parse_safetensors(raw, str(path))
 
-    def add(
+    def add(self, **fields: Any) -> CheckpointRecord:
+        """Store the weights of one network: `write` and `enter` together. Adding the same again changes nothing."""
+        self._index(create=True)
+        record = self.write(**fields)
+        self.enter(record)
+        return record
+
+    def write(
         self,
         *,
         index: ArchitectureId,
@@ -231,15 +244,14 @@ class CheckpointStore:
         test_accuracy: float | None = None,
         steps: int | None = None,
     ) -> CheckpointRecord:
-        """Store the weights of one network; adding the same again changes nothing.
+        """Write the file of the weights of one network, which counts once the manifest names it (see `enter`).
 
-        The file appears whole under its name or not at all, and before its line in the manifest. The arguments are
-        fields of `CheckpointRecord`, and tensors by name on any device. The record supersedes an earlier one of the
-        same network, dataset, recipe, epochs, seed and steps.
+        The file appears whole under its name or not at all. The arguments are fields of `CheckpointRecord`, and tensors
+        by name on any device.
 
         Raises:
             CheckpointError: the weights hold NaN or infinity, or a name can name no file.
-            StorageFullError: no space is left on the device; the manifest does not name the file.
+            StorageFullError: no space is left on the device.
         """
         for what, name in (("dataset", dataset), ("space", space), ("architecture", str(index)), ("recipe", recipe)):
             if name in {".", ".."} or PurePosixPath(name).name != name or (not name and what != "recipe"):
@@ -270,15 +282,18 @@ class CheckpointStore:
             test_accuracy=test_accuracy,
             steps=steps,
         )
-        trials = self._index(create=True).setdefault(record.network, {})
         path = self._path_of(record)
         if not (path.exists() and path.read_bytes() == raw):
             with atomic_write(path) as stream:
                 stream.write(raw)
+        return record
+
+    def enter(self, record: CheckpointRecord) -> None:
+        """Name a file in the manifest; it supersedes an earlier one of the same network, dataset and trial."""
+        trials = self._index(create=True).setdefault(record.network, {})
         if trials.get(record.trial) != record:
             self._writer.append(record)
             trials[record.trial] = record
-        return record
 
     def flush(self) -> None:
         """Make the manifest durable and close it; `add` opens it again."""
