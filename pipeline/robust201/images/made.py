@@ -18,7 +18,7 @@ from robust201.core.files import atomic_write, load_json, write_text
 from robust201.core.records import Split, canonical_json, image_hash
 from robust201.images.checks import LabelledImages
 
-FORMAT = 1
+_FORMAT = 1
 
 
 def check_made_folder(folder: Path, split: Split, recipe: Mapping[str, Any]) -> bool:
@@ -74,7 +74,7 @@ def write_made(
     with atomic_write(folder / f"{split}.npz") as stream:
         stream.write(content.getbuffer())
     manifest = {
-        "format": FORMAT,
+        "format": _FORMAT,
         "made": recipe,
         "images": len(images.labels),
         "classes": n_classes,
