@@ -27,8 +27,8 @@ def train(
     from robust201.images import dataset as dataset_spec
     from robust201.images import load_images
     from robust201.spaces import DEFAULT_SPACE, SPACES
+    from robust201.training.published import TrainingSettings, train_into_store
     from robust201.weights.store import CheckpointStore
-    from robust201.weights.training import TrainingSettings, train_into_store
 
     spec = dataset_spec(dataset)
     settings = TrainingSettings(

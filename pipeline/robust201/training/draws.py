@@ -1,7 +1,7 @@
 """Draws of a training: streams named by seed, epoch and purpose, of which each image has its own number.
 
-So no draw depends on batches, order, or what else is drawn. Raw 64-bit words, because NumPy promises the stream of a bit
-generator and not that of a distribution.
+So no draw depends on batches, order, or what else is drawn. Raw 64-bit words, because NumPy promises the stream of a
+bit generator and not that of a distribution.
 """
 
 import functools

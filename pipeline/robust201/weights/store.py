@@ -4,7 +4,7 @@ Layout::
 
     manifest.jsonl                                     see `weights.manifest`
     <dataset>/<index:06d>-e<epochs>-s<seed>.safetensors            published weights, whose recipe has no name
-    <dataset>/<index:06d>-<recipe>-e<epochs>-s<seed>.safetensors   others, such as those of `weights.training`
+    <dataset>/<index:06d>-<recipe>-e<epochs>-s<seed>.safetensors   others, such as those of `training`
     <space>/<dataset>/<architecture>/[<recipe>-]e<epochs>-s<seed>.safetensors   of other spaces than the default one
 
 where <space> is `Space.weights_name`.
