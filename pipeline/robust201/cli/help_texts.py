@@ -101,7 +101,10 @@ EXAMPLES = {
         "robust201 search dataset --objective pgd:1 --methods local,evolution --figure regret.svg",
         "robust201 search dataset --objective clean,pgd:1 --distinct",
     ),
-    "study": ("robust201 study --published image-distribution",),
+    "study": (
+        "robust201 study --published image-distribution",
+        "robust201 study jobs/image-distribution-small.yaml --out runs/image-distribution-small/study",
+    ),
     "meta": ("robust201 meta --key-style with-norm --out meta.json",),
     "fuse": ("robust201 fuse --first mnist --second cifar10 --label second --out data/fusion-object",),
     "import-images": ("robust201 import-images datasets/robust_CIFAR --out data/robust-cifar",),

@@ -1,5 +1,8 @@
 """`robust201 study`: trainings and sweeps with their tables, figures and page, and checks of printed studies."""
 
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +21,17 @@ PRINTED = ("image-distribution",)
 
 
 def study(
+    context: typer.Context,
+    file: Annotated[Path | None, typer.Argument(metavar="STUDY", help="The YAML of a study (docs/studies.md).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for datasets, tables, figures and the page; created if absent.")
+    ] = None,
+    tables_only: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--tables-only", metavar="DATASET", help="Only write tables, figures and page, from these exports. Repeatable."
+        ),
+    ] = None,
     published: Annotated[
         str | None,
         typer.Option(
@@ -28,13 +42,60 @@ def study(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute which differences of a printed study are significant, from its means and standard deviations."""
+    """Run a study: make its images and weights, run and export its sweeps, write tables and figures beside printed ones.
+
+    Run it again after any interruption: each step goes on where it stopped.
+    """
+    if (file is None) == (published is None) or (file is None) != (out is None):
+        raise ConfigError(
+            "Reading the command line failed for robust201 study: expected STUDY.yaml with --out FOLDER, or --published "
+            "NAME alone, got another combination. See: robust201 study --help"
+        )
+    if file is not None and out is not None:
+        raise typer.Exit(_run_study(context.find_root().command, file, out, tables_only or ()))
+    _check_printed(str(published), as_json)
+
+
+def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path]) -> int:
+    """Run the steps and sweeps of a study, unless there are exports, and write its page; give the exit code."""
+    from robust201.planning.loading import load_config
+    from robust201.studies.config import DynamicsStudy, load_study
+
+    config = load_study(file)
+    if not exports:
+        sweeps = {path: load_config(path) for path in config.sweeps}
+        for words in config.step_words():
+            if code := _run_words(root, words):
+                return code
+        exports = [out / "datasets" / sweep.name for sweep in sweeps.values()]
+        for (path, sweep), dataset in zip(sweeps.items(), exports, strict=True):
+            outcomes = ["--outcomes", "bits"] if "predictions" in sweep.measurements else []
+            exporting = ["export", str(sweep.results), "--out", str(dataset), "--no-json", "--parquet", *outcomes]
+            for words in (["run", str(path)], exporting):
+                if code := _run_words(root, words):
+                    return code
+    from robust201.studies.networks import Exports
+    from robust201.studies.pages import write_pages
+
+    per_epoch = config.iterations_per_epoch if isinstance(config, DynamicsStudy) else None
+    page, *files = write_pages(config, Exports(exports, iterations_per_epoch=per_epoch), out)
+    typer.echo(page)
+    console.say(f"Beside it: {console.show_count(len(files), 'file')} of tables and figures.")
+    return 0
+
+
+def _run_words(root: Any, words: list[str]) -> int:
+    console.say(f"$ robust201 {shlex.join(words)}")
+    return int(root.main(words, prog_name="robust201", standalone_mode=False) or 0)
+
+
+def _check_printed(name: str, as_json: bool) -> None:
     from robust201.studies.comparisons import check_printed_marks
 
-    if published not in PRINTED:
+    if name not in PRINTED:
         raise ConfigError(
-            f"Checking a printed study failed for {published!r}: expected {', '.join(PRINTED)}, got another."
-            f"{closest(str(published), PRINTED)}"
+            f"Checking a printed study failed for {name!r}: expected {', '.join(PRINTED)}, got another."
+            f"{closest(name, PRINTED)}"
         )
     found = check_printed_marks()
     if as_json:

@@ -1,19 +1,34 @@
-"""The YAML of a study: which trainings and sweeps it consists of, and what their networks are called in its tables."""
+"""The YAML of a study: what makes its weights, its sweeps, and what their networks are called in its tables."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, model_validator
 
 from robust201.core.errors import ConfigError, closest
 from robust201.core.fields import Fields
 from robust201.planning.field_errors import describe_problem, steps_of
-from robust201.planning.sweep_yaml import ConfigPath, find_line, read_fields
+from robust201.planning.sweep_yaml import ConfigPath, find_line, read_fields, substitute_variables
 from robust201.studies.comparisons import GROUPS
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
 PositiveInt = Annotated[int, Field(ge=1)]
+
+
+STEPS = ("fetch", "import-images", "fuse", "train", "robustify")
+"""Verbs that a step may have: those that make images and weights."""
+
+
+def _check_step(line: str) -> str:
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise ValueError(f"expected a command line, got {line!r} ({error}).") from error
+    if len(words) < 2 or words[0] != "robust201" or words[1] not in STEPS:
+        raise ValueError(f"expected robust201 with one of {', '.join(STEPS)}, got {line!r}.")
+    return line
 
 
 class _Study(Fields):
@@ -22,16 +37,25 @@ class _Study(Fields):
     Attributes:
         format: version of the file's format.
         name: of the study.
-        train: training YAMLs, in the order in which they run: later ones may start from the weights of earlier ones.
-        sweeps: sweep YAMLs.
+        steps: command lines that make its images and weights, in the order in which they run. Each goes on where it
+            stopped, or leaves what is there.
+        sweeps: sweep YAMLs, run and exported after the steps.
         note: what a reader of its page must know, such as how it was scaled down.
     """
 
     format: Literal[1] = 1
     name: Name
-    train: tuple[ConfigPath, ...] = ()
+    steps: tuple[Annotated[str, AfterValidator(_check_step)], ...] = ()
     sweeps: tuple[ConfigPath, ...] = Field(min_length=1)
     note: str = ""
+
+    def step_words(self) -> list[list[str]]:
+        """Words of each step behind ``robust201``, with variables as ``${ROBUST201_DATA}`` replaced.
+
+        Raises:
+            ConfigError: a variable is not set.
+        """
+        return [[substitute_variables(word) for word in shlex.split(line)[1:]] for line in self.steps]
 
 
 class StudyNetwork(Fields):

@@ -24,7 +24,7 @@ WIDTH = 7.2
 
 COLOURS = ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#b9770e", "#4a6fd8", "#6e7781", "#8b949e")
 
-GROUP_COLOURS = dict(zip(GROUPS, COLOURS, strict=False))
+GROUP_COLOURS = dict(zip(GROUPS, ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#6e7781", "#4a6fd8"), strict=True))
 
 PLAIN_GROUPS = ("mnist", "cifar10", "fusion_digit", "fusion_object")
 TUNED_GROUPS = ("cifar10_to_mnist", "mnist_to_cifar10")
