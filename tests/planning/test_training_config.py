@@ -83,6 +83,13 @@ def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, name: str) -> None:
     assert told.endswith("docs/training.md explains every field.")
 
 
+def test_names_of_fields_that_yaml_takes_for_truth_values_are_text(tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes=recipe(on=["bright"]))).replace("'on':", "on:"))
+    assert " on:" in path.read_text()
+    assert load_training(path).recipes["plain"].on == ("bright",)
+
+
 def test_trainings_are_named_by_what_they_are(tmp_path: Path) -> None:
     recipes = {"a": RECIPE, "b": RECIPE | {"on": ["digits"], "start": {"recipe": "a", "dataset": "digits"}}}
     datasets = {
