@@ -94,9 +94,9 @@ def show_count(count: float, noun: str) -> str:
     return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
-def show_pace(evaluations_per_second: float | None, seconds_left: float | None) -> str:
+def show_pace(per_second: float | None, seconds_left: float | None, counted: str = "evaluations") -> str:
     """Render rate and time left, as far as they are known; empty where neither is."""
-    pace = [] if evaluations_per_second is None else [f"{evaluations_per_second:.2f} evaluations/s"]
+    pace = [] if per_second is None else [f"{per_second:.2f} {counted}/s"]
     pace += [] if seconds_left is None else [f"about {show_duration(seconds_left)} left"]
     return ", ".join(pace)
 
@@ -144,7 +144,8 @@ class RunDisplay:
         elif isinstance(event, WorkerLost) or (isinstance(event, BundleLost) and event.started):
             say(f"worker {'preempted' if event.preempted else 'lost'}: {event.reason}; retrying")
         known = progress.is_settled
-        pace = show_pace(progress.evaluations_per_second, progress.seconds_left) if known else _UNKNOWN_PACE
+        rate, left = progress.evaluations_per_second, progress.seconds_left
+        pace = show_pace(rate, left, self._counted) if known else _UNKNOWN_PACE
         if progress.quiet_seconds >= _QUIET_SECONDS:
             pace += f"; nothing finished for {show_duration(progress.quiet_seconds)}"
         done, total = progress.done_evaluations, progress.total_evaluations

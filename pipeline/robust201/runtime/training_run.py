@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from robust201.core.errors import ConfigError
+from robust201.core.files import remove_leftovers
 from robust201.core.interrupts import draining_on_signals
 from robust201.core.records import Part, Receipt
 from robust201.core.user_code import hash_file
@@ -128,6 +129,7 @@ def run_trainings(
             inputs.test_images(planned.training.dataset)
         images = inputs.keep()
         remove_silent_heartbeats(config.results)
+        remove_leftovers(config.store)
         on_preview(plan)
         run = _Run(plan, inputs, images, store, device, start, lease.check, on_progress, say)
         return run.run()

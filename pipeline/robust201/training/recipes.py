@@ -308,7 +308,7 @@ class Recipe(Fields):
             fraction_done = step / self.n_steps(n_batches)
             return self.learning_rate * 0.5 * (1 + math.cos(math.pi * fraction_done))
         drops = self.schedule.steps
-        moments = drops.at_iterations or tuple(epoch * n_batches for epoch in drops.at_epochs or ())
+        moments: tuple[float, ...] = drops.at_iterations or tuple(n_batches * epoch for epoch in drops.at_epochs or ())
         return self.learning_rate * drops.factor ** sum(step >= moment for moment in moments)
 
 
