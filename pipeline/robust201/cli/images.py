@@ -21,7 +21,8 @@ def read_split(text: str) -> "Split":
     from robust201.core.records import Split
     from robust201.dataset.written_file import parse_choice
 
-    return parse_choice("split", text, get_args(Split))
+    split: Split = parse_choice("split", text, get_args(Split))
+    return split
 
 
 def fuse(

@@ -80,7 +80,8 @@ def write_made(
     }
     write_text(folder / f"{split}.json", json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False) + "\n")
     content = io.BytesIO()
-    np.savez(content, images=images.images, labels=images.labels, **arrays)
+    columns: dict[str, Any] = {"images": images.images, "labels": images.labels, **arrays}
+    np.savez(content, **columns)
     with atomic_write(folder / f"{split}.npz") as stream:
         stream.write(content.getbuffer())
     return digest
