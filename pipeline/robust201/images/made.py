@@ -6,6 +6,7 @@ Layout: `test.npz` or `train.npz` (see `images.npz`; further arrays say what eac
 
 import io
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -89,4 +90,6 @@ def write_made(
 
 def describe_made(folder: Path, n_classes: int, image_size: int) -> str:
     """Give the lines by which a sweep names such a folder."""
-    return f"datasets:\n  {folder.name}: {{path: {folder}, classes: {n_classes}, image_size: {image_size}}}"
+    name = re.sub(r"^[^A-Za-z0-9]+|[^\w.-]", "-", folder.name).lstrip("-") or "made"
+    path = json.dumps(str(folder), ensure_ascii=False)  # a quoted string of JSON is one of YAML
+    return f"datasets:\n  {name}: {{path: {path}, classes: {n_classes}, image_size: {image_size}}}"
