@@ -125,11 +125,16 @@ def _divergence(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _attacked(network: nn.Module, fields: PgdTraining | TradesTraining) -> Iterator[None]:
-    """Set the network to the mode in which it is attacked, and leave it in training mode with the statistics it had."""
+    """Set the network to the mode in which it is attacked; leave it in training mode, with the statistics it had.
+
+    Random numbers are left as they were, too: the step draws the same dropout whether there was an attack or not.
+    """
+    devices = {parameter.device for parameter in network.parameters()}
     buffers = [] if fields.update_statistics else [(buffer, buffer.clone()) for buffer in network.buffers()]
     network.train(fields.mode == "training")
     try:
-        yield
+        with torch.random.fork_rng(devices=[device for device in devices if device.type == "cuda"]):
+            yield
     finally:
         network.train()
         with torch.no_grad():

@@ -63,25 +63,18 @@ class Augmenter:
         return drawn.reshape(count, self._n_ids)[:, ids]
 
     def _flip_and_crop(self, images: torch.Tensor, ids: NDArray[np.int64], epoch: int) -> torch.Tensor:
-        height, width = images.shape[2:]
+        if self._augmentation.flip:
+            mirrored = self._draws("flip", ids, epoch, 1)[0] % 2 == 1
+            images = torch.where(to_device(mirrored, self._device).view(-1, 1, 1, 1), images.flip(3), images)
         padding = self._augmentation.crop_padding
-        rows, columns = np.arange(height)[None], np.arange(width)[None]
         if padding:
             offsets = (self._draws("crop", ids, epoch, 2) % (2 * padding + 1)).astype(np.int64)
-            rows, columns = rows + offsets[0][:, None], columns + offsets[1][:, None]
-            images = torch.nn.functional.pad(images, (padding,) * 4)
-        if self._augmentation.flip:
-            # The mirrored image is cropped: its column x is the padded image's last column but x.
-            mirrored = self._draws("flip", ids, epoch, 1)[0] % 2 == 1
-            columns = np.where(mirrored[:, None], width + 2 * padding - 1 - columns, columns)
-        which = torch.arange(len(images), device=images.device)[:, None, None, None]
-        channels = torch.arange(images.shape[1], device=images.device)[None, :, None, None]
-        return images[
-            which,
-            channels,
-            to_device(rows, self._device)[:, None, :, None],
-            to_device(columns, self._device)[:, None, None, :],
-        ]
+            windows = torch.nn.functional.pad(images, (padding,) * 4)
+            for axis in (2, 3):
+                windows = windows.unfold(axis, images.shape[axis], 1)
+            down, right = to_device(offsets, self._device)
+            images = windows[torch.arange(len(images), device=self._device), :, down, right]
+        return images
 
     def _jitter(self, images: torch.Tensor, ids: NDArray[np.int64], epoch: int) -> torch.Tensor:
         """Blend with black (brightness), the mean grey (contrast), the grey image (saturation), in each one's order."""

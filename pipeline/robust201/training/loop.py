@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -161,7 +162,7 @@ class _Training:
         self._layout = torch.contiguous_format
         if space.channels_last and device.type == "cpu":
             self._layout = torch.channels_last
-            self._network = self._network.to(memory_format=torch.channels_last)
+            self._network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._optimiser = _make_optimiser(self._network, recipe)
         self._augment = Augmenter(recipe.augmentation, n_ids=data.n_ids, seed=seed, device=device)
         self._normalise = _Normaliser(data.normalisation, device)
@@ -361,7 +362,7 @@ def _initialise(
 
 def _make_optimiser(network: nn.Module, recipe: Recipe) -> torch.optim.SGD:
     parameters = list(network.parameters())
-    groups = [{"params": parameters}]
+    groups: list[dict[str, Any]] = [{"params": parameters}]
     if recipe.decay == "weights":
         # Weights of convolutions and linear layers have two dimensions or more, biases and BatchNorm's numbers one.
         groups = [

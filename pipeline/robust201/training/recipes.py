@@ -251,7 +251,7 @@ class Recipe(Fields):
     epochs: PositiveInt | None = None
     iterations: PositiveInt | None = None
     batch_size: Annotated[int, Field(ge=2)]
-    learning_rate: PositiveFloat
+    learning_rate: Annotated[float, Field(gt=0, lt=1e38)]
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     nesterov: bool = False
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -308,7 +308,7 @@ class Recipe(Fields):
             fraction_done = step / self.n_steps(n_batches)
             return self.learning_rate * 0.5 * (1 + math.cos(math.pi * fraction_done))
         drops = self.schedule.steps
-        moments = drops.at_iterations or tuple(epoch * n_batches for epoch in drops.at_epochs or ())
+        moments: tuple[float, ...] = drops.at_iterations or tuple(n_batches * epoch for epoch in drops.at_epochs or ())
         return self.learning_rate * drops.factor ** sum(step >= moment for moment in moments)
 
 
