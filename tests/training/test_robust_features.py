@@ -239,12 +239,17 @@ def test_the_command_works_on_networks_of_a_store_and_of_a_file(robust201: RunCo
     assert section == {"path": str(out), "classes": 10, "image_size": 32}
     assert len(load_images(own_dataset("robust", n_classes=10, image_size=32), path=out, split="train")) == 12
     file = tmp_path / "mine.py"
-    file.write_text("from torch import nn\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\n")
+    file.write_text(
+        "import torch\nfrom torch import nn\ndef build():\n    torch.manual_seed(0)\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\n"
+    )
     own = (f"{file}:build", *few, "--method", "next-target")
     shown = ("--mean", "0,0,0", "--std", "1,1,1")
     assert robust201("robustify", *own, *shown, "--out", tmp_path / "own").code == 0
     made_by = json.loads((tmp_path / "own/train.json").read_text())["made"]
     assert made_by["network"]["normalisation"] == [0, 0, 0, 1, 1, 1]
+    moved = file.rename(tmp_path / "moved.py")
+    assert robust201("robustify", f"{moved}:build", *own[1:], *shown, "--out", tmp_path / "own").code == 0
     for wrong in (("--store", tmp_path), ("--method", "none"), ("--steps", "0")):
         assert robust201("robustify", *own, *wrong, "--out", tmp_path / "wrong").code == 2
     assert not (tmp_path / "wrong").exists()

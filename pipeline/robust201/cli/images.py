@@ -21,7 +21,8 @@ def read_split(text: str) -> "Split":
     from robust201.core.records import Split
     from robust201.dataset.written_file import parse_choice
 
-    return parse_choice("split", text, get_args(Split))
+    split: Split = parse_choice("split", text, get_args(Split))
+    return split
 
 
 def fuse(
@@ -133,8 +134,25 @@ def robustify(
     if normalisation is not None:
         classifier = Classifier(classifier.network, normalisation, images.n_classes, device=classifier.device)
     with console.counting("Making images") as progress:
-        write_feature_images(out, images, classifier, settings, network={"name": network}, progress=progress)
+        write_feature_images(out, images, classifier, settings, network=_identify_network(network), progress=progress)
     typer.echo(describe_made(out, images.n_classes, images.images.shape[-1]))
+
+
+def _identify_network(network: str) -> dict[str, Any]:
+    """Say what a network is beside its weights, wherever its file lies and however it is spelled."""
+    if ":" in network:
+        from robust201.core.user_code import hash_file
+
+        file, _, function = network.rpartition(":")
+        return {"function": function, "file_sha256": hash_file(Path(file))}
+    from robust201.spaces import find_architecture
+
+    space, architecture = find_architecture(_architecture(network))
+    return {"space": space.name, "architecture": architecture}
+
+
+def _architecture(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
 
 
 def _load_classifier(
@@ -144,8 +162,7 @@ def _load_classifier(
     if ":" not in network:
         from robust201.api import load_model
 
-        name = int(network) if network.isdigit() else network
-        return load_model(name, dataset, store, weights=weights, device=device, **training)
+        return load_model(_architecture(network), dataset, store, weights=weights, device=device, **training)
     from robust201.engine.classifier import Classifier
     from robust201.engine.given_model import choose_given_device
     from robust201.images import dataset as dataset_spec

@@ -6,6 +6,7 @@ Layout: `test.npz` or `train.npz` (see `images.npz`; further arrays say what eac
 
 import io
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,8 @@ def write_made(
     }
     write_text(folder / f"{split}.json", json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False) + "\n")
     content = io.BytesIO()
-    np.savez(content, images=images.images, labels=images.labels, **arrays)
+    columns: dict[str, Any] = {"images": images.images, "labels": images.labels, **arrays}
+    np.savez(content, **columns)
     with atomic_write(folder / f"{split}.npz") as stream:
         stream.write(content.getbuffer())
     return digest
@@ -88,4 +90,6 @@ def write_made(
 
 def describe_made(folder: Path, n_classes: int, image_size: int) -> str:
     """Give the lines by which a sweep names such a folder."""
-    return f"datasets:\n  {folder.name}: {{path: {folder}, classes: {n_classes}, image_size: {image_size}}}"
+    name = re.sub(r"^[^A-Za-z0-9]+|[^\w.-]", "-", folder.name).lstrip("-") or "made"
+    path = json.dumps(str(folder), ensure_ascii=False)  # a quoted string of JSON is one of YAML
+    return f"datasets:\n  {name}: {{path: {path}, classes: {n_classes}, image_size: {image_size}}}"

@@ -54,7 +54,7 @@ def import_torch_images(
     labels = _read_labels(files[1], n_classes)
     images = _read_images(files[0], len(labels), rounding)
     write_made(folder, split, LabelledImages(images, labels), recipe=recipe, n_classes=n_classes)
-    return images.shape[-1]
+    return int(images.shape[-1])
 
 
 def _read_tensors(file: Path) -> Sequence[Any]:

@@ -333,7 +333,8 @@ def _representation(network: nn.Module) -> Iterator[Callable[[nn.Module, torch.T
                 f"Finding the representation failed for {type(network).__name__}: expected its last linear layer to be "
                 f"called once, for each image, got {len(seen)} calls. Use another network."
             )
-        return seen.pop().flatten(1)
+        found: torch.Tensor = seen.pop().flatten(1)
+        return found
 
     try:
         yield represent
