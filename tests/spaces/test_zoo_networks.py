@@ -75,7 +75,7 @@ def test_float64(name):
 
 @every_network
 def test_training_is_deterministic_and_survives_a_file(name):
-    """Two steps of SGD where only deterministic algorithms are allowed, twice; then through safetensors."""
+    """Two steps where only deterministic algorithms are allowed, twice; then through safetensors."""
     mode = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("error")
     try:
@@ -83,15 +83,14 @@ def test_training_is_deterministic_and_survives_a_file(name):
         trained = []
         for _ in range(2):
             network = copy.deepcopy(start).train()
-            optimiser = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
             for _step in range(2):
-                optimiser.zero_grad()
-                functional.cross_entropy(network(images(4)), torch.arange(4)).backward()
-                optimiser.step()
+                loss = functional.cross_entropy(network(images()), torch.arange(4))
+                gradients = torch.autograd.grad(loss, list(network.parameters()))
+                with torch.no_grad():
+                    for (key, parameter), gradient in zip(network.named_parameters(), gradients, strict=True):
+                        assert gradient.isfinite().all(), key
+                        parameter.sub_(0.01 * gradient)  # an optimiser would import for seconds
             trained.append(save(network.state_dict()))
-            for key, parameter in network.named_parameters():
-                assert parameter.grad is not None, key
-                assert parameter.grad.isfinite().all(), key
     finally:
         torch.set_deterministic_debug_mode(mode)
     assert trained[0] == trained[1]
@@ -127,8 +126,7 @@ def test_other_image_sizes_are_classified(name):
     ],
 )
 def test_widths_scale_everything_and_round_up(name, layer, shape):
-    with torch.device("meta"):
-        assert ZOO.build(name, n_classes=10).get_parameter(f"{layer}.weight").shape == shape
+    assert ZOO.build(name, n_classes=10).get_parameter(f"{layer}.weight").shape == shape
 
 
 def test_unknown_networks_are_not_built():

@@ -13,8 +13,8 @@ from robust201.spaces.zoo.p4m import (
     P4mLifting,
     expand_group,
     expand_lifting,
-    relative,
-    transform,
+    oriented,
+    relative_orientation,
 )
 from robust201.spaces.zoo.space import Zoo
 
@@ -59,21 +59,21 @@ def move(a, row, column):
 def symmetric(features, symmetry):
     """The symmetry as it acts on maps of the group: pixels move, and orientations turn with them."""
     maps = features.unflatten(1, (-1, ORIENTATIONS))
-    order = [relative(symmetry, orientation) for orientation in range(ORIENTATIONS)]
-    return transform(maps[:, :, order], symmetry).flatten(1, 2)
+    order = [relative_orientation(symmetry, orientation) for orientation in range(ORIENTATIONS)]
+    return oriented(maps[:, :, order], symmetry).flatten(1, 2)
 
 
 def test_eight_different_symmetries():
     assert len(MATRICES) == ORIENTATIONS
     for base, orientation in itertools.product(range(ORIENTATIONS), repeat=2):
         expected = MATRICES[product(inverse(matrix(base)), matrix(orientation))]
-        assert relative(base, orientation) == expected
+        assert relative_orientation(base, orientation) == expected
 
 
 @every_symmetry
 def test_orientations_move_pixels_as_their_matrices_say(symmetry):
     picture = torch.arange(9.0).view(3, 3)
-    moved = transform(picture, symmetry)
+    moved = oriented(picture, symmetry)
     for row, column in itertools.product((-1, 0, 1), repeat=2):
         to = move(matrix(symmetry), row, column)
         assert moved[to[0] + 1, to[1] + 1] == picture[row + 1, column + 1]
@@ -124,7 +124,7 @@ def test_feature_maps_turn_with_the_image(symmetry, is_training):
     network(torch.randn(8, 3, 9, 9).double())  # running statistics that are not those of the start
     network.train(is_training)
     image = torch.randn(2, 3, 33, 33).double()
-    here, there = network.stem(image), network.stem(transform(image, symmetry))
+    here, there = network.stem(image), network.stem(oriented(image, symmetry))
     for stage in range(5):
         torch.testing.assert_close(there, symmetric(here, symmetry), rtol=1e-9, atol=1e-9)
         if symmetry:

@@ -12,13 +12,13 @@ from torch.nn import functional
 ORIENTATIONS = 8
 
 
-def transform(maps: torch.Tensor, orientation: int) -> torch.Tensor:
+def oriented(maps: torch.Tensor, orientation: int) -> torch.Tensor:
     """Apply an orientation to the last two axes, which are of equal length."""
     reflection, turns = divmod(orientation, 4)
     return torch.rot90(maps.flip(-1) if reflection else maps, turns, (-2, -1))
 
 
-def relative(base: int, orientation: int) -> int:
+def relative_orientation(base: int, orientation: int) -> int:
     """Give the orientation that takes `base` to `orientation`: base⁻¹ · orientation."""
     (base_reflection, base_turns), (reflection, turns) = divmod(base, 4), divmod(orientation, 4)
     # A reflection turns the sense of what follows it.
@@ -28,7 +28,7 @@ def relative(base: int, orientation: int) -> int:
 
 def expand_lifting(weight: torch.Tensor) -> torch.Tensor:
     """Expand kernels (O, I, k, k) on the plane to (8 O, I, k, k): each in its eight orientations."""
-    return torch.stack([transform(weight, to) for to in range(ORIENTATIONS)], dim=1).flatten(0, 1)
+    return torch.stack([oriented(weight, to) for to in range(ORIENTATIONS)], dim=1).flatten(0, 1)
 
 
 def expand_group(weight: torch.Tensor) -> torch.Tensor:
@@ -36,11 +36,11 @@ def expand_group(weight: torch.Tensor) -> torch.Tensor:
 
     That from orientation t to s is the transformed kernel of the relative orientation, s · weight[s⁻¹ t].
     """
-    kernels = weight.unflatten(1, (-1, ORIENTATIONS))
+    kernels = torch.unflatten(weight, 1, (-1, ORIENTATIONS))
     rows = []
     for to in range(ORIENTATIONS):
-        turned = transform(kernels, to).unbind(2)
-        rows.append(torch.stack([turned[relative(to, start)] for start in range(ORIENTATIONS)], dim=2))
+        turned = oriented(kernels, to).unbind(2)
+        rows.append(torch.stack([turned[relative_orientation(to, start)] for start in range(ORIENTATIONS)], dim=2))
     return torch.stack(rows, dim=1).flatten(2, 3).flatten(0, 1)
 
 
@@ -75,6 +75,5 @@ class P4mBatchNorm(nn.BatchNorm2d):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise; the orientations of a channel are laid out as its rows: (B, C, 8 H, W)."""
-        together = x.unflatten(1, (-1, ORIENTATIONS)).flatten(2, 3)
-        out: torch.Tensor = super().forward(together)
-        return out.unflatten(2, (ORIENTATIONS, -1)).flatten(1, 2)
+        together = torch.unflatten(x, 1, (-1, ORIENTATIONS)).flatten(2, 3)
+        return torch.unflatten(super().forward(together), 2, (ORIENTATIONS, -1)).flatten(1, 2)

@@ -63,13 +63,14 @@ def centroid(heat: torch.Tensor, length: int) -> torch.Tensor:
     Places are 4 pixels apart; equal probabilities are at 0.
     """
     places = torch.arange(heat.shape[1], dtype=heat.dtype, device=heat.device)
-    return heat @ ((places - places.mean()) * (2 * _REDUCTION / length))
+    coordinates: torch.Tensor = (places - places.mean()) * (2 * _REDUCTION / length)
+    return torch.matmul(heat, coordinates)
 
 
 def direction(heat: torch.Tensor) -> torch.Tensor:
     """Give cosine and sine of the mean angle of probabilities (B, K) around a circle that starts at -pi: (B, 2)."""
     angles = circle(heat.shape[1], like=heat)
-    vector = heat @ torch.stack((angles.cos(), angles.sin()), dim=1)
+    vector = torch.matmul(heat, torch.stack((angles.cos(), angles.sin()), dim=1))
     vector = vector + torch.tensor((_PULL, 0.0), dtype=heat.dtype, device=heat.device)
     return vector / vector.norm(dim=1, keepdim=True)
 
@@ -108,14 +109,14 @@ class PolarTransformer(nn.Module):
         n_radii = images.shape[2]
         n_angles = _REDUCTION * ((n_radii + 1) // 2)  # a multiple of the reduction, so that heat maps close, too
         points = polar_points(n_radii, n_angles, like=centre) + centre[:, None]
-        return sample(images, points).unflatten(2, (n_radii, n_angles)).to(images.dtype)
+        return torch.unflatten(sample(images, points), 2, (n_radii, n_angles)).to(images.dtype)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Show images in their own pose."""
         centre = self.centre(images)
         (heat,) = self.rotation(self.polar_images(images, centre))
         cosine, sine = direction(heat).unbind(1)
-        turn = torch.stack((cosine, sine, -sine, cosine), dim=1).unflatten(1, (2, 2))  # transposed: points are rows
+        turn = torch.stack((cosine, sine, -sine, cosine), dim=1).view(-1, 2, 2)  # transposed: points are rows
         height, width = images.shape[-2:]
         points = image_points(height, width, like=centre) @ turn + centre[:, None]
-        return sample(images, points).unflatten(2, (height, width)).to(images.dtype)
+        return torch.unflatten(sample(images, points), 2, (height, width)).to(images.dtype)

@@ -14,10 +14,10 @@ from torch.nn import functional
 WIDTHS = (64, 128, 256, 512)
 """Channels of the four stages."""
 
-Convolution = Callable[[int, int, int, int], nn.Module]
+MakesConvolution = Callable[[int, int, int, int], nn.Module]
 """Makes a convolution without bias that keeps the size: channels in and out, kernel size, stride."""
 
-Norm = Callable[[int], nn.Module]
+MakesNorm = Callable[[int], nn.Module]
 """Makes a BatchNorm of so many channels."""
 
 
@@ -30,7 +30,7 @@ class _Block(nn.Module):
 
     expansion = 1
 
-    def __init__(self, c_in: int, width: int, stride: int, convolution: Convolution, norm: Norm) -> None:
+    def __init__(self, c_in: int, width: int, stride: int, convolution: MakesConvolution, norm: MakesNorm) -> None:
         super().__init__()
         self._add_branch(c_in, width, stride, convolution, norm)
         c_out = self.expansion * width
@@ -38,7 +38,7 @@ class _Block(nn.Module):
         if stride != 1 or c_in != c_out:
             self.shortcut = nn.Sequential(convolution(c_in, c_out, 1, stride), norm(c_out))
 
-    def _add_branch(self, c_in: int, width: int, stride: int, convolution: Convolution, norm: Norm) -> None:
+    def _add_branch(self, c_in: int, width: int, stride: int, convolution: MakesConvolution, norm: MakesNorm) -> None:
         self.conv1, self.bn1 = convolution(c_in, width, 3, stride), norm(width)
         self.conv2, self.bn2 = convolution(width, width, 3, 1), norm(width)
 
@@ -55,7 +55,7 @@ class _Bottleneck(_Block):
 
     expansion = 4
 
-    def _add_branch(self, c_in: int, width: int, stride: int, convolution: Convolution, norm: Norm) -> None:
+    def _add_branch(self, c_in: int, width: int, stride: int, convolution: MakesConvolution, norm: MakesNorm) -> None:
         self.conv1, self.bn1 = convolution(c_in, width, 1, 1), norm(width)
         self.conv2, self.bn2 = convolution(width, width, 3, stride), norm(width)
         self.conv3, self.bn3 = convolution(width, self.expansion * width, 1, 1), norm(self.expansion * width)
@@ -87,9 +87,9 @@ class ResNet(nn.Module):
         widths: Sequence[int] = WIDTHS,
         has_bottlenecks: bool = False,
         has_imagenet_stem: bool = False,
-        stem: Convolution = _convolution,
-        convolution: Convolution = _convolution,
-        norm: Norm = nn.BatchNorm2d,
+        stem: MakesConvolution = _convolution,
+        convolution: MakesConvolution = _convolution,
+        norm: MakesNorm = nn.BatchNorm2d,
         maps_per_channel: int = 1,
     ) -> None:
         super().__init__()

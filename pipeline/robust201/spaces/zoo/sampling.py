@@ -40,5 +40,6 @@ def sample(images: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
     """
     height, width = images.shape[-2:]
     by_row = images.to(points.dtype).transpose(1, 2).flatten(2)  # (B, H, C W)
-    rows = (_shares(points[..., 1], height) @ by_row).unflatten(2, (-1, width))  # (B, N, C, W)
-    return (rows @ _shares(points[..., 0], width).unsqueeze(-1)).squeeze(-1).transpose(1, 2)
+    rows = torch.unflatten(_shares(points[..., 1], height) @ by_row, 2, (-1, width))  # (B, N, C, W)
+    read = torch.matmul(rows, _shares(points[..., 0], width).unsqueeze(-1))
+    return read.squeeze(-1).transpose(1, 2)

@@ -32,7 +32,7 @@ class SpatialTransformer(nn.Module):
     def affine_maps(self, images: torch.Tensor) -> torch.Tensor:
         """Predict the maps from coordinates of the result to those of the image: (B, 2, 3)."""
         features = self.features(images).flatten(1).to(self.hidden.weight.dtype)
-        maps: torch.Tensor = self.affine(self.hidden(features).relu()).unflatten(1, (2, 3))
+        maps: torch.Tensor = self.affine(self.hidden(features).relu()).view(-1, 2, 3)
         return maps
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -40,7 +40,7 @@ class SpatialTransformer(nn.Module):
         require_32(self, images)
         maps = self.affine_maps(images)
         points = image_points(32, 32, like=maps) @ maps[:, :, :2].transpose(1, 2) + maps[:, None, :, 2]
-        return sample(images, points).unflatten(2, (32, 32)).to(images.dtype)
+        return torch.unflatten(sample(images, points), 2, (32, 32)).to(images.dtype)
 
 
 class TransformedResNet(nn.Module):
