@@ -29,7 +29,9 @@ def study(
     tables_only: Annotated[
         list[Path] | None,
         typer.Option(
-            "--tables-only", metavar="DATASET", help="Only write tables, figures and page, from these exports. Repeatable."
+            "--tables-only",
+            metavar="DATASET",
+            help="Only write tables, figures and page, from these exports. Repeatable.",
         ),
     ] = None,
     published: Annotated[
@@ -42,7 +44,7 @@ def study(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a study: make its images and weights, run and export its sweeps, write tables and figures beside printed ones.
+    """Run a study: make images and weights, run and export sweeps, write tables and figures beside printed numbers.
 
     Run it again after any interruption: each step goes on where it stopped.
     """
