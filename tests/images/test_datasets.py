@@ -1,12 +1,14 @@
 """Tables, forms, loaders and selections of images: official layouts fabricated in small, real data where it stands."""
 
 import dataclasses
+import gzip
 import hashlib
 import io
 import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,17 +18,20 @@ from PIL import Image
 from pyarrow import parquet
 
 from robust201.core.errors import ConfigError, DatasetError
-from robust201.core.records import image_hash
-from robust201.images import DATASETS, FORMS, dataset, load_images, select
+from robust201.core.records import Normalisation, image_hash
+from robust201.images import DATASETS, FORMS, dataset, load_images, mnist, select
 from robust201.images.downloads import registry
 from robust201.images.specs import own_dataset
+from robust201.images.upscaling import upscale
 from tests.support.dataset_files import (
     ASKED_FOR,
     FILE_FORMS,
     WRITERS,
     encode,
     fabricate,
+    idx_bytes,
     write_binary,
+    write_idx,
     write_parquet,
     write_python,
     write_table,
@@ -41,7 +46,9 @@ def test_row_of_a_dataset_is_consistent(name: str) -> None:
     assert row.name == name
     assert len(set(row.class_names)) == row.n_classes
     assert all(form in FORMS for form in row.forms)
-    assert all(0 < value < 1 for value in (*row.normalisation.mean, *row.normalisation.std))
+    unchanged = row.normalisation == Normalisation((0, 0, 0), (1, 1, 1))
+    assert unchanged == (name == "mnist")
+    assert unchanged or all(0 < value < 1 for value in (*row.normalisation.mean, *row.normalisation.std))
     assert row.licence
     assert row.citation
     assert row.corruptions is None or row.corruptions in registry.downloads()
@@ -138,7 +145,7 @@ def test_label_out_of_range_is_refused_with_its_row(tmp_path: Path, name: str, f
     spec = dataset(name)
     images, labels = fabricate(spec, 6)
     labels[3] = spec.n_classes if label == "n_classes" else label
-    if form == "binary" and not 0 <= labels[3] <= 255:
+    if form in {"binary", "idx"} and not 0 <= labels[3] <= 255:
         labels[3] = 255
     if form == "imagenet16" and label == "n_classes":
         labels[3] = 1000  # label 1001 of the file: 121 to 1000 are other classes of ImageNet and no error
@@ -330,6 +337,93 @@ def test_real_cifar10_images_load(shared_data: Path) -> None:
     means = images.images.mean(axis=(0, 2, 3)) / 255
     np.testing.assert_allclose(means, spec.normalisation.mean, atol=0.02)
     assert np.bincount(select(images, count=200, seed=0).labels).tolist() == [20] * 10
+
+
+# --- MNIST
+
+
+def write_mnist(root: Path, count: int = 5) -> tuple[Path, Path]:
+    """Give the files of labels (not packed) and of images (packed) of the test split."""
+    spec = dataset("mnist")
+    labels, images = write_idx(root, spec, "test", *fabricate(spec, count))
+    return labels, images
+
+
+def test_published_checksums_of_mnist_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, file = write_mnist(tmp_path)
+    with pytest.raises(DatasetError, match=rf"Verifying failed for {file}: expected md5 9fb629c\w+, got \w{{32}}"):
+        load_images("mnist", path=tmp_path)
+    published = {file.name: registry.Checksum("md5", hashlib.md5(file.read_bytes()).hexdigest())}
+    publish(monkeypatch, "mnist", "mnist", published, 5)
+    assert len(load_images("mnist", path=tmp_path)) == 5
+    publish(monkeypatch, "mnist", "mnist", published, 6)
+    with pytest.raises(DatasetError, match="expected the 6 test images of mnist, got 5"):
+        load_images("mnist", path=tmp_path)
+
+
+def test_mnist_is_upscaled_and_grey(tmp_path: Path) -> None:
+    _, file = write_mnist(tmp_path, 1)
+    pixels = np.arange(784, dtype=np.uint8).reshape(1, 28, 28)
+    file.with_suffix("").write_bytes(idx_bytes(pixels))
+    file.unlink()
+    loaded = load_images("mnist", path=tmp_path, verify=False)
+    np.testing.assert_array_equal(loaded.images, upscale(pixels, 32, 255))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda content: b"", "got other content"),
+        (lambda content: content[:3], "got other content"),
+        (lambda content: content[:7], "got 7 bytes, not the 16 of an array"),
+        (lambda content: b"\1" + content[1:], "got other content"),
+        (lambda content: content[:2] + b"\x0d" + content[3:], "got other content"),
+        (lambda content: content[:-1], r"got 3,935 bytes, not the 3,936 of an array \(5, 28, 28\)"),
+        (lambda content: content + b"\0", "got 3,937 bytes"),
+        (lambda content: content[:4] + b"\xff" * 12 + content[16:], r"array \(4294967295, 4294967295, 4294967295\)"),
+        (lambda content: idx_bytes(np.zeros((0, 28, 28), np.uint8)), r"array \(0, 28, 28\)"),
+        (lambda content: idx_bytes(np.zeros((5, 14, 56), np.uint8)), r"28x28 pixels, got an array \(5, 14, 56\)"),
+        (lambda content: idx_bytes(np.zeros((4, 28, 28), np.uint8)), r"for each of the 4 images, got an array \(5,\)"),
+    ],
+)
+def test_damaged_idx_file_is_refused_in_one_line(tmp_path: Path, damage: Callable[[bytes], bytes], words: str) -> None:
+    _, file = write_mnist(tmp_path)
+    damaged = damage(gzip.decompress(file.read_bytes()))
+    file.write_bytes(gzip.compress(damaged))
+    with pytest.raises(DatasetError, match=words) as packed:
+        load_images("mnist", path=tmp_path, verify=False)
+    assert "\n" not in str(packed.value)
+    file.unlink()
+    file.with_suffix("").write_bytes(damaged)
+    with pytest.raises(DatasetError, match=words):
+        load_images("mnist", path=tmp_path, verify=False)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "got one cut short"),
+        (b"no gzip", r"got a damaged one \("),
+        (gzip.compress(bytes(1000))[:-3], "got one cut short"),
+        (gzip.compress(bytes(2000)), "got more than 0.0 MB"),
+    ],
+)
+def test_damaged_packed_file_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, words: str
+) -> None:
+    monkeypatch.setattr(mnist, "_MAX_BYTES", 1500)
+    _, file = write_mnist(tmp_path)
+    file.write_bytes(content)
+    with pytest.raises(DatasetError, match=words) as caught:
+        load_images("mnist", path=tmp_path, verify=False)
+    assert "\n" not in str(caught.value)
+
+
+def test_mnist_without_labels_is_refused(tmp_path: Path) -> None:
+    labels, _ = write_mnist(tmp_path)
+    labels.unlink()
+    with pytest.raises(DatasetError, match=f"Reading images failed for {labels}: expected a readable file"):
+        load_images("mnist", path=tmp_path, verify=False)
 
 
 @pytest.mark.parametrize(("name", "other"), [("cifar10", "cifar-100"), ("cifar100", "cifar-10-")])

@@ -1,5 +1,7 @@
 """The digits of scikit-learn, and class-stratified selections of any images."""
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from robust201.core.errors import DatasetError
 from robust201.core.records import ImageSet, Normalisation, image_hash
 from robust201.images import digits, load_images, select
-from robust201.images.digits import upscale
+from robust201.images.upscaling import upscale
 
 # --- digits
 
@@ -43,14 +45,17 @@ def test_another_copy_of_the_digits_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert len(load_images("digits", verify=False)) == 450
 
 
-@given(st.binary(min_size=64, max_size=64))
-def test_upscaling_agrees_with_bilinear_interpolation_in_floating_point(content: bytes) -> None:
-    image = np.frombuffer(content, np.uint8).reshape(1, 8, 8) % 17
-    rows = (np.arange(32) + 0.5) / 4 - 0.5
-    grid = np.arange(8)
+@pytest.mark.parametrize(("size", "brightest"), [(8, 16), (28, 255)])
+@given(draws=st.randoms(use_true_random=False))
+def test_upscaling_agrees_with_bilinear_interpolation_in_floating_point(
+    size: int, brightest: int, draws: random.Random
+) -> None:
+    image = (np.frombuffer(draws.randbytes(size**2), np.uint8).astype(int) % (brightest + 1)).reshape(1, size, size)
+    rows = (np.arange(32) + 0.5) * size / 32 - 0.5
+    grid = np.arange(size)
     halfway = np.stack([np.interp(rows, grid, line) for line in image[0].astype(float)])
-    expected = np.stack([np.interp(rows, grid, line) for line in halfway.T]).T * 255 / 16
-    upscaled = upscale(image)
+    expected = np.stack([np.interp(rows, grid, line) for line in halfway.T]).T * 255 / brightest
+    upscaled = upscale(image.astype(np.uint8), 32, brightest)
     assert upscaled.shape == (1, 3, 32, 32)
     assert (upscaled[0, 0] == upscaled[0, 1]).all()
     assert (upscaled[0, 0] == upscaled[0, 2]).all()

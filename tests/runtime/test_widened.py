@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -13,11 +14,13 @@ from safetensors.torch import save_file
 from robust201.planning.config import SweepConfig
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import make_plan
+from robust201.planning.plan_file import load_plan
 from robust201.planning.weights import WeightsSource
+from robust201.reader.dataset import RobustnessDataset
 from robust201.runtime.executors import make_executor
 from robust201.runtime.networks import NetworkLoader
 from robust201.runtime.scheduler import RunTally
-from robust201.runtime.sweep import RunPreview, load_plan, run_sweep
+from robust201.runtime.sweep import RunPreview, run_sweep
 from robust201.shards import ShardStore
 from robust201.spaces.nasbench201 import cells
 from robust201.spaces.nasbench201.network import build_network
@@ -234,6 +237,45 @@ def test_several_trainings_are_an_axis(make_sweep: MakeSweep, two_recipes: Path,
     assert len({unit.weights for unit in preview.plan.units}) == 8
     assert robust201("verify", first.results).code == 0
     assert robust201("status", first.results).code == 0
+
+
+def test_snapshots_within_an_epoch_are_weights_like_others(
+    make_sweep: MakeSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    with CheckpointStore(tmp_path / "store") as store:
+        for epochs, steps, done in ((1, None, 4), (1, 6, 6), (2, None, 8)):
+            torch.manual_seed(done)
+            network = build_network(cells.specs()[21], channels=4, cells=1, n_classes=10)
+            outcome = {"outcome": {"steps": done}}
+            fields = {"recipe": "ours", "epochs": epochs, "steps": steps, "training": outcome}
+            add_network(store, 21, network.state_dict(), **fields)
+
+    def sweep(**chosen: object) -> SweepConfig:
+        weights = {"path": str(tmp_path / "store"), **chosen}
+        return make_sweep(architectures=[21], checkpoints=None, weights=weights, keys=CLEAN)
+
+    _, preview = run(sweep(epochs=[1], steps=[6]))
+    assert {unit.weights for unit in preview.plan.units} == {"ours-e1-s777", "ours-i6-s777"}
+    assert sweep(epochs=[1], steps=[6]).assumed_weights("")[1].steps == 6
+    _, preview = run(sweep())
+    assert preview.done == 2
+    assert [state.steps for state in load_plan(preview.plan.config.results).weights.values()] == [4, 6, 8]
+    exported = tmp_path / "exported"
+    assert robust201("export", preview.plan.config.results, "--out", exported, "--no-json", "--parquet").code == 0
+    table = pq.read_table(exported / "parquet/dataset=digits/key=clean/part-0.parquet")
+    columns = ("weights", "weights_epochs", "weights_steps")
+    assert [*zip(*(table[name].to_pylist() for name in columns), strict=True)] == [
+        ("ours-e1-s777", 1, 4),
+        ("ours-i6-s777", None, 6),
+        ("ours-e2-s777", 2, 8),
+    ]
+    read = RobustnessDataset(exported)
+    assert read.sweep is not None
+    assert [(one["epochs"], one["steps"]) for one in read.sweep["weights"].values()] == [(1, 4), (None, 6), (2, 8)]
+    one_choice = ("--out", tmp_path / "one", "--weights", "ours-i6-s777")
+    assert robust201("export", preview.plan.config.results, *one_choice).code == 0
+    absent = ("--out", tmp_path / "none", "--weights", "ours-i7-s777")
+    assert "ours-i6-s777" in robust201("export", preview.plan.config.results, *absent).refusal(2)
 
 
 def test_one_training_by_either_field_is_one_result(make_sweep: MakeSweep, two_recipes: Path) -> None:

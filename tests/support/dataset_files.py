@@ -1,5 +1,6 @@
 """Official layouts of the datasets' files, fabricated in small."""
 
+import gzip
 import io
 import pickle
 from collections.abc import Callable
@@ -20,6 +21,8 @@ Labels = NDArray[np.int64]
 def fabricate(spec: DatasetSpec, count: int, seed: int = 0) -> tuple[Pixels, Labels]:
     draws = np.random.default_rng(seed)
     images = draws.integers(0, 256, (count, 3, spec.image_size, spec.image_size), dtype=np.uint8)
+    if "idx" in spec.forms:  # read in 28x28 grey pixels: of one brightness each, which upscaling leaves as it is
+        images[:] = images[:, :1, :1, :1]
     return images, draws.integers(0, spec.n_classes, count)
 
 
@@ -91,12 +94,27 @@ def write_npz(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels:
     return [root / f"{split}.npz"]
 
 
+def idx_bytes(array: NDArray[np.uint8]) -> bytes:
+    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
+
+
+def write_idx(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
+    folder = root / "MNIST" / "raw"
+    folder.mkdir(parents=True, exist_ok=True)
+    prefix = "t10k" if split == "test" else "train"
+    files = [folder / f"{prefix}-labels-idx1-ubyte", folder / f"{prefix}-images-idx3-ubyte.gz"]
+    files[0].write_bytes(idx_bytes(labels.astype(np.uint8)))
+    files[1].write_bytes(gzip.compress(idx_bytes(images[:, 0, :28, :28])))
+    return files
+
+
 WRITERS: dict[str, Callable[[Path, DatasetSpec, str, Pixels, Labels], list[Path]]] = {
     "binary": write_binary,
     "python": write_python,
     "imagenet16": write_imagenet16,
     "parquet": write_parquet,
     "npz": write_npz,
+    "idx": write_idx,
 }
 # The digits of scikit-learn are found whatever the folder holds, so a Parquet of digits is read where it is asked for.
 ASKED_FOR = {"digits": "parquet"}

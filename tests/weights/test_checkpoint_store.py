@@ -243,3 +243,62 @@ def test_reading_a_manifest_needs_no_torch(tmp_path: Path) -> None:
         "assert CheckpointStore(Path(sys.argv[1])).find(3, 'cifar10').seed == 777; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=60)
+
+
+def add_snapshots(root: Path) -> CheckpointStore:
+    """Snapshots of a training of 4 iterations an epoch, at 4, 6 and 8 of them, and of an older one without steps."""
+    with CheckpointStore(root) as store:
+        for epochs, steps, done in ((1, None, 4), (1, 6, 6), (2, None, 8)):
+            state = random_weights(3, "cifar10", done, 1)
+            outcome = {"outcome": {"steps": done}}
+            add(store, epochs=epochs, steps=steps, seed=0, recipe="ours", state_dict=state, training=outcome)
+        add(store, epochs=2, seed=1, recipe="older", state_dict=random_weights(3, "cifar10", 99, 1))
+    return CheckpointStore(root)
+
+
+def test_snapshots_within_an_epoch_stand_beside_those_after_whole_epochs(tmp_path: Path) -> None:
+    store = add_snapshots(tmp_path)
+    ours = store.find_all(3, "cifar10", recipes=["ours"])
+    assert [record.file.split("/")[1] for record in ours] == [
+        f"000003-ours-{name}-s0.safetensors" for name in ("e1", "i6", "e2")
+    ]
+    assert [(record.epochs, record.steps, record.steps_done) for record in ours] == [
+        (1, None, 4),
+        (1, 6, 6),
+        (2, None, 8),
+    ]
+    assert [record.label for record in ours[:2]] == [
+        "#3 cifar10 ours 1 epochs seed 0",
+        "#3 cifar10 ours 6 steps seed 0",
+    ]
+    assert store.find(3, "cifar10", recipe="ours") == ours[2]
+    assert store.find(3, "cifar10", recipe="ours", epochs=1) == ours[0]
+    lines = [json.loads(line) for line in store.manifest.read_text().splitlines()[1:]]
+    assert ["steps" in line for line in lines] == [False, True, False, False]
+
+
+def test_snapshots_are_chosen_by_epochs_and_by_steps_together(tmp_path: Path) -> None:
+    store = add_snapshots(tmp_path)
+
+    def chosen(**wanted: Any) -> list[int | None]:
+        return [record.steps_done for record in store.find_all(3, "cifar10", recipes=["ours"], **wanted)]
+
+    assert chosen() == [4, 6, 8]
+    assert chosen(epochs=[1]) == [4]
+    assert chosen(steps=[6]) == [6]
+    assert chosen(steps=[8, 4]) == [4, 8]
+    assert chosen(epochs=[2], steps=[6]) == [6, 8]
+    with pytest.raises(
+        CheckpointError, match=r"expected recipe ours and 5 steps, got older 2 epochs seed 1, ours 1 ep"
+    ):
+        chosen(epochs=[2], steps=[5])
+
+
+@pytest.mark.parametrize("steps", [1.5, True, -1, "7"])
+def test_steps_that_are_no_count_are_refused(tmp_path: Path, steps: object) -> None:
+    store = add_snapshots(tmp_path)
+    lines = store.manifest.read_text().splitlines(keepends=True)
+    lines[2] = json.dumps(json.loads(lines[2]) | {"steps": steps}) + "\n"
+    store.manifest.write_text("".join(lines))
+    with pytest.raises(CheckpointError, match=r"manifest.jsonl line 3: expected one checkpoint, got a damaged line"):
+        CheckpointStore(tmp_path).records()

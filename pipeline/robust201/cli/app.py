@@ -19,10 +19,12 @@ from robust201.cli.demo import demo
 from robust201.cli.evaluate import evaluate
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, HELP_OPTIONS, RUN, AllowCode, add_verbs
+from robust201.cli.images import fuse, import_images, robustify
 from robust201.cli.look import AsJson, doctor, logs, print_json, status
 from robust201.cli.metrics import metrics
 from robust201.cli.plot import MEAN_HELP, plot
 from robust201.cli.search import search
+from robust201.cli.study import study
 from robust201.cli.submit import submit_app
 from robust201.cli.sweeps import (
     Architectures,
@@ -37,7 +39,7 @@ from robust201.cli.sweeps import (
     results_of,
     split_names,
 )
-from robust201.cli.train import train
+from robust201.cli.train import plan_trainings, refuse_options, train
 from robust201.cli.user_file import parse_space
 from robust201.core.errors import ConfigError
 from robust201.core.files import write_text
@@ -108,7 +110,13 @@ def plan(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count a sweep's evaluations and estimate disk space and hours, from the YAML alone."""
+    """Count evaluations, or trainings and snapshots, and estimate disk space and hours, from the YAML alone."""
+    from robust201.planning.loading import is_training
+
+    if is_training(sweep):
+        refuse_options(architectures=architectures, datasets=datasets, keys=keys, save=save or None)
+        plan_trainings(sweep, limit=limit, check=check, as_json=as_json)
+        return
     from robust201.planning.estimates import estimate
     from robust201.planning.inputs import Inputs
     from robust201.planning.plan import assumed_facts, make_plan
@@ -371,9 +379,10 @@ def corrupt(
 
 add_verbs(
     app,
-    *(demo, bench, doctor, fetch, import_weights, train, corrupt),
+    *(demo, bench, doctor, fetch, import_weights, train),
+    *(corrupt, fuse, import_images, robustify),
     *(plan, run, status, logs, compact, merge),
     *(verify, audit, export, compare, convert, import_json, meta),
-    *(report, plot, metrics, search, correlate, design, evaluate),
+    *(report, plot, metrics, search, correlate, design, study, evaluate),
 )
 app.add_typer(submit_app, rich_help_panel=RUN)

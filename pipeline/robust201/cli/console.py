@@ -94,9 +94,9 @@ def show_count(count: float, noun: str) -> str:
     return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
-def show_pace(evaluations_per_second: float | None, seconds_left: float | None) -> str:
+def show_pace(per_second: float | None, seconds_left: float | None, counted: str = "evaluations") -> str:
     """Render rate and time left, as far as they are known; empty where neither is."""
-    pace = [] if evaluations_per_second is None else [f"{evaluations_per_second:.2f} evaluations/s"]
+    pace = [] if per_second is None else [f"{per_second:.2f} {counted}/s"]
     pace += [] if seconds_left is None else [f"about {show_duration(seconds_left)} left"]
     return ", ".join(pace)
 
@@ -113,14 +113,15 @@ def show_preview(preview: RunPreview) -> None:
 
 
 class RunDisplay:
-    """Done and total evaluations, rate and time left: a live line on a terminal, a line now and then elsewhere."""
+    """Done and total of what is counted, rate, time left: a live line on a terminal, a line now and then elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, doing: str = "Evaluating", counted: str = "evaluations") -> None:
+        self._doing, self._counted = doing, counted
         self._live = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("evaluations; {task.fields[pace]}"),
+            TextColumn(f"{counted}; {{task.fields[pace]}}"),
             console=err,
             disable=not err.is_terminal,
         )
@@ -143,17 +144,18 @@ class RunDisplay:
         elif isinstance(event, WorkerLost) or (isinstance(event, BundleLost) and event.started):
             say(f"worker {'preempted' if event.preempted else 'lost'}: {event.reason}; retrying")
         known = progress.is_settled
-        pace = show_pace(progress.evaluations_per_second, progress.seconds_left) if known else _UNKNOWN_PACE
+        rate, left = progress.evaluations_per_second, progress.seconds_left
+        pace = show_pace(rate, left, self._counted) if known else _UNKNOWN_PACE
         if progress.quiet_seconds >= _QUIET_SECONDS:
             pace += f"; nothing finished for {show_duration(progress.quiet_seconds)}"
         done, total = progress.done_evaluations, progress.total_evaluations
         if not self._live.disable:
             if self._task is None:
-                self._task = self._live.add_task("Evaluating", total=total, pace=pace)
+                self._task = self._live.add_task(self._doing, total=total, pace=pace)
             self._live.update(self._task, completed=done, pace=pace)
         elif time.monotonic() - self._last_log >= (_LOG_SECONDS if event else _QUIET_SECONDS):
             self._last_log = time.monotonic()
-            say(f"{done:,}/{total:,} evaluations; {pace}")
+            say(f"{done:,}/{total:,} {self._counted}; {pace}")
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -184,6 +186,24 @@ def show_plan(summary: Mapping[str, Any]) -> None:
     )
 
 
+def show_training_plan(summary: Mapping[str, Any]) -> None:
+    """Show counts and estimates of trainings (see `planning.training_plan.estimate_trainings`)."""
+    by_recipe = summary["trainings_by_recipe"]
+    show_table(
+        f"Trainings {summary['name']}",
+        ("", "value"),
+        [
+            ("architectures", f"{summary['architectures']:,}"),
+            ("trainings", f"{summary['trainings']:,}"),
+            *((f"of these by {name}", f"{count:,}") for name, count in by_recipe.items() if len(by_recipe) > 1),
+            ("snapshots", f"{summary['snapshots']:,}"),
+            ("steps", f"{summary['steps']:,}"),
+            *_describe_hours(summary),
+        ],
+    )
+    say_each([f"warning: {line}" for line in summary["warnings"]])
+
+
 def _show_hours(hours: float) -> str:
     return f"{hours:,.1f}" if hours >= 1 else f"{hours:.2g}"
 
@@ -200,16 +220,8 @@ def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int:
     """Say how a run ended, and give the exit code: 0 complete, 3 incomplete."""
-    say(
-        f"Computed {show_count(tally.computed, 'evaluation')} in {show_duration(tally.seconds)} of worker time; "
-        f"{show_count(len(tally.failures), 'failure')}, {show_count(tally.deaths, 'worker')} died, "
-        f"{tally.preemptions:,} {'was' if tally.preemptions == 1 else 'were'} preempted."
-    )
-    # One damaged checkpoint fails every part of its network in the same words.
-    alike = Counter(failure.message for failure in tally.failures)
-    for message, count in alike.most_common(10):
-        say(f"failed {show_count(count, 'time')}: {message}")
-    if alike:
+    _show_work(tally, "evaluation")
+    if tally.failures:
         say(f"All failures: robust201 status {quote(str(results))}")
     if tally.complete and narrowed:
         say(f"Complete for this selection; for the whole sweep: robust201 status {quote(str(results))}")
@@ -217,8 +229,33 @@ def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int
     if tally.complete:
         say(f"Complete. Export it with: robust201 export {quote(str(results))} --out DATASET")
         return 0
+    return _show_incomplete(tally)
+
+
+def show_training_tally(tally: RunTally, store: Path) -> int:
+    """Say how a run of trainings ended, and give the exit code: 0 complete, 3 incomplete."""
+    _show_work(tally, "snapshot")
+    if tally.complete:
+        say(f"Complete. Evaluate it by a sweep with: weights: {{path: {store}, recipe: …}}")
+        return 0
+    return _show_incomplete(tally)
+
+
+def _show_work(tally: RunTally, noun: str) -> None:
+    say(
+        f"Computed {show_count(tally.computed, noun)} in {show_duration(tally.seconds)} of worker time; "
+        f"{show_count(len(tally.failures), 'failure')}, {show_count(tally.deaths, 'worker')} died, "
+        f"{tally.preemptions:,} {'was' if tally.preemptions == 1 else 'were'} preempted."
+    )
+    # One damaged checkpoint fails every part of its network in the same words.
+    alike = Counter(failure.message for failure in tally.failures)
+    for message, count in alike.most_common(10):
+        say(f"failed {show_count(count, 'time')}: {message}")
+
+
+def _show_incomplete(tally: RunTally) -> int:
     if tally.abandoned:
-        say("The time to finish ran out: evaluations in progress were abandoned.")
+        say("The time to finish ran out: work in progress was abandoned.")
     say("Stopped on request." if tally.drained else "Incomplete.")
     say("Finished work is kept; run the same command again to resume.")
     return 3

@@ -19,19 +19,20 @@ ABOUT = "Robustness evaluation of whole search spaces: from a sweep YAML to a da
 ENDING = """Start with: robust201 demo. Help on one command: robust201 COMMAND --help
 
 Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted or failed; 4 storage."""
-DOWNLOADS = "cifar10, cifar100, ImageNet16-120, CIFAR-10-C, CIFAR-100-C or imagecorruptions-frost."
+DOWNLOADS = "cifar10, cifar100, ImageNet16-120, CIFAR-10-C, CIFAR-100-C, imagecorruptions-frost or mnist."
 
 RUN = "Run a sweep"
 PANELS = {
-    "Set up": ("demo", "bench", "doctor", "fetch", "import-weights", "train", "corrupt"),
+    "Set up": ("demo", "bench", "doctor", "fetch", "import-weights", "train"),
+    "Make images": ("corrupt", "fuse", "import-images", "robustify"),
     RUN: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
     "Check and export its results": ("verify", "audit", "export", "compare", "convert", "import-json", "meta"),
-    "Look at a dataset": ("report", "plot", "metrics", "search", "correlate", "design"),
+    "Look at a dataset": ("report", "plot", "metrics", "search", "correlate", "design", "study"),
     "Evaluate one network": ("evaluate",),
 }
 """Verbs by the group under which the help lists them, in the order in which a sweep meets them."""
 
-KEEP_FINISHED_WORK = ("fetch", "import-weights", "train", "corrupt", "run", "submit", "audit", "export")
+KEEP_FINISHED_WORK = ("fetch", "import-weights", "train", "corrupt", "robustify", "run", "submit", "audit", "export")
 """Verbs that, run again after an interruption, go on where they stopped."""
 
 EXAMPLES = {
@@ -45,10 +46,14 @@ EXAMPLES = {
     "import-weights": (
         "robust201 import-weights NATS-tss-v1_0-3ffb9-full.taraa --architectures evaluated --out data/checkpoints",
     ),
-    "train": ("robust201 train --out checkpoints --architectures 13714,309 --epochs 12",),
+    "train": (
+        "robust201 train jobs/train-digits.yaml",
+        "robust201 train --out checkpoints --architectures 13714,309 --epochs 12",
+    ),
     "plan": (
         "robust201 plan jobs/paper.yaml --keys clean,pgd",
         "robust201 plan jobs/paper.yaml --save",
+        "robust201 plan jobs/train-digits.yaml",
     ),
     "run": (
         "robust201 run jobs/demo.yaml",
@@ -96,7 +101,17 @@ EXAMPLES = {
         "robust201 search dataset --objective pgd:1 --methods local,evolution --figure regret.svg",
         "robust201 search dataset --objective clean,pgd:1 --distinct",
     ),
+    "study": (
+        "robust201 study --published image-distribution",
+        "robust201 study jobs/image-distribution-small.yaml --out runs/image-distribution-small/study",
+    ),
     "meta": ("robust201 meta --key-style with-norm --out meta.json",),
+    "fuse": ("robust201 fuse --first mnist --second cifar10 --label second --out data/fusion-object",),
+    "import-images": ("robust201 import-images datasets/robust_CIFAR --out data/robust-cifar",),
+    "robustify": (
+        "robust201 robustify resnet50 --store checkpoints --recipe adversarial --dataset cifar10 --out data/robust",
+        "robust201 robustify resnet50 --store checkpoints --dataset cifar10 --method next-target --out data/ddet",
+    ),
     "corrupt": ("robust201 corrupt --dataset digits --out corrupted --keys fog,frost",),
     "evaluate": (
         "robust201 evaluate my_model.py:build --weights w.safetensors --data images.parquet",

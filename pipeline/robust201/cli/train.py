@@ -1,4 +1,4 @@
-"""`robust201 train`: networks of our own where no published weights are."""
+"""`robust201 train`: networks of our own, by a YAML of trainings or by the published recipe."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,29 +6,88 @@ from typing import Annotated
 import typer
 
 from robust201.cli import console
+from robust201.cli.help_texts import AllowCode
+from robust201.cli.look import print_json
+from robust201.cli.sweeps import Limit, split_names
+from robust201.core.errors import ConfigError, closest
+
+_BY_YAML = "With a YAML"
+_BY_OPTIONS = "Without one, by the published recipe"
+_ALWAYS = {"trainings", "out"}
 
 
 def train(
-    out: Annotated[Path, typer.Option("--out", help="The checkpoint store to fill; created if absent.")],
-    architectures: Annotated[str, typer.Option(help="Indices, ranges and cell strings, separated by commas.")],
-    dataset: Annotated[str, typer.Option(help="Dataset to train on.")] = "digits",
-    path: Annotated[Path | None, typer.Option(help="Path of its images.")] = None,
-    form: Annotated[str | None, typer.Option("--format", help="Format of the image files; detected if absent.")] = None,
-    channels: Annotated[int, typer.Option(min=1, help="Channels C of the first stage.")] = 16,
-    cells: Annotated[int, typer.Option(min=1, help="Cells N in each stage.")] = 5,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 200,
-    batch_size: Annotated[int, typer.Option(min=2, help="Images per step.")] = 256,
-    learning_rate: Annotated[float, typer.Option(help="Initial learning rate; falls to 0 along a cosine.")] = 0.1,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the initial weights and of every draw.")] = 777,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads; the last bits of the weights depend on them.")] = 1,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    context: typer.Context,
+    trainings: Annotated[
+        Path | None, typer.Argument(metavar="[TRAININGS]", help="A YAML of trainings (see docs/training.md).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The checkpoint store to fill; created if absent.")] = None,
+    executor: Annotated[
+        str | None, typer.Option(help="inline or ray; overrides the YAML's.", rich_help_panel=_BY_YAML)
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Number of workers; overrides the YAML's.", rich_help_panel=_BY_YAML)
+    ] = None,
+    recipes: Annotated[
+        str | None, typer.Option(help="Only these recipes, separated by commas.", rich_help_panel=_BY_YAML)
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Only the first N of the trainings.", rich_help_panel=_BY_YAML),
+    ] = None,
+    allow_code: AllowCode = False,
+    architectures: Annotated[
+        str | None,
+        typer.Option(help="Indices, ranges and cell strings, separated by commas.", rich_help_panel=_BY_OPTIONS),
+    ] = None,
+    dataset: Annotated[str, typer.Option(help="Dataset to train on.", rich_help_panel=_BY_OPTIONS)] = "digits",
+    path: Annotated[Path | None, typer.Option(help="Path of its images.", rich_help_panel=_BY_OPTIONS)] = None,
+    form: Annotated[
+        str | None,
+        typer.Option("--format", help="Format of the image files; detected if absent.", rich_help_panel=_BY_OPTIONS),
+    ] = None,
+    channels: Annotated[
+        int, typer.Option(min=1, help="Channels C of the first stage.", rich_help_panel=_BY_OPTIONS)
+    ] = 16,
+    cells: Annotated[int, typer.Option(min=1, help="Cells N in each stage.", rich_help_panel=_BY_OPTIONS)] = 5,
+    epochs: Annotated[
+        int, typer.Option(min=1, help="Passes over the training images.", rich_help_panel=_BY_OPTIONS)
+    ] = 200,
+    batch_size: Annotated[int, typer.Option(min=2, help="Images per step.", rich_help_panel=_BY_OPTIONS)] = 256,
+    learning_rate: Annotated[
+        float,
+        typer.Option(help="Initial learning rate; falls to 0 along a cosine.", rich_help_panel=_BY_OPTIONS),
+    ] = 0.1,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the initial weights and of every draw.", rich_help_panel=_BY_OPTIONS)
+    ] = 777,
+    threads: Annotated[
+        int,
+        typer.Option(
+            min=1, help="CPU threads; the last bits of the weights depend on them.", rich_help_panel=_BY_OPTIONS
+        ),
+    ] = 1,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.", rich_help_panel=_BY_OPTIONS)] = "cpu",
 ) -> None:
-    """Train networks by the published recipe into a checkpoint store, where no published weights exist."""
+    """Train networks into a checkpoint store: as a YAML of trainings says, or by the published recipe.
+
+    Run a YAML again after any interruption: each training goes on from its last state, to the same weights.
+    """
+    by_yaml = {"executor", "workers", "recipes", "limit", "allow_code"}
+    _check_form(context, by_yaml, trainings)
+    if trainings is not None:
+        names, execution = split_names(recipes), {"executor": executor, "workers": workers}
+        raise typer.Exit(_train_by_yaml(trainings, out, execution, names, limit, allow_code))
+    if out is None or architectures is None:
+        raise ConfigError(
+            "Reading the command line failed for robust201 train: expected a YAML of trainings, or --out and "
+            "--architectures, got neither. See: robust201 train --help"
+        )
     from robust201.images import dataset as dataset_spec
     from robust201.images import load_images
     from robust201.spaces import DEFAULT_SPACE, SPACES
+    from robust201.training.published import TrainingSettings, train_into_store
     from robust201.weights.store import CheckpointStore
-    from robust201.weights.training import TrainingSettings, train_into_store
 
     spec = dataset_spec(dataset)
     settings = TrainingSettings(
@@ -56,3 +115,84 @@ def train(
             accuracy = record.training["outcome"]["test_accuracy"] if record.training else float("nan")
             named = f", recipe {record.recipe}" if record.recipe else ""
             typer.echo(f"#{record.index} test accuracy {accuracy:.4f}{named}")
+
+
+def _check_form(context: typer.Context, by_yaml: set[str], trainings: Path | None) -> None:
+    """Refuse options that belong to the other form of the command."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        is_given = source is not None and source.name == "COMMANDLINE"
+        if is_given and name not in _ALWAYS and (name in by_yaml) != (trainings is not None):
+            option = "--format" if name == "form" else f"--{name.replace('_', '-')}"
+            what = (
+                f"none beside {trainings}, which says it itself" if trainings else "it beside a YAML of trainings only"
+            )
+            raise ConfigError(f"Reading the command line failed for {option}: expected {what}, got it. Leave it out.")
+
+
+def _train_by_yaml(
+    place: Path,
+    out: Path | None,
+    execution: dict[str, object],
+    recipes: tuple[str, ...] | None,
+    limit: int | None,
+    allow_code: bool,
+) -> int:
+    from robust201.planning.code_consent import announce_code
+    from robust201.planning.loading import load_training
+    from robust201.runtime.code_check import check_code
+    from robust201.runtime.executors import check_device
+    from robust201.runtime.training_run import TrainingSelection, run_trainings
+
+    config = load_training(place, store=None if out is None else str(out), execution=execution)
+    for name in recipes or ():
+        if name not in config.recipes:
+            raise ConfigError(
+                f"Narrowing the trainings failed for {config.name}: expected one of its recipes, got {name!r}."
+                f"{closest(name, config.recipes)}"
+            )
+    check_device(config)
+    announce_code(config, place, is_allowed=allow_code, say=console.say)
+    check_code(config)
+    display = console.RunDisplay("Training", "snapshots")
+    with display.showing():
+        tally = run_trainings(
+            config,
+            selection=TrainingSelection(recipes, limit),
+            on_preview=lambda plan: console.say(
+                f"Planned {console.show_count(plan.n_evaluations, 'snapshot')} of "
+                f"{console.show_count(len(plan.trainings), 'training')}: {plan.n_done:,} done, "
+                f"{plan.n_evaluations - plan.n_done:,} missing."
+            ),
+            on_progress=display.update,
+            say=console.say,
+        )
+    return console.show_training_tally(tally, config.store)
+
+
+def plan_trainings(place: Path, *, limit: Limit, check: bool, as_json: bool) -> None:
+    """Count trainings and snapshots, and estimate hours; with `check`, also look at images, weights and the store."""
+    from robust201.planning.loading import load_training
+    from robust201.planning.training_plan import estimate_trainings
+    from robust201.runtime.training_run import TrainingSelection, preview_trainings
+
+    config = load_training(place)
+    selection = TrainingSelection(limit=limit)
+    summary = estimate_trainings(config, selection.select(config))
+    if check:
+        plan = preview_trainings(config, selection, console.say)
+        summary |= {"snapshots": plan.n_evaluations, "snapshots_done": plan.n_done}
+    if as_json:
+        print_json(summary)
+    else:
+        console.show_training_plan(summary)
+
+
+def refuse_options(**given: object) -> None:
+    """Refuse options that a YAML of trainings has no use for; None where one was not given."""
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(
+                f"Reading the command line failed for --{name}: expected it beside a sweep only, got it with a YAML of "
+                "trainings. Leave it out."
+            )

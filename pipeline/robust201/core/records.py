@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:  # the records are also those of a machine where a package is missing: `robust201 doctor` says which
@@ -137,9 +137,10 @@ class Weights:
     Attributes:
         sha256: 64 hex digits of the weights' file, or of the recipe of random weights.
         recipe: name of the training that made them; empty where nobody named it.
-        epochs: length of the training, or epoch of the snapshot; None where unknown.
+        epochs: length of the training, or epoch of the snapshot; None where unknown, or within an epoch.
         seed: of the training, or of random weights; None where unknown.
         is_random: whether nothing was trained.
+        steps: iterations of the training until then; None where unknown.
     """
 
     sha256: str
@@ -147,14 +148,22 @@ class Weights:
     epochs: int | None = None
     seed: int | None = None
     is_random: bool = False
+    steps: int | None = None
 
     @property
     def name(self) -> str:
-        """Short name among the weights of a network, such as ``e200-s777`` or ``random-s0``; or empty."""
+        """Short name among the weights of a network, such as ``e200-s777``, ``i1500-s0`` or ``random-s0``; or empty."""
         parts = [self.recipe or ("random" if self.is_random else "")]
-        parts += [f"e{self.epochs}"] if self.epochs is not None else []
+        if self.epochs is not None:
+            parts += [f"e{self.epochs}"]
+        elif self.steps is not None:
+            parts += [f"i{self.steps}"]
         parts += [f"s{self.seed}"] if self.seed is not None else []
         return "-".join(filter(None, parts))
+
+    def to_payload(self) -> dict[str, Any]:
+        """JSON value of the fields; steps came after the others, and are left out where they are unknown."""
+        return {name: value for name, value in asdict(self).items() if name != "steps" or value is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,14 +263,14 @@ def load_pickle(
         ) from damage
 
 
-def load_torch(stream: BinaryIO, name: str) -> Any:
-    """Read a `torch.save` file: containers, CPU tensors and numpy float64 scalars, nothing else.
+def load_torch(stream: BinaryIO, name: str, *, what: str = "weights", error: type[InputError] = CheckpointError) -> Any:
+    """Read a `torch.save` file: containers, tensors (all of them to the CPU) and numpy float64 scalars, nothing else.
 
     The scalars are in NAS-Bench-201's records (`params`); numpy renamed their constructor's module in version 2, and
     the published files carry the old name. The stream has to be seekable.
 
     Raises:
-        CheckpointError: the file names another global, or is truncated or damaged.
+        InputError: of the type `error`: the file names another global, or is truncated or damaged.
     """
     import torch
 
@@ -286,10 +286,10 @@ def load_torch(stream: BinaryIO, name: str) -> Any:
             # torch warns of pickle protocols newer than its own; what it cannot read it refuses.
             warnings.simplefilter("ignore", UserWarning)
             return torch.load(stream, map_location="cpu", weights_only=True)
-    except _DAMAGE as error:
-        forbidden = _forbidden_torch_global(error)
+    except _DAMAGE as damage:
+        forbidden = _forbidden_torch_global(damage)
         got = "a truncated, damaged or foreign one" if forbidden is None else f"one that names {forbidden}"
-        raise CheckpointError(
-            f"Reading weights failed for {name}: expected a torch.save file of containers and tensors, got {got}. "
+        raise error(
+            f"Reading {what} failed for {name}: expected a torch.save file of containers and tensors, got {got}. "
             "Get the file again from its publisher; never open it without weights_only."
-        ) from error
+        ) from damage

@@ -251,7 +251,7 @@ def _columns_of_answers(plan: SweepPlan, groups: Sequence[Group], form: "FileFor
         [name for name in plan.measurements if name not in form.left_out],
         layout_of(plan.space_name).columns,
         " ".join(strengths),
-        several_weights=len(names) > 1,
+        weights=[plan.weights[name] for name in names] if len(names) > 1 else (),
         outcomes=form.outcomes is not None,
     )
 

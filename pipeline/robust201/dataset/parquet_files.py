@@ -55,7 +55,9 @@ class ParquetFile(ResultFile):
 
     def _ingredients(self) -> list[Any]:
         made_of = [PARQUET_VERSION, pa.__version__, self.name, list(self.measurements), self.space, list(self.weights)]
-        return made_of if self.labels is None else [*made_of, self.labels.tolist()]
+        made_of += [self.labels.tolist()] if self.labels is not None else []
+        steps = [state.steps for state in self.weights.values()]
+        return [*made_of, {"steps": steps}] if any(steps) else made_of
 
     @cached_property
     def columns(self) -> dict[str, ParquetColumn]:
@@ -69,7 +71,7 @@ class ParquetFile(ResultFile):
             layout_of(self.space).columns,
             self.strength,
             measured=measured,
-            several_weights=bool(self.weights),
+            weights=self.weights.values(),
             outcomes=self.labels is not None,
         )
 
@@ -135,6 +137,7 @@ class ParquetFile(ResultFile):
                 "weights": [unit.weights for unit in units],
                 "weights_recipe": [state.recipe or None for state in states],
                 "weights_epochs": [state.epochs for state in states],
+                "weights_steps": [state.steps for state in states],
                 "weights_seed": [state.seed for state in states],
             }
         if CORRECT_BITS in columns:

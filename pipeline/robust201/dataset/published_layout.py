@@ -1,7 +1,7 @@
 """How an export writes results: Parquet columns, and architectures, those of NAS-Bench-201 as published."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from robust201.core.records import ArchitectureId
+from robust201.core.records import ArchitectureId, Weights
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.tasks import TASKS, Task
 from robust201.tasks.columns import COLUMNS, CORRECT_BITS, MEASUREMENTS, ParquetForm, Values, parquet_forms
@@ -57,13 +57,16 @@ _PLACE = {
     "dataset": ParquetColumn(NAMES, "Dataset of the images and of the network's training."),
     "key": ParquetColumn(NAMES, "What was done to the images: clean, an attack, or a corruption."),
 }
+STEPS = "weights_steps"
+
 _WEIGHTS = {
     "weights": ParquetColumn(NAMES, "Name of the weights among those of the architecture."),
     "weights_recipe": ParquetColumn(NAMES, "Name of the training; null where it has none, or nothing was trained."),
     "weights_epochs": ParquetColumn(pa.int32(), "Epochs of the training, or epoch of the snapshot; null if none."),
+    STEPS: ParquetColumn(pa.int64(), "Iterations of the training until the snapshot; null if unknown."),
     "weights_seed": ParquetColumn(pa.int64(), "Seed of the training, or of random weights; null where unknown."),
 }
-"""Columns that stand only where an architecture has rows of several weights."""
+"""Columns that stand only where an architecture has rows of several weights; steps only where some are known."""
 
 _SIZES = {
     "n_images": ParquetColumn(pa.int32(), "Images evaluated."),
@@ -112,19 +115,26 @@ def _measured_columns(measurements: Sequence[str], example: Values) -> dict[str,
     return columns
 
 
+def _weights_columns(weights: Collection[Weights]) -> dict[str, ParquetColumn]:
+    if not weights:
+        return {}
+    with_steps = any(state.steps is not None for state in weights)
+    return {name: column for name, column in _WEIGHTS.items() if with_steps or name != STEPS}
+
+
 def parquet_columns(
     measurements: Sequence[str],
     architecture: Mapping[str, ParquetColumn],
     strength: str,
     *,
     measured: Values | None = None,
-    several_weights: bool = False,
+    weights: Collection[Weights] = (),
     outcomes: bool = False,
 ) -> dict[str, ParquetColumn]:
     """List the columns of a file, in order, with what a strength is.
 
-    They are those of the architecture (see `layout_of`) and of the measurements of answers to images, or of a measure,
-    of which `measured` are the values of one evaluation.
+    They are those of the architecture (see `layout_of`), of its weights where these are several, and of the
+    measurements of answers to images, or of a measure, of which `measured` are the values of one evaluation.
     """
     place = dict(_PLACE)
     if measured is not None:
@@ -134,7 +144,7 @@ def parquet_columns(
     return {
         **place,
         **architecture,
-        **(_WEIGHTS if several_weights else {}),
+        **_weights_columns(weights),
         "strength": ParquetColumn(pa.float64(), strength),
         **_SIZES,
         **_measured_columns(measurements, measured or {}),

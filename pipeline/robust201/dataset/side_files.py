@@ -3,7 +3,6 @@
 import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
@@ -142,7 +141,7 @@ def sweep_text(
 
 
 def _describe_weights(weights: Weights) -> dict[str, Any]:
-    fields: dict[str, Any] = asdict(weights)
+    fields = weights.to_payload()
     del fields["sha256"]  # of one architecture only; weights.json has those of all
     return fields
 

@@ -24,6 +24,7 @@ from robust201.images.digits import find_digits, load_digits
 from robust201.images.downloads.registry import DATA_VARIABLE, data_folder, downloads
 from robust201.images.image_parquet import find_parquet, load_parquet
 from robust201.images.imagenet16 import find_imagenet16, load_imagenet16
+from robust201.images.mnist import find_idx, load_idx
 from robust201.images.npz import find_npz, load_npz
 from robust201.images.specs import DATASETS, DatasetSpec, dataset
 
@@ -71,6 +72,7 @@ FORMS: dict[str, Form] = {
         ),
         Form("imagenet16", lambda _spec: "ImageNet16 with val_data", find_imagenet16, load_imagenet16),
         Form("digits", lambda _spec: "the digits that scikit-learn ships", find_digits, load_digits),
+        Form("idx", lambda _spec: "train-images-idx3-ubyte.gz and the like", find_idx, load_idx),
         Form("npz", lambda _spec: "test.npz or train.npz", find_npz, load_npz),
         Form("parquet", lambda _spec: "test.parquet or train.parquet", find_parquet, load_parquet),
     )

@@ -1,7 +1,8 @@
 """Handwritten digits that scikit-learn ships: real images without a download, for the demo and the tests.
 
 `sklearn.datasets.load_digits` holds 1,797 images of 8x8 pixels in 0 to 16 (the test part of Alpaydin and Kaynak, 1998).
-They are upscaled to 3x32x32 and split once and for all into 1,347 training and 450 test images.
+They are upscaled to 3x32x32 (see `images.upscaling`) and split once and for all into 1,347 training and 450 test
+images.
 """
 
 import gzip
@@ -17,6 +18,7 @@ from robust201.core.noise import generator
 from robust201.core.records import Split
 from robust201.images.checks import LabelledImages
 from robust201.images.specs import DatasetSpec
+from robust201.images.upscaling import upscale
 
 _SOURCE_SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
 """Pixels (1797, 8, 8) uint8 and then labels (1797,) uint8 of scikit-learn's copy."""
@@ -25,28 +27,12 @@ _SOURCE_FILE = "datasets/data/digits.csv.gz"
 """Where scikit-learn's package keeps them: a row per image, its pixels and then its label."""
 
 _SPLIT_SEED = 201
+_BRIGHTEST = 16
 
 
 def find_digits(spec: DatasetSpec, root: Path, split: Split) -> Path:
     """Find the digits: they come with scikit-learn, so whatever the folder holds, they are there."""
     return root
-
-
-def upscale(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Upscale digits (N, 8, 8) uint8 in 0 to 16 fourfold, bilinearly, in whole numbers: the same bytes everywhere.
-
-    Gives (N, 3, 32, 32) uint8 in 0 to 255: pixel centres aligned, edges repeated, rounded half up, three equal
-    channels.
-    """
-    # Target centre t lies at (t + 1/2) / 4 - 1/2 source pixels: an odd number of eighths between two neighbours.
-    eighths = 2 * np.arange(32) + 1 - 4
-    left, share = np.divmod(eighths, 8)
-    weights = np.zeros((32, 8), np.int64)
-    np.add.at(weights, (np.arange(32), np.clip(left, 0, 7)), 8 - share)
-    np.add.at(weights, (np.arange(32), np.clip(left + 1, 0, 7)), share)
-    sums = weights @ images.astype(np.int64) @ weights.T  # 0 to 16 * 64
-    pixels = ((sums * 255 + 512) // 1024).astype(np.uint8)
-    return np.ascontiguousarray(np.repeat(pixels[:, None], 3, axis=1))
 
 
 def choose_test_rows(labels: NDArray[np.int64], n_test: int) -> NDArray[np.int64]:
@@ -99,4 +85,4 @@ def load_digits(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) ->
     in_test = np.zeros(len(labels), np.bool_)
     in_test[choose_test_rows(labels, spec.n_test)] = True
     chosen = in_test if split == "test" else ~in_test
-    return LabelledImages(upscale(pixels[chosen]), labels[chosen])
+    return LabelledImages(upscale(pixels[chosen], spec.image_size, _BRIGHTEST), labels[chosen])

@@ -124,6 +124,18 @@ _ROWS = (
         "1998; the 1,797 images that scikit-learn ships",
         forms=("digits", "parquet"),
     ),
+    DatasetSpec(
+        name="mnist",
+        n_classes=10,
+        image_size=32,
+        n_train=60_000,
+        n_test=10_000,
+        class_names=tuple("0123456789"),
+        # Pixels as they are, as in the study of image distributions (Kunhardt, Deza and Poggio, 2021).
+        licence="CC BY-SA 3.0",
+        citation="Y. LeCun, C. Cortes, C. J. C. Burges, The MNIST Database of Handwritten Digits, 1998",
+        forms=("idx", "parquet"),
+    ),
 )
 
 DATASETS: dict[str, DatasetSpec] = {row.name: row for row in _ROWS}

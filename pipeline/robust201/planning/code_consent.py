@@ -5,12 +5,15 @@ from pathlib import Path
 
 from robust201.core.errors import ConfigError
 from robust201.planning.config import SweepConfig
+from robust201.planning.training_config import TrainingConfig
 
 _SIGNS_OF_A_DATASET = ("SHA256SUMS", "sweep.json")
 """What `export` writes beside the sweep YAML of a dataset."""
 
 
-def announce_code(config: SweepConfig, sweep: Path, *, is_allowed: bool, say: Callable[[str], None]) -> None:
+def announce_code(
+    config: SweepConfig | TrainingConfig, sweep: Path, *, is_allowed: bool, say: Callable[[str], None]
+) -> None:
     """Say which Python files workers will execute, before anything is executed.
 
     Raises:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from robust201.core.errors import ArchitectureError, ConfigError, closest
+from robust201.core.fields import Fields
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, ImageSelection, Normalisation, Weights, show_architecture
 from robust201.core.user_code import UserFunction
@@ -25,7 +26,7 @@ from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS, Task, find_task
 from robust201.tasks.columns import MEASUREMENTS, PUBLISHED
 from robust201.tasks.measurements import MAX_CLASSES
-from robust201.tasks.parameters import CorruptionParameters, Fields, Parameters
+from robust201.tasks.parameters import CorruptionParameters, Parameters
 
 CORRUPTION_GROUP = "corruptions"
 
@@ -58,13 +59,14 @@ class NetworkSection(Section):
     cells: Annotated[int, Field(ge=1)] = 5
 
 
-def _check_different(numbers: tuple[int, ...]) -> tuple[int, ...]:
+def check_different(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Refuse an empty list and one that names a number twice."""
     if len(set(numbers)) != len(numbers) or not numbers:
         raise ValueError(f"expected one or more different numbers, got {list(numbers)}.")
     return numbers
 
 
-Numbers = Annotated[tuple[int, ...], AfterValidator(_check_different)]
+Numbers = Annotated[tuple[int, ...], AfterValidator(check_different)]
 TorchSeed = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 """A seed that is given to PyTorch as it is; all others are hashed."""
 
@@ -89,7 +91,7 @@ class CheckpointsSection(Section):
 class RandomWeights(Section):
     """Networks as they are initialised: one per seed."""
 
-    seeds: Annotated[tuple[TorchSeed, ...], AfterValidator(_check_different)] = (0,)
+    seeds: Annotated[tuple[TorchSeed, ...], AfterValidator(check_different)] = (0,)
 
 
 def _check_files(value: object) -> object:
@@ -115,6 +117,7 @@ class WeightsSection(Section):
     path: ConfigPath | None = None
     recipe: RecipeNames | None = None
     epochs: Numbers | None = None
+    steps: Numbers | None = None
     seeds: Numbers | None = None
     files: NetworkFiles | None = None
     random: RandomWeights | None = None
@@ -124,7 +127,7 @@ class WeightsSection(Section):
         given = [name for name in ("path", "files", "random") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(f"expected one of path, files and random, got {' and '.join(given) or 'none'}.")
-        chosen = [name for name in ("recipe", "epochs", "seeds") if getattr(self, name) is not None]
+        chosen = [name for name in ("recipe", "epochs", "steps", "seeds") if getattr(self, name) is not None]
         if chosen and self.path is None:
             raise ValueError(f"expected {chosen[0]} only with path, which names a store, got it with {given[0]}.")
         return self
@@ -135,6 +138,12 @@ class WeightsSection(Section):
         by_network = {name: path for name, path in files.items() if isinstance(path, Path)}
         of_dataset = files.get(dataset)
         return of_dataset if isinstance(of_dataset, dict) else by_network
+
+    @property
+    def lengths(self) -> tuple[tuple[int | None, int | None], ...]:
+        """The snapshots that are named, by epochs or by steps: (epochs, None) or (None, steps)."""
+        by_epoch = tuple((epochs, None) for epochs in self.epochs or ())
+        return by_epoch + tuple((None, steps) for steps in self.steps or ())
 
     @property
     def recipes(self) -> tuple[str, ...] | None:
@@ -221,6 +230,76 @@ class ExecutionSection(Section):
     gmacs_per_second: Annotated[float, Field(gt=0)] | None = None
 
 
+def _check_architectures(value: object) -> object:
+    if value != "evaluated":
+        if not isinstance(value, list | tuple):
+            near = closest(value, ["evaluated"]) if isinstance(value, str) else ""
+            raise ValueError(f"expected evaluated, or a list such as [0, 21, 100-199], got {value!r}.{near}")
+        wrong = [name for name in value if not isinstance(name, int | str) or isinstance(name, bool)]
+        if wrong:
+            raise ValueError(f"expected names of architectures, got {wrong[0]!r} among them.")
+    return value
+
+
+def _check_space(value: object) -> object:
+    if isinstance(value, Mapping):
+        try:
+            return SpaceFile.model_validate(value)
+        except ValidationError as error:
+            raise ConfigError(describe_problem(error, SpaceFile, ("space",))) from error
+    if not isinstance(value, SpaceFile) and value not in tuple(SPACES):
+        near = closest(value, SPACES) if isinstance(value, str) else ""
+        raise ValueError(f"expected {', '.join(SPACES)} or a file of your own, got {reprlib.repr(value)}.{near}")
+    return value
+
+
+def fill_empty(value: object) -> object:
+    """Let a name without anything after its colon stand for one with all defaults."""
+    if isinstance(value, Mapping):
+        return {name: {} if fields is None else fields for name, fields in value.items()}
+    return value
+
+
+def check_datasets(value: Mapping[str, DatasetSection]) -> None:
+    """Refuse names of datasets that are in no table and are not described, or can name no folder."""
+    for name, section in value.items():
+        if name not in DATASETS and (section.classes is None or section.image_size is None or section.path is None):
+            raise ValueError(
+                f"expected a known dataset, or path, classes and image_size of your own, got {name!r}."
+                f"{closest(name, DATASETS)}"
+            )
+        if name not in DATASETS and not re.fullmatch(rf"[A-Za-z0-9][\w.-]{{,{MAX_NAME - 1}}}", name):
+            raise ValueError(
+                f"expected a name of up to {MAX_NAME} letters, digits, dots, dashes and underscores, got "
+                f"{reprlib.repr(name)}."
+            )
+
+
+ArchitectureNames = Annotated[Literal["evaluated"] | tuple[int | str, ...], BeforeValidator(_check_architectures)]
+SpaceChoice = Annotated[str | SpaceFile, BeforeValidator(_check_space)]
+
+
+def make_space(space: str | SpaceFile, network: NetworkSection, code: Mapping[str, str]) -> Space:
+    """Make a space; networks of a file can be built only if `code` has its hash, under ``space``."""
+    if isinstance(space, SpaceFile):
+        function = UserFunction(space.file, space.function, code.get("space", ""))
+        made: Space = UserFileSpace(function, space.gmacs)
+    else:
+        made = SPACES[space]
+    return made if network == NetworkSection() else made.sized(**network.model_dump())
+
+
+def make_dataset_spec(name: str, section: DatasetSection) -> DatasetSpec:
+    """Say what a network trained on a dataset needs to know: of the table, or as its section says it."""
+    spec = DATASETS.get(name)
+    if spec is None:
+        assert section.classes is not None and section.image_size is not None  # noqa: S101, PT018 - `check_datasets`
+        spec = own_dataset(name, n_classes=section.classes, image_size=section.image_size)
+    if section.normalisation is not None:
+        spec = replace(spec, normalisation=Normalisation(section.normalisation.mean, section.normalisation.std))
+    return spec
+
+
 def _every_key() -> dict[str, dict[str, Any]]:
     return {key: {} for key in PAPER_KEYS}
 
@@ -234,8 +313,8 @@ class SweepConfig(Section):
     shards: ShardsUrl | None = None
     take_imported: bool = False
     """Gone, but still in every plan and exported sweep, whose bytes stay."""
-    space: str | SpaceFile = DEFAULT_SPACE
-    architectures: Literal["evaluated"] | tuple[int | str, ...] = "evaluated"
+    space: SpaceChoice = DEFAULT_SPACE
+    architectures: ArchitectureNames = "evaluated"
     network: NetworkSection = NetworkSection()
     checkpoints: CheckpointsSection | None = None
     weights: WeightsSection | None = None
@@ -259,53 +338,15 @@ class SweepConfig(Section):
             )
         return value
 
-    @field_validator("architectures", mode="before")
-    @classmethod
-    def _check_architectures(cls, value: object) -> object:
-        if value != "evaluated":
-            if not isinstance(value, list | tuple):
-                near = closest(value, ["evaluated"]) if isinstance(value, str) else ""
-                raise ValueError(f"expected evaluated, or a list such as [0, 21, 100-199], got {value!r}.{near}")
-            wrong = [name for name in value if not isinstance(name, int | str) or isinstance(name, bool)]
-            if wrong:
-                raise ValueError(f"expected names of architectures, got {wrong[0]!r} among them.")
-        return value
-
-    @field_validator("space", mode="before")
-    @classmethod
-    def _check_space(cls, value: object) -> object:
-        if isinstance(value, Mapping):
-            try:
-                return SpaceFile.model_validate(value)
-            except ValidationError as error:
-                raise ConfigError(describe_problem(error, SpaceFile, ("space",))) from error
-        if not isinstance(value, SpaceFile) and value not in tuple(SPACES):
-            near = closest(value, SPACES) if isinstance(value, str) else ""
-            raise ValueError(f"expected {', '.join(SPACES)} or a file of your own, got {reprlib.repr(value)}.{near}")
-        return value
-
     @field_validator("datasets", "keys", mode="before")
     @classmethod
     def _fill_empty(cls, value: object) -> object:
-        """Let a name without anything after its colon stand for one with all defaults."""
-        if isinstance(value, Mapping):
-            return {name: {} if fields is None else fields for name, fields in value.items()}
-        return value
+        return fill_empty(value)
 
     @field_validator("datasets")
     @classmethod
     def _check_datasets(cls, value: dict[str, DatasetSection]) -> dict[str, DatasetSection]:
-        for name, section in value.items():
-            if name not in DATASETS and (section.classes is None or section.image_size is None or section.path is None):
-                raise ValueError(
-                    f"expected a known dataset, or path, classes and image_size of your own, got {name!r}."
-                    f"{closest(name, DATASETS)}"
-                )
-            if name not in DATASETS and not re.fullmatch(rf"[A-Za-z0-9][\w.-]{{,{MAX_NAME - 1}}}", name):
-                raise ValueError(
-                    f"expected a name of up to {MAX_NAME} letters, digits, dots, dashes and underscores, got "
-                    f"{reprlib.repr(name)}."
-                )
+        check_datasets(value)
         return value
 
     @field_validator("keys")
@@ -437,12 +478,7 @@ class SweepConfig(Section):
 
     def make_space(self, code: Mapping[str, str]) -> Space:
         """Make the space; networks of a file can be built only if `code` has its hash (see `planning.facts.Facts`)."""
-        if isinstance(self.space, SpaceFile):
-            function = UserFunction(self.space.file, self.space.function, code.get("space", ""))
-            space: Space = UserFileSpace(function, self.space.gmacs)
-        else:
-            space = SPACES[self.space]
-        return space if self.network == NetworkSection() else space.sized(**self.network.model_dump())
+        return make_space(self.space, self.network, code)
 
     @property
     def selected_architectures(self) -> tuple[ArchitectureId, ...]:
@@ -467,22 +503,15 @@ class SweepConfig(Section):
         if section.random is not None:
             return tuple(Weights(sha256, seed=seed, is_random=True) for seed in section.random.seeds)
         return tuple(
-            Weights(sha256, recipe, epochs, seed)
+            Weights(sha256, recipe, epochs, seed, steps=steps)
             for recipe in section.recipes or ("",)
-            for epochs in section.epochs or (None,)
+            for epochs, steps in section.lengths or ((None, None),)
             for seed in section.seeds or (None,)
         )
 
     def dataset_spec(self, dataset: str) -> DatasetSpec:
         """What a network trained on a dataset needs to know: of the table, or as the sweep says it."""
-        section = self.datasets[dataset]
-        spec = DATASETS.get(dataset)
-        if spec is None:
-            assert section.classes is not None and section.image_size is not None  # noqa: S101, PT018 - checked above
-            spec = own_dataset(dataset, n_classes=section.classes, image_size=section.image_size)
-        if section.normalisation is not None:
-            spec = replace(spec, normalisation=Normalisation(section.normalisation.mean, section.normalisation.std))
-        return spec
+        return make_dataset_spec(dataset, self.datasets[dataset])
 
     def code_files(self) -> dict[str, Path]:
         """Python files that the sweep names, which its workers execute, by the field that names each."""

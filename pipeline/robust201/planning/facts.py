@@ -124,7 +124,7 @@ def _weights_payload(states: tuple[Weights, ...]) -> Any:
     """A hash where a network has one unnamed state, as it was before there could be several; else all of them."""
     if len(states) == 1 and states[0] == Weights(states[0].sha256):
         return states[0].sha256
-    return [asdict(state) for state in states]
+    return [state.to_payload() for state in states]
 
 
 def _parse_weights(value: Any) -> tuple[Weights, ...]:

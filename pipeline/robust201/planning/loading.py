@@ -1,15 +1,21 @@
-"""Reading a sweep YAML: fields to a checked sweep, or one line that says what is wrong and where."""
+"""Reading the YAML of a sweep or of trainings: fields to a checked one, or one line that says what is wrong, where."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from robust201.core.errors import ArchitectureError, ConfigError, RobustError
 from robust201.planning.config import SweepConfig
 from robust201.planning.field_errors import describe_problem, steps_of
 from robust201.planning.sweep_yaml import find_line, read_fields
+from robust201.planning.training_config import TrainingConfig
+
+FindPlace = Callable[[Sequence[str]], str]
+"""Says where a field is, by the names on the way to it."""
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 def load_config(path: Path, /, **overrides: Any) -> SweepConfig:
@@ -25,13 +31,26 @@ def load_config(path: Path, /, **overrides: Any) -> SweepConfig:
 
 def override_config(fields: Mapping[str, Any], path: Path, overrides: Mapping[str, Any]) -> SweepConfig:
     """Check fields of a file after replacing what options of the command line say (see `load_config`)."""
+    return parse_config(_replace(fields, overrides), str(path), _place_finder(path, overrides))
 
+
+def is_training(path: Path) -> bool:
+    """Whether a YAML describes trainings, by its fields."""
+    return path.is_file() and {"recipes", "store"} & read_fields(path).keys() != set()
+
+
+def load_training(path: Path, /, **overrides: Any) -> TrainingConfig:
+    """Read and check a YAML of trainings, as `load_config` reads that of a sweep."""
+    return parse_training(_replace(read_fields(path), overrides), str(path), _place_finder(path, overrides))
+
+
+def _place_finder(path: Path, overrides: Mapping[str, Any]) -> FindPlace:
     def find(steps: Sequence[str]) -> str:
         option = _find_option(steps, overrides)
         line = None if option else find_line(path, steps)
         return option or (str(path) if line is None else f"{path}, line {line}")
 
-    return parse_config(_replace(fields, overrides), str(path), find)
+    return find
 
 
 def _find_option(steps: Sequence[str], overrides: Mapping[str, Any]) -> str:
@@ -41,7 +60,7 @@ def _find_option(steps: Sequence[str], overrides: Mapping[str, Any]) -> str:
         value = value.get(step) if isinstance(value, Mapping) else None
     if not steps or value is None or isinstance(value, Mapping):
         return ""
-    return "--out" if steps[0] == "results" else f"--{steps[-1]}"
+    return "--out" if steps[0] in {"results", "store"} else f"--{steps[-1]}"
 
 
 def _replace(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,9 +73,7 @@ def _replace(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
     return replaced
 
 
-def parse_config(
-    payload: Mapping[str, Any], source: str, find_place: Callable[[Sequence[str]], str] | None = None
-) -> SweepConfig:
+def parse_config(payload: Mapping[str, Any], source: str, find_place: FindPlace | None = None) -> SweepConfig:
     """Check a sweep given as plain values.
 
     `source` says in errors where they come from, and `find_place`, if given, where exactly a field does.
@@ -64,16 +81,24 @@ def parse_config(
     Raises:
         ConfigError: a field is unknown or wrong; the closest name is given.
     """
+    return _parse(SweepConfig, payload, source, find_place, "sweep", "docs/configuration.md")
+
+
+def parse_training(payload: Mapping[str, Any], source: str, find_place: FindPlace | None = None) -> TrainingConfig:
+    """Check trainings given as plain values (see `parse_config`)."""
+    return _parse(TrainingConfig, payload, source, find_place, "trainings", "docs/training.md")
+
+
+def _parse(
+    model: type[_Model], payload: Mapping[str, Any], source: str, find_place: FindPlace | None, what: str, page: str
+) -> _Model:
     try:
-        return SweepConfig.model_validate(payload)
+        return model.model_validate(payload)
     except ValidationError as error:
         where = find_place(steps_of(error.errors(include_url=False)[0]["loc"])) if find_place else source
         raise ConfigError(
-            f"Reading the sweep failed for {where}: {describe_problem(error, SweepConfig)} docs/configuration.md "
-            "explains every field."
+            f"Reading the {what} failed for {where}: {describe_problem(error, model)} {page} explains every field."
         ) from error
     except RobustError as error:
         where = find_place(("architectures",)) if find_place and isinstance(error, ArchitectureError) else source
-        raise type(error)(
-            f"Reading the sweep failed for {where}: {error} docs/configuration.md explains every field."
-        ) from error
+        raise type(error)(f"Reading the {what} failed for {where}: {error} {page} explains every field.") from error

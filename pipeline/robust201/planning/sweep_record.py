@@ -33,6 +33,8 @@ def portable_fields(config: SweepConfig) -> dict[str, Any]:
     for name in ("checkpoints", "weights"):
         if fields[name] is None:
             del fields[name]
+    if fields.get("weights") and fields["weights"]["steps"] is None:
+        del fields["weights"]["steps"]
     fields["results"] = "results"
     fields["keys"] = _write_out(config.parameters)
     for dataset in fields["datasets"].values():

@@ -32,9 +32,12 @@ _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _StrictLoader(_SafeLoader):  # type: ignore[misc]
-    """A safe loader that refuses a field given twice, where YAML would silently keep the last."""
+    """A safe loader that refuses a field given twice, where YAML would silently keep the last.
 
-    _MERGE = "tag:yaml.org,2002:merge"
+    Fields' names are text also where YAML 1.1 reads a truth value, such as `on`.
+    """
+
+    _MERGE, _TRUTH, _TEXT = (f"tag:yaml.org,2002:{name}" for name in ("merge", "bool", "str"))
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -47,6 +50,8 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc]
                 )
             if key_node.tag != self._MERGE:
                 seen.add(key_node.value)
+            if key_node.tag == self._TRUTH:
+                key_node.tag = self._TEXT
         constructed: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return constructed
 

@@ -53,7 +53,7 @@ class WeightsSource:
         records = self._records(dataset, architecture)
         if self._config.weights is None:
             return (Weights(records[0].sha256),)
-        return tuple(Weights(record.sha256, record.recipe, record.epochs, record.seed) for record in records)
+        return tuple(_describe(record) for record in records)
 
     def test_accuracies(self, dataset: str, architecture: ArchitectureId) -> dict[str, float]:
         """Look up what was recorded with the weights of one network: accuracy on the test split, by their SHA-256."""
@@ -90,6 +90,7 @@ class WeightsSource:
                 space=space,
                 recipes=several.recipes,
                 epochs=several.epochs,
+                steps=several.steps,
                 seeds=several.seeds,
             )
         by_hash: dict[str, CheckpointRecord] = {}
@@ -99,7 +100,7 @@ class WeightsSource:
             if twin is not record:
                 raise CheckpointError(
                     f"Choosing weights failed for {record.label} in {self._store.root}: expected weights that differ, "
-                    f"got equal ones of {twin.label}. Choose one of the two by `recipe`, `epochs` and `seeds`."
+                    f"got equal ones of {twin.label}. Choose one of the two by `recipe`, `epochs`, `steps` and `seeds`."
                 )
         return records
 
@@ -155,6 +156,11 @@ class WeightsSource:
         if record is None:
             raise _other_weights(unit, self._records(unit.dataset, unit.architecture)[0].sha256)
         return self._store.load(record)
+
+
+def _describe(record: CheckpointRecord) -> Weights:
+    epochs = record.epochs if record.steps is None else None
+    return Weights(record.sha256, record.recipe, epochs, record.seed, steps=record.steps_done)
 
 
 def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:

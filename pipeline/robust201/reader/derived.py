@@ -270,10 +270,12 @@ def _seed_rows(
     """Compare trainings that differ in their seed alone, of each recipe and length that has two seeds or more."""
     recorded = {} if data.sweep is None else data.sweep.get("weights") or {}
     trained = [
-        (one.get("recipe"), one.get("epochs"), name) for name, one in recorded.items() if one.get("seed") is not None
+        ((one.get("recipe"), one.get("epochs"), one.get("steps")), name)
+        for name, one in recorded.items()
+        if one.get("seed") is not None
     ]
-    trained.sort(key=lambda one: str(one[:2]))
-    groups = [[name for *_, name in rows] for _, rows in itertools.groupby(trained, key=lambda one: one[:2])]
+    trained.sort(key=lambda one: str(one[0]))
+    groups = [[name for _, name in rows] for _, rows in itertools.groupby(trained, key=lambda one: one[0])]
     groups = [names for names in groups if len(names) > 1]
     if not groups:
         needs["training_seed_deviation"] = "weights of several training seeds (`weights` of the sweep), as Parquet"

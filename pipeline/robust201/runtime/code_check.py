@@ -10,6 +10,7 @@ from pathlib import Path
 from robust201.core.errors import ConfigError
 from robust201.core.user_code import UserFunction, hash_file
 from robust201.planning.config import SpaceFile, SweepConfig
+from robust201.planning.training_config import TrainingConfig
 from robust201.planning.user_tasks import UserTaskParameters
 
 CHECK_SECONDS = 300.0
@@ -19,7 +20,7 @@ CHECK_SECONDS = 300.0
 _CHILD = "import sys; sys.path[:] = {path!r}; from robust201.runtime.code_check import answer_child; answer_child()"
 
 
-def check_code(config: SweepConfig, *, seconds: float = CHECK_SECONDS) -> None:
+def check_code(config: SweepConfig | TrainingConfig, *, seconds: float = CHECK_SECONDS) -> None:
     """Execute the Python files that a sweep names, with the user's consent, and look for their functions.
 
     The inline executor computes in this process, so they are executed here; on Ray in a child, which is ended after
@@ -58,10 +59,10 @@ def _check_in_child(functions: list[UserFunction], seconds: float) -> None:
         raise ConfigError(refusal)
 
 
-def _functions(config: SweepConfig) -> Iterator[UserFunction]:
+def _functions(config: SweepConfig | TrainingConfig) -> Iterator[UserFunction]:
     if isinstance(config.space, SpaceFile):
         yield UserFunction(config.space.file, config.space.function, hash_file(config.space.file))
-    for given in config.parameters.values():
+    for given in config.parameters.values() if isinstance(config, SweepConfig) else ():
         if isinstance(given, UserTaskParameters):
             yield UserFunction(given.file, given.function_name, hash_file(given.file))
 

@@ -8,12 +8,11 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from robust201.core.errors import StorageError
 from robust201.core.files import is_amount, load_json, write_text
 from robust201.core.records import Part, Receipt, Unit, UnitFailure
-from robust201.planning.plan import Plan
 from robust201.runtime.executors.base import BundleLost, Event, WorkerLost
 from robust201.runtime.metrics import Metrics
 from robust201.runtime.scheduler import RunTally
@@ -123,6 +122,17 @@ def read_progress(folder: Path) -> dict[str, Any]:
     }
 
 
+class PlannedWork(Protocol):
+    """What progress needs of a plan."""
+
+    @property
+    def n_evaluations(self) -> int:
+        """Number of evaluations, or of what else is counted."""
+
+    def macs(self, part: Part) -> float:
+        """Estimate a part's work in multiply-accumulates."""
+
+
 class Tracker:
     """Turns receipts into progress, and keeps progress.json and failures.jsonl.
 
@@ -132,7 +142,7 @@ class Tracker:
         log: receives what the driver alone sees.
     """
 
-    def __init__(self, plan: Plan, missing: Collection[Part], folder: Path, done: int, log: WorkLog) -> None:
+    def __init__(self, plan: PlannedWork, missing: Collection[Part], folder: Path, done: int, log: WorkLog) -> None:
         self._plan = plan
         self._log = log
         self._metrics = Metrics()
@@ -162,7 +172,7 @@ class Tracker:
             self.progress.remaining_macs += sign * self._plan.macs(part)
             self._units[part.unit.id] = part.unit
 
-    def replace(self, expected: Collection[Part], plan: Plan, parts: Collection[Part]) -> None:
+    def replace(self, expected: Collection[Part], plan: PlannedWork, parts: Collection[Part]) -> None:
         """Replace parts whose units were not known yet by others; what is not among these is done."""
         self._expect(expected, -1)
         self._plan = plan

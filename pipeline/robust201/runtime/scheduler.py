@@ -71,7 +71,8 @@ class Scheduler:
     nothing more is submitted and workers stop after their part. `interruptible` is a block in which an expired
     `core.interrupts.DrainRequest` may interrupt the executor. `on_event` takes every event once it is counted;
     `find_committed` is asked, when a worker was lost, which of its bundle's parts it had committed without telling.
-    `tally` is that of an earlier stage of the same run, on which this one goes on counting.
+    `tally` is that of an earlier stage of the same run, on which this one goes on counting. `doing` is what messages
+    call the work.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Scheduler:
         on_event: Callable[[Event, RunTally], None] = lambda _event, _tally: None,
         find_committed: Callable[[Sequence[Part]], Sequence[Receipt]] = lambda _parts: (),
         tally: RunTally | None = None,
+        doing: str = "Evaluating",
     ) -> None:
         self._executor = executor
         self._max_attempts = max_attempts
@@ -92,6 +94,7 @@ class Scheduler:
         self._on_event = on_event
         self._find_committed = find_committed
         self._tally = tally or RunTally()
+        self._doing = doing
         self._waiting: deque[Bundle] = deque()
         self._in_flight = 0
         # By slice, since a sweep has a million evaluations: most strengths are then a part's own tuple.
@@ -197,7 +200,7 @@ class Scheduler:
         if self._deaths[piece] == 1:
             self._count_fruitless_death(lost.reason, suspect.label)
         if self._deaths[piece] >= self._max_attempts:
-            message = f"Evaluating failed for {suspect.label}: its worker died each time ({lost.reason})."
+            message = f"{self._doing} failed for {suspect.label}: its worker died each time ({lost.reason})."
             failure = UnitFailure(suspect, "killed", message, "", self._deaths[piece])
             self._give_up(failure)
             self._on_event(failure, self._tally)

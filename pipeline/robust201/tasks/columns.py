@@ -264,7 +264,7 @@ PUBLISHED = ("accuracy", "confidence", "cm")
 
 DESCRIPTIONS = (
     *("dataset", "key", "architecture", "cell", "isomorphs", "weights", "weights_recipe", "weights_epochs"),
-    *("weights_seed", "strength", "n_images", "n_classes", "protocol", "checkpoint_sha256"),
+    *("weights_steps", "weights_seed", "strength", "n_images", "n_classes", "protocol", "checkpoint_sha256"),
 )
 """Columns of exported Parquet files that say what a row is about."""
 

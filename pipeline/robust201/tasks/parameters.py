@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from robust201.core.fields import Fields
 from robust201.core.records import CLEAN_STRENGTH, ImageSelection
 
 PAPER_EPSILONS_255 = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
@@ -30,23 +31,6 @@ Radius = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Severity = Annotated[int, Field(ge=1, le=5)]
 PositiveInt = Annotated[int, Field(ge=1)]
 Norm = Literal["Linf", "L2", "L1"]
-
-
-class Fields(BaseModel):
-    """Base of what the sweep YAML gives: immutable; unknown fields, and yes or no for a number, are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _refuse_truth_values(cls, value: object, info: ValidationInfo) -> object:
-        # To Python true is the number 1.
-        items = value if isinstance(value, list | tuple) else (value,)
-        found = [item for item in items if isinstance(item, bool)]
-        if found and cls.model_fields[str(info.field_name)].annotation is not bool:
-            among = " among them" if isinstance(value, list | tuple) else ""
-            raise ValueError(f"expected a value other than true or false, got {found[0]}{among}.")
-        return value
 
 
 class Parameters(Fields):

@@ -1,7 +1,7 @@
 """The manifest of a checkpoint store: whose weights each file holds, in lines of JSON; no torch.
 
 Format version 1: a header line, then one line per checkpoint. The manifest only grows: adding a checkpoint appends a
-line, and a later line of the same (space, dataset, index, recipe, epochs, seed) supersedes an earlier one. So an
+line, and a later line of the same (space, dataset, index, recipe, epochs, seed, steps) supersedes an earlier one. So an
 interrupted import keeps what it has, at worst with a torn last line, which is ignored and cut off by the next import.
 """
 
@@ -24,7 +24,15 @@ MANIFEST_VERSION = 1
 
 _HEADER = {"format": "robust201 checkpoints", "version": MANIFEST_VERSION}
 _INTEGERS = ("epochs", "seed", "n_classes", "parameters")
-_UNUSED = {"spec": None, "channels": None, "cells": None, "training": None, "recipe": "", "test_accuracy": None}
+_UNUSED = {
+    "spec": None,
+    "channels": None,
+    "cells": None,
+    "training": None,
+    "recipe": "",
+    "test_accuracy": None,
+    "steps": None,
+}
 """Fields that a line may lack, with their defaults."""
 
 
@@ -36,6 +44,7 @@ class CheckpointRecord:
         index: id of the architecture.
         spec: its cell string; None in spaces without cells.
         channels: channels of the first stage (C), where the space has a skeleton that can be sized.
+        epochs: length of the training, or whole epochs before the snapshot.
         cells: cells per stage (N), as above.
         source: file that the weights were imported from, or what trained them.
         source_sha256: 64 hex digits of that file, or of the recipe.
@@ -44,6 +53,7 @@ class CheckpointRecord:
         training: recipe and outcome of a training of our own, or None.
         recipe: name of the training, to distinguish trainings of equal length and seed; empty for the published one.
         test_accuracy: fraction of the whole test split that the source says they classify correctly; None without one.
+        steps: iterations before a snapshot that was taken within an epoch; None after whole epochs.
     """
 
     space: str
@@ -63,6 +73,7 @@ class CheckpointRecord:
     training: Mapping[str, Any] | None = field(default=None, hash=False)
     recipe: str = ""
     test_accuracy: float | None = None
+    steps: int | None = None
 
     @property
     def network(self) -> "NetworkName":
@@ -72,30 +83,57 @@ class CheckpointRecord:
     @property
     def recorded_accuracy(self) -> float | None:
         """Accuracy on the test split that the source, or the training, recorded; None where neither did."""
-        outcome = {} if self.training is None else self.training.get("outcome", {})
-        trained: float | None = outcome.get("test_accuracy")
+        trained: float | None = self._outcome.get("test_accuracy")
         return trained if self.test_accuracy is None else self.test_accuracy
 
     @property
+    def steps_done(self) -> int | None:
+        """Iterations of the training until then, within an epoch or not; None where nobody recorded them."""
+        recorded: int | None = self._outcome.get("steps")
+        return recorded if self.steps is None else self.steps
+
+    @property
+    def _outcome(self) -> Mapping[str, Any]:
+        return {} if self.training is None else self.training.get("outcome", {})
+
+    @property
     def trial(self) -> "Trial":
-        """Which training of the network it is."""
-        return self.recipe, self.epochs, self.seed
+        """Which training of the network it is, and which of its snapshots."""
+        return self.recipe, self.epochs, self.seed, self.steps
 
     @property
     def label(self) -> str:
         """Readable name for messages, such as ``#21 cifar10 200 epochs seed 777``."""
-        recipe = f" {self.recipe}" if self.recipe else ""
-        return f"{show_architecture(self.index)} {self.dataset}{recipe} {self.epochs} epochs seed {self.seed}"
+        return f"{show_architecture(self.index)} {self.dataset} {describe_trial(self.trial)}"
 
 
 NetworkName = tuple[str, str, ArchitectureId]
 """Space, dataset and architecture."""
 
-Trial = tuple[str, int, int]
-"""Recipe, epochs and seed of a training."""
+Trial = tuple[str, int, int, int | None]
+"""Recipe, epochs and seed of a training, and the steps of a snapshot within an epoch."""
 
 Trials = dict[Trial, CheckpointRecord]
 """Checkpoints of one network on one dataset."""
+
+
+def describe_trial(trial: Trial) -> str:
+    """Name a trial in messages, such as ``200 epochs seed 777``."""
+    recipe, epochs, seed, steps = trial
+    length = f"{epochs} epochs" if steps is None else f"{steps} steps"
+    return f"{recipe}{' ' if recipe else ''}{length} seed {seed}"
+
+
+def trial_order(trial: Trial) -> tuple[str, int, int, int]:
+    """Sort key of trials: by recipe, then by length, then by seed."""
+    recipe, epochs, seed, steps = trial
+    return recipe, epochs, steps or 0, seed
+
+
+def record_line(record: CheckpointRecord) -> bytes:
+    """Write a record as a line of the manifest."""
+    line = {key: value for key, value in asdict(record).items() if key not in _UNUSED or value != _UNUSED[key]}
+    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
 
 
 class ManifestWriter:
@@ -107,8 +145,7 @@ class ManifestWriter:
 
     def append(self, record: CheckpointRecord) -> None:
         """Write one line; a `StorageFullError` says where no space is left on the device."""
-        line = {key: value for key, value in asdict(record).items() if key not in _UNUSED or value != _UNUSED[key]}
-        raw = json.dumps(line, ensure_ascii=False).encode() + b"\n"
+        raw = record_line(record)
         if self._stream is None:
             self._stream = _open(self._path)
         try:
@@ -166,7 +203,7 @@ def read_manifest(path: Path) -> dict[NetworkName, Trials]:
     _check_header(header, path)
     networks: dict[NetworkName, Trials] = defaultdict(dict)
     for number, line in enumerate(lines, start=2):
-        record = _parse_line(line, number, path)
+        record = parse_line(line, number, path)
         networks[record.network][record.trial] = record
     return dict(networks)
 
@@ -184,13 +221,15 @@ def _check_header(line: bytes, path: Path) -> None:
         )
 
 
-def _parse_line(line: bytes, number: int, path: Path) -> CheckpointRecord:
+def parse_line(line: bytes, number: int, path: Path) -> CheckpointRecord:
+    """Read a line that `record_line` wrote; a `CheckpointError` says where a damaged one stands."""
     try:
         record = CheckpointRecord(**json.loads(line))
     except (ValueError, TypeError, RecursionError) as error:
         raise _damaged_line(number, path, str(error)) from error
     is_sized = all(isinstance(size, int | None) for size in (record.channels, record.cells))
     has_numbers = all(type(getattr(record, name)) is int for name in _INTEGERS)
+    has_numbers &= record.steps is None or (type(record.steps) is int and record.steps >= 0)
     accuracy = record.test_accuracy
     is_fraction = accuracy is None or (isinstance(accuracy, int | float) and 0 <= accuracy <= 1)
     if not has_numbers or not is_sized or not is_fraction or type(record.index) not in {int, str}:

@@ -4,10 +4,10 @@ Layout::
 
     manifest.jsonl                                     see `weights.manifest`
     <dataset>/<index:06d>-e<epochs>-s<seed>.safetensors            published weights, whose recipe has no name
-    <dataset>/<index:06d>-<recipe>-e<epochs>-s<seed>.safetensors   others, such as those of `weights.training`
+    <dataset>/<index:06d>-<recipe>-e<epochs>-s<seed>.safetensors   others, such as those of `training`
     <space>/<dataset>/<architecture>/[<recipe>-]e<epochs>-s<seed>.safetensors   of other spaces than the default one
 
-where <space> is `Space.weights_name`.
+where <space> is `Space.weights_name`, and i<steps> stands for e<epochs> where a snapshot was taken within an epoch.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from os import SEEK_END
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from robust201.core.errors import CheckpointError
 from robust201.core.files import atomic_write
@@ -29,7 +29,9 @@ from robust201.weights.manifest import (
     NetworkName,
     Trial,
     Trials,
+    describe_trial,
     read_manifest,
+    trial_order,
 )
 from robust201.weights.published.base import DEFAULT_SEED, StateDict, check_finite, count_parameters
 from robust201.weights.published.state_dicts import parse_safetensors, safetensors_size
@@ -69,14 +71,16 @@ class CheckpointStore:
         return self.root / MANIFEST_NAME
 
     def records(self) -> tuple[CheckpointRecord, ...]:
-        """List the checkpoints by space, dataset, index, recipe, epochs and seed.
+        """List the checkpoints by space, dataset, index, recipe, length and seed.
 
         Raises:
             CheckpointError: the manifest is damaged or of another version.
         """
         networks = self._index()
         order = sorted(networks, key=lambda network: (*network[:2], _position(network[2])))
-        return tuple(networks[network][trial] for network in order for trial in sorted(networks[network]))
+        return tuple(
+            networks[network][trial] for network in order for trial in sorted(networks[network], key=trial_order)
+        )
 
     def find(
         self,
@@ -90,7 +94,8 @@ class CheckpointStore:
     ) -> CheckpointRecord:
         """Choose one network's checkpoint, `index` being its id in the space of that name.
 
-        Without `epochs`, 200 is preferred, else the longest training; without `seed`, 777, else the lowest.
+        Without `epochs`, 200 is preferred, else the longest training; without `seed`, 777, else the lowest. Snapshots
+        within an epoch come last.
 
         Raises:
             CheckpointError: there is no such checkpoint, or, without `recipe`, there are those of several recipes; the
@@ -98,9 +103,10 @@ class CheckpointStore:
         """
         network = space, dataset, index
         there = self._index().get(network, {})
-        fitting = [trial for trial in there if _fits(trial, (recipe, epochs, seed))]
+        wanted = _Wanted(recipe, epochs, None, seed)
+        fitting = [trial for trial, record in there.items() if wanted.fits(record)]
         if not fitting:
-            raise self._nothing_fits(network, (recipe, epochs, seed))
+            raise self._nothing_fits(network, wanted)
         if recipe is None:
             self._check_one_recipe(network, fitting)
         return there[min(fitting, key=_preference)]
@@ -120,34 +126,38 @@ class CheckpointStore:
         space: str = DEFAULT_SPACE,
         recipes: Sequence[str] | None = None,
         epochs: Sequence[int] | None = None,
+        steps: Sequence[int] | None = None,
         seeds: Sequence[int] | None = None,
     ) -> tuple[CheckpointRecord, ...]:
-        """List the checkpoints of one network that a sweep asks for, by recipe, epochs and seed.
+        """List the checkpoints of one network that a sweep asks for, by recipe, epochs, steps and seed.
 
-        Each of `recipes` must be there with each of `epochs`, and at each length with each of `seeds`; None takes all
-        lengths or seeds, and the recipe where there is one alone.
+        Each of `recipes` must be there after each of `epochs` and each of `steps`, and at each length with each of
+        `seeds`; None takes all lengths, where neither epochs nor steps are given, or seeds, and the recipe where there
+        is one alone.
 
         Raises:
             CheckpointError: one is not there, or recipes are not named and several fit; the message says what there is.
         """
         network = space, dataset, index
         there = self._index().get(network, {})
-        for wanted in product(recipes or (None,), epochs or (None,), seeds or (None,)):
-            if not any(_fits(trial, wanted) for trial in there):
+        lengths: list[tuple[int | None, int | None]] = [(length, None) for length in epochs or ()]
+        lengths += [(None, length) for length in steps or ()]
+        all_wanted = [
+            _Wanted(recipe, *length, seed)
+            for recipe, length, seed in product(recipes or (None,), lengths or [(None, None)], seeds or (None,))
+        ]
+        for wanted in all_wanted:
+            if not any(wanted.fits(record) for record in there.values()):
                 raise self._nothing_fits(network, wanted)
         fitting = [
-            trial
-            for trial in sorted(there)
-            if (recipes is None or trial[0] in recipes)
-            and (epochs is None or trial[1] in epochs)
-            and (seeds is None or trial[2] in seeds)
+            trial for trial in sorted(there, key=trial_order) if any(wanted.fits(there[trial]) for wanted in all_wanted)
         ]
         if recipes is None:
             self._check_one_recipe(network, fitting)
         return tuple(there[trial] for trial in fitting)
 
     def _check_one_recipe(self, network: NetworkName, fitting: Sequence[Trial]) -> None:
-        recipes = sorted({recipe for recipe, _, _ in fitting})
+        recipes = sorted({recipe for recipe, *_ in fitting})
         if len(recipes) > 1:
             shown = ", ".join(recipe or '"" (the unnamed one)' for recipe in recipes)
             raise CheckpointError(
@@ -155,6 +165,11 @@ class CheckpointStore:
                 f"one recipe, got those of {len(recipes)}: {shown}. Name the one that is meant: in a sweep by "
                 "`weights: {path: …, recipe: …}`; what each was trained with stands in the manifest."
             )
+
+    def of_network(self, index: ArchitectureId, dataset: str, space: str) -> tuple[CheckpointRecord, ...]:
+        """List the checkpoints of one network; empty where there are none, or no store yet."""
+        there = self._index(create=True).get((space, dataset, index), {})
+        return tuple(there[trial] for trial in sorted(there, key=trial_order))
 
     def check(self, record: CheckpointRecord) -> None:
         """Look whether a record's file is there and not cut short; only its first bytes are read.
@@ -202,7 +217,14 @@ class CheckpointStore:
             )
         return parse_safetensors(raw, str(path))
 
-    def add(
+    def add(self, **fields: Any) -> CheckpointRecord:
+        """Store the weights of one network: `write` and `enter` together. Adding the same again changes nothing."""
+        self._index(create=True)
+        record = self.write(**fields)
+        self.enter(record)
+        return record
+
+    def write(
         self,
         *,
         index: ArchitectureId,
@@ -220,16 +242,16 @@ class CheckpointStore:
         space: str = DEFAULT_SPACE,
         recipe: str = "",
         test_accuracy: float | None = None,
+        steps: int | None = None,
     ) -> CheckpointRecord:
-        """Store the weights of one network; adding the same again changes nothing.
+        """Write the file of the weights of one network, which counts once the manifest names it (see `enter`).
 
-        The file appears whole under its name or not at all, and before its line in the manifest. The arguments are
-        fields of `CheckpointRecord`, and tensors by name on any device. The record supersedes an earlier one of the
-        same network, dataset, recipe, epochs and seed.
+        The file appears whole under its name or not at all. The arguments are fields of `CheckpointRecord`, and tensors
+        by name on any device.
 
         Raises:
             CheckpointError: the weights hold NaN or infinity, or a name can name no file.
-            StorageFullError: no space is left on the device; the manifest does not name the file.
+            StorageFullError: no space is left on the device.
         """
         for what, name in (("dataset", dataset), ("space", space), ("architecture", str(index)), ("recipe", recipe)):
             if name in {".", ".."} or PurePosixPath(name).name != name or (not name and what != "recipe"):
@@ -238,7 +260,8 @@ class CheckpointStore:
                     f"another. Rename the {what}."
                 )
         raw = _encode(state_dict, f"{show_architecture(index)} {dataset} seed {seed} from {source}")
-        trial = f"{recipe}{'-' if recipe else ''}e{epochs}-s{seed}.safetensors"
+        length = f"e{epochs}" if steps is None else f"i{steps}"
+        trial = f"{recipe}{'-' if recipe else ''}{length}-s{seed}.safetensors"
         record = CheckpointRecord(
             space=space,
             index=index,
@@ -257,16 +280,20 @@ class CheckpointStore:
             training=None if training is None else json.loads(canonical_json(training)),
             recipe=recipe,
             test_accuracy=test_accuracy,
+            steps=steps,
         )
-        trials = self._index(create=True).setdefault(record.network, {})
         path = self._path_of(record)
         if not (path.exists() and path.read_bytes() == raw):
             with atomic_write(path) as stream:
                 stream.write(raw)
+        return record
+
+    def enter(self, record: CheckpointRecord) -> None:
+        """Name a file in the manifest; it supersedes an earlier one of the same network, dataset and trial."""
+        trials = self._index(create=True).setdefault(record.network, {})
         if trials.get(record.trial) != record:
             self._writer.append(record)
             trials[record.trial] = record
-        return record
 
     def flush(self) -> None:
         """Make the manifest durable and close it; `add` opens it again."""
@@ -289,10 +316,7 @@ class CheckpointStore:
     def _nothing_fits(self, network: NetworkName, wanted: "_Wanted") -> CheckpointError:
         space, dataset, index = network
         networks = self._index()
-        got = ", ".join(
-            f"{f'{name} ' if name else ''}{length} epochs seed {number}"
-            for name, length, number in sorted(networks.get(network, {}))
-        )
+        got = ", ".join(map(describe_trial, sorted(networks.get(network, {}), key=trial_order)))
         advice = "Import them with import-weights."
         if not got:
             elsewhere = sorted({name for of, name, number in networks if (of, number) == (space, index)})
@@ -304,7 +328,7 @@ class CheckpointStore:
                 advice = "Name a store of weights of this space, or import them with import-weights."
             elif others:
                 advice = "Name networks that are there by `architectures`, or import it with import-weights."
-        forms = zip(("recipe {}", "{} epochs", "seed {}"), wanted, strict=True)
+        forms = zip(("recipe {}", "{} epochs", "{} steps", "seed {}"), wanted, strict=True)
         asked = " and ".join(form.format(value) for form, value in forms if value is not None)
         return CheckpointError(
             f"Finding weights failed for {_label(network)} in {self.root}: expected "
@@ -312,8 +336,22 @@ class CheckpointStore:
         )
 
 
-_Wanted = tuple[str | None, int | None, int | None]
-"""Recipe, epochs and seed that are asked for; None for any."""
+class _Wanted(NamedTuple):
+    """What is asked for; None for any."""
+
+    recipe: str | None
+    epochs: int | None
+    steps: int | None
+    seed: int | None
+
+    def fits(self, record: CheckpointRecord) -> bool:
+        """Whether a record is what is asked for; whole epochs are no snapshot within the next one."""
+        return (
+            self.recipe in {None, record.recipe}
+            and (self.epochs is None or (self.epochs == record.epochs and record.steps is None))
+            and self.steps in {None, record.steps_done}
+            and self.seed in {None, record.seed}
+        )
 
 
 def _label(network: NetworkName) -> str:
@@ -321,14 +359,10 @@ def _label(network: NetworkName) -> str:
     return f"{show_architecture(index)} {dataset}"
 
 
-def _fits(trial: Trial, wanted: _Wanted) -> bool:
-    return all(want in {None, got} for want, got in zip(wanted, trial, strict=True))
-
-
-def _preference(trial: Trial) -> tuple[bool, int, bool, int]:
+def _preference(trial: Trial) -> tuple[bool, bool, int, int, bool, int]:
     """Sort key of the trials of a network by one recipe: what `find` prefers comes first."""
-    _, epochs, seed = trial
-    return epochs != DEFAULT_EPOCHS, -epochs, seed != DEFAULT_SEED, seed
+    _, epochs, seed, steps = trial
+    return steps is not None, epochs != DEFAULT_EPOCHS, -epochs, -(steps or 0), seed != DEFAULT_SEED, seed
 
 
 def _position(index: ArchitectureId) -> tuple[bool, ArchitectureId]:

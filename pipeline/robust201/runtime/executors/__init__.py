@@ -5,15 +5,15 @@ from functools import partial
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
 from robust201.planning.plan import Plan
-from robust201.runtime.executors.base import BundleWorker, Executor
+from robust201.runtime.executors.base import BundleWorker, Executor, StartWorker, WorkSettings
 from robust201.runtime.metrics import Metrics
 
 
-def check_device(config: SweepConfig) -> None:
-    """Refuse a sweep that this process could not compute, before anything is written; a cluster's workers check later.
+def check_device(config: WorkSettings) -> None:
+    """Refuse work that this process could not do, before anything is written; a cluster's workers check later.
 
     Raises:
-        ConfigError: the sweep computes here and asks for a GPU, or for a precision, that is not here.
+        ConfigError: it is done here and asks for a GPU, or for a precision, that is not here.
     """
     execution = config.execution
     is_here = execution.executor == "inline" or not execution.ray_address
@@ -25,19 +25,24 @@ def check_device(config: SweepConfig) -> None:
 
 def make_executor(plan: Plan, facts: Facts) -> Executor:
     """Start the executor that the sweep names, whose workers check the hashes of its inputs; close it."""
-    start = partial(start_worker, plan.config, facts)
-    if plan.config.execution.executor == "inline":
+    return start_executor(plan.config, partial(start_worker, plan.config, facts))
+
+
+def start_executor(config: WorkSettings, start_worker: StartWorker) -> Executor:
+    """Start the executor that a sweep or trainings name, with workers of any kind; close it."""
+    execution = config.execution
+    if execution.executor == "inline":
         from robust201.runtime.devices import choose_device
         from robust201.runtime.executors.inline import InlineExecutor
 
-        worker = start(Metrics())
-        execution = plan.config.execution
-        on_gpu = choose_device(execution.device, plan.config.precision).type == "cuda"
-        gpus = execution.gpus_per_worker if on_gpu else 0.0
-        return InlineExecutor(worker.run, gpus_per_worker=gpus)
+        worker = start_worker(Metrics())
+        on_gpu = choose_device(execution.device, config.precision).type == "cuda"
+        return InlineExecutor(
+            worker.run, on_drain=worker.drain, gpus_per_worker=execution.gpus_per_worker if on_gpu else 0.0
+        )
     from robust201.runtime.executors.ray_process import RayProcess
 
-    return RayProcess(plan.config, start)
+    return RayProcess(config, start_worker)
 
 
 def start_worker(config: SweepConfig, facts: Facts, metrics: Metrics) -> BundleWorker:

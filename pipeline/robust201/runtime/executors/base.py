@@ -7,9 +7,12 @@ An executor computes bundles and reports events. It decides nothing: retries, is
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
+from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, Bundle, Receipt, UnitFailure
+from robust201.planning.config import ExecutionSection
 from robust201.runtime.metrics import Metrics
 
 
@@ -62,6 +65,22 @@ def take_for(held: deque[Bundle], network: tuple[str, ArchitectureId] | None) ->
 
 
 Event = Receipt | UnitFailure | BundleDone | BundleLost | WorkerLost
+
+
+class WorkSettings(Protocol):
+    """What executors read of a sweep or of trainings."""
+
+    @property
+    def execution(self) -> ExecutionSection:
+        """How the work is done."""
+
+    @property
+    def precision(self) -> Precision:
+        """The arithmetic, which not every device has."""
+
+    @property
+    def results(self) -> Path:
+        """The folder of the run's logs."""
 
 
 class BundleWorker(Protocol):

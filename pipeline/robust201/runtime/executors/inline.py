@@ -11,14 +11,20 @@ RunBundle = Callable[[Bundle], Iterator[Receipt | UnitFailure]]
 
 
 class InlineExecutor:
-    """Computes one bundle at a time by a worker's `run` inside `poll`, one event a call."""
+    """Computes one bundle at a time by a worker's `run` inside `poll`, one event a call.
+
+    `on_drain` lets the worker stop within a part, where it can: `drain` may be called by another thread meanwhile.
+    """
 
     n_workers = 1
 
-    def __init__(self, run_bundle: RunBundle, *, gpus_per_worker: float = 0.0) -> None:
+    def __init__(
+        self, run_bundle: RunBundle, *, on_drain: Callable[[], None] = lambda: None, gpus_per_worker: float = 0.0
+    ) -> None:
         self.metrics = Metrics()
         self.gpus_per_worker = gpus_per_worker
         self._run_bundle = run_bundle
+        self._on_drain = on_drain
         self._waiting: deque[Bundle] = deque()
         self._current: tuple[Bundle, Iterator[Receipt | UnitFailure]] | None = None
         self._draining = False
@@ -49,6 +55,7 @@ class InlineExecutor:
     def drain(self) -> None:
         """Begin nothing more; the part in progress ends inside its `poll`."""
         self._draining = True
+        self._on_drain()
 
     def close(self) -> None:
         """Forget what waits."""

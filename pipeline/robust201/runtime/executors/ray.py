@@ -18,7 +18,6 @@ from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorErro
 
 from robust201.core.errors import ConfigError, EvaluationError, RayLostError, RobustError, WorkerBrokenError, one_line
 from robust201.core.records import ArchitectureId, Bundle, Receipt, UnitFailure
-from robust201.planning.config import SweepConfig
 from robust201.runtime.executors.base import (
     LOOKAHEAD,
     SHORT_SECONDS,
@@ -27,6 +26,7 @@ from robust201.runtime.executors.base import (
     Event,
     StartWorker,
     WorkerLost,
+    WorkSettings,
     take_for,
 )
 from robust201.runtime.executors.ray_environment import worker_environment
@@ -169,7 +169,7 @@ class RayExecutor:
         ConfigError: the Ray cluster cannot be reached, or offers no worker the resources it needs.
     """
 
-    def __init__(self, config: SweepConfig, start_worker: StartWorker, folder: Path) -> None:
+    def __init__(self, config: WorkSettings, start_worker: StartWorker, folder: Path) -> None:
         self.metrics: Metrics = RayMetrics()
         self._precision = config.precision
         self._execution = config.execution

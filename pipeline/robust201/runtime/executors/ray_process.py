@@ -25,8 +25,7 @@ import psutil
 
 from robust201.core.errors import RayLostError, RobustError
 from robust201.core.records import Bundle, Receipt, UnitFailure
-from robust201.planning.config import SweepConfig
-from robust201.runtime.executors.base import BundleDone, BundleLost, Event, Executor, StartWorker
+from robust201.runtime.executors.base import BundleDone, BundleLost, Event, Executor, StartWorker, WorkSettings
 from robust201.runtime.executors.ray_environment import check_import_path, driver_environment
 from robust201.runtime.executors.ray_folder import make_ray_folder, remove_unused_folders
 from robust201.runtime.metrics import Metrics
@@ -87,7 +86,7 @@ class RayProcess:
         RayLostError: Ray ended while it started, twice.
     """
 
-    def __init__(self, config: SweepConfig, start_worker: StartWorker) -> None:
+    def __init__(self, config: WorkSettings, start_worker: StartWorker) -> None:
         check_import_path(Path.cwd())
         self.metrics: Metrics = _RemoteMetrics(self)
         self._config = config

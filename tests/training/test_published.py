@@ -1,54 +1,71 @@
-"""Training: deterministic to the byte, learns, augments within bounds, fills the store and resumes."""
+"""The published recipe: its bytes, its learning, and how it fills the store."""
 
 import dataclasses
-import hashlib
 import json
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import ValidationError
-from safetensors.torch import save
+from torch import nn
 
-from robust201.core.errors import ArchitectureError, CheckpointError, ConfigError, EvaluationError
+from robust201.core.errors import ArchitectureError, CheckpointError
 from robust201.core.files import bundled
-from robust201.core.records import ImageSet, Normalisation, image_hash
+from robust201.core.noise import derived_seed, generator
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.network import build_network
+from robust201.training.loop import measure_accuracy
+from robust201.training.published import TrainingSettings, recipe_name, train_into_store, train_network
 from robust201.weights.store import CheckpointStore
-from robust201.weights.training import TrainingSettings, _augment, _learning_rate, recipe_name, train, train_into_store
 from tests.conftest import add_network
+from tests.training.support import IMAGES, LIGHT, SPACE, make_images, weights_hash
 
 TINY = TrainingSettings(channels=4, cells=1, epochs=2, batch_size=8, crop_padding=1, seed=1)
-LIGHT = nasbench201.specs()[309]
 
 
-def make_images(n_images=20, size=8, seed=0):
-    """Two classes that differ in brightness, so that a few steps tell them apart."""
-    rng = np.random.default_rng(seed)
-    labels = np.arange(n_images, dtype=np.int64) % 2
-    images = (rng.integers(0, 100, (n_images, 3, size, size)) + 150 * labels[:, None, None, None]).astype(np.uint8)
-    indices = np.arange(n_images, dtype=np.int64)
-    normalisation = Normalisation((0.5, 0.5, 0.5), (0.3, 0.3, 0.3))
-    return ImageSet("bright", images, labels, indices, 2, normalisation, image_hash(images, labels, indices))
+def plain_training(images, settings):
+    """Train as the text says, image by image and without any of the loop's parts: (weights, losses)."""
+
+    def draws(epoch, purpose, count):
+        return generator(settings.seed, "training", epoch, purpose).bit_generator.random_raw(count)
+
+    count, padding = len(images), settings.crop_padding
+    with torch.random.fork_rng():
+        torch.manual_seed(derived_seed(settings.seed, "training", "initial weights"))
+        network = build_network(nasbench201.specs()[LIGHT], channels=4, cells=1, n_classes=2)
+    optimiser = torch.optim.SGD(network.parameters(), momentum=0.9, weight_decay=5e-4, nesterov=True)
+    n_steps, losses = settings.epochs * -(-count // settings.batch_size), []
+    for epoch in range(settings.epochs):
+        mirrored, offsets = draws(epoch, "flip", count) % 2 == 1, draws(epoch, "crop", 2 * count) % (2 * padding + 1)
+        order = np.argsort(draws(epoch, "order", count), kind="stable")
+        for start in range(0, count, settings.batch_size):
+            chosen = order[start : start + settings.batch_size]
+            shown = []
+            for i in chosen:
+                image = images.images[i, :, :, ::-1] if mirrored[i] else images.images[i]
+                padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))
+                y, x = int(offsets[i]), int(offsets[count + i])
+                shown.append(padded[:, y : y + image.shape[1], x : x + image.shape[2]])
+            pixels = (torch.from_numpy(np.stack(shown)).float() / 255 - 0.5) / 0.3
+            optimiser.param_groups[0]["lr"] = 0.1 * 0.5 * (1 + float(np.cos(np.pi * (len(losses) / n_steps))))
+            loss = nn.functional.cross_entropy(network(pixels)[1], torch.from_numpy(images.labels[chosen]))
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.item())
+    return network.state_dict(), losses
 
 
-IMAGES = make_images()
-
-
-def weights_of(trained):
-    return hashlib.sha256(save(dict(trained.state_dict))).hexdigest()
-
-
-def test_equal_settings_give_equal_bytes_whatever_the_process_did():
-    first = train(LIGHT, IMAGES, None, TINY)
-    torch.manual_seed(99)
-    second = train(LIGHT, IMAGES, make_images(seed=1), TINY)
-    assert weights_of(first) == weights_of(second)
-    assert first.history == second.history
-    assert first.test_accuracy is None
+@pytest.mark.parametrize("change", [{}, {"batch_size": 7, "seed": 2}, {"crop_padding": 3, "epochs": 1}], ids=str)
+def test_the_loop_gives_the_bytes_of_plain_training(change):
+    settings = TINY.model_copy(update=change)
+    expected, losses = plain_training(IMAGES, settings)
+    trained = train_network(SPACE, LIGHT, IMAGES, settings)
+    assert weights_hash(trained.state_dict) == weights_hash(expected)
+    n_batches = -(-20 // settings.batch_size)
+    sizes = [settings.batch_size] * (n_batches - 1) + [20 - settings.batch_size * (n_batches - 1)]
+    mean = sum(loss * size for loss, size in zip(losses[-n_batches:], sizes, strict=True)) / 20
+    assert trained.history[-1].loss == mean
 
 
 @pytest.mark.parametrize(
@@ -66,62 +83,29 @@ def test_equal_settings_give_equal_bytes_whatever_the_process_did():
     ids=str,
 )
 def test_every_setting_changes_the_weights(change):
-    assert weights_of(train(LIGHT, IMAGES, None, TINY.model_copy(update=change))) != weights_of(
-        train(LIGHT, IMAGES, None, TINY)
-    )
+    changed = train_network(SPACE, LIGHT, IMAGES, TINY.model_copy(update=change))
+    assert weights_hash(changed.state_dict) != weights_hash(train_network(SPACE, LIGHT, IMAGES, TINY).state_dict)
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_training_leaves_the_process_as_it_was(deterministic):
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(deterministic)
-    try:
-        _check_that_training_leaves_no_trace(deterministic)
-    finally:
-        torch.use_deterministic_algorithms(before)
-
-
-def _check_that_training_leaves_no_trace(deterministic):
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    threads = torch.get_num_threads()
-    torch.manual_seed(5)
-    train(LIGHT, IMAGES, None, TINY.model_copy(update={"threads": threads + 1}))
-    assert torch.equal(torch.rand(3), expected)
-    assert torch.get_num_threads() == threads
-    assert torch.are_deterministic_algorithms_enabled() == deterministic
-
-
-def test_it_learns_and_tells_of_it():
+def test_it_learns_and_reports_it():
     told = []
-    calm = TINY.model_copy(update={"epochs": 6})
-    trained = train(LIGHT, IMAGES, make_images(seed=1), calm, lambda *event: told.append(event))
-    assert [(record.epoch, record.loss, record.accuracy) for record in trained.history] == told
+    trained = train_network(SPACE, LIGHT, IMAGES, TINY.model_copy(update={"epochs": 6}), told.append)
+    assert list(trained.history) == told
     assert [record.epoch for record in trained.history] == [1, 2, 3, 4, 5, 6]
     assert trained.history[-1].loss < trained.history[0].loss
-    assert trained.test_accuracy > 0.9
-    network = build_network(LIGHT, channels=4, cells=1, n_classes=2).eval()
+    test_accuracy = measure_accuracy(SPACE, LIGHT, trained.state_dict, make_images(seed=1))
+    assert test_accuracy > 0.9
+    network = build_network(nasbench201.specs()[LIGHT], channels=4, cells=1, n_classes=2).eval()
     network.load_state_dict(trained.state_dict, strict=True)
     pixels = (torch.from_numpy(make_images(seed=1).images) / 255 - 0.5) / 0.3
     with torch.inference_mode():
         accuracy = (network(pixels)[1].argmax(dim=1).numpy() == IMAGES.labels).mean()
-    assert accuracy == pytest.approx(trained.test_accuracy)
+    assert accuracy == pytest.approx(test_accuracy)
 
 
 def test_a_network_without_a_path_trains_to_chance():
-    trained = train(nasbench201.specs()[10], IMAGES, IMAGES, TINY)
-    assert trained.test_accuracy == 0.5
-
-
-def test_a_loss_that_is_not_finite_is_an_error():
-    with pytest.raises(EvaluationError, match=r"expected a finite loss, got nan in epoch 1\. Lower the learning rate"):
-        train(LIGHT, IMAGES, None, TINY.model_copy(update={"learning_rate": 1e30, "epochs": 1}))
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_a_device_that_is_not_there_is_bad_input():
-    with pytest.raises(ConfigError, match="expected a CUDA device"):
-        train(LIGHT, IMAGES, None, TINY.model_copy(update={"device": "cuda"}))
+    trained = train_network(SPACE, 10, IMAGES, TINY)
+    assert measure_accuracy(SPACE, 10, trained.state_dict, IMAGES) == 0.5
 
 
 def test_settings_are_the_published_recipe_and_nothing_unknown():
@@ -132,41 +116,6 @@ def test_settings_are_the_published_recipe_and_nothing_unknown():
     for wrong in ({"momentun": 0.9}, {"epochs": 0}, {"learning_rate": float("nan")}, {"device": "tpu"}):
         with pytest.raises(ValidationError):
             TrainingSettings(**wrong)
-
-
-def test_the_learning_rate_falls_along_a_cosine():
-    rates = [_learning_rate(TINY, done) for done in (0.0, 0.25, 0.5, 1.0)]
-    assert rates == pytest.approx([0.1, 0.05 * (1 + 0.5**0.5), 0.05, 0.0])
-
-
-@settings(max_examples=30)
-@given(st.booleans(), st.integers(0, 3), st.integers(0, 4), st.integers(0, 50))
-def test_augmented_images_are_shifted_and_mirrored_images(flip, padding, epoch, seed):
-    recipe = TINY.model_copy(update={"flip": flip, "crop_padding": padding, "seed": seed})
-    source = IMAGES.images[:6] | 1
-    augmented = _augment(source, recipe, epoch)
-    assert augmented.shape == source.shape
-    for image, result in zip(source, augmented, strict=True):
-        padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))
-        candidates = [padded, padded[..., ::-1]] if flip else [padded]
-        crops = [
-            form[:, y : y + 8, x : x + 8]
-            for form in candidates
-            for y in range(2 * padding + 1)
-            for x in range(2 * padding + 1)
-        ]
-        assert any(np.array_equal(result, crop) for crop in crops)
-
-
-def test_augmentation_reaches_every_offset_and_both_sides():
-    count = 400
-    image = np.zeros((1, 3, 8, 8), np.uint8)
-    image[:, :, 4, 3] = 1
-    recipe = TINY.model_copy(update={"crop_padding": 2})
-    _, _, rows, columns = np.nonzero(_augment(np.repeat(image, count, axis=0), recipe, 0)[:, :1])
-    assert set(rows) == {2, 3, 4, 5, 6}
-    assert set(columns) == {1, 2, 3, 4, 5, 6}
-    assert len(rows) == count
 
 
 def test_the_store_gets_the_networks_and_training_resumes(tmp_path):
@@ -183,11 +132,13 @@ def test_the_store_gets_the_networks_and_training_resumes(tmp_path):
         (309, "bright", 2, 1),
         (21, "bright", 2, 1),
     ]
-    again = train(LIGHT, IMAGES, IMAGES, TINY)
+    again = train_network(SPACE, LIGHT, IMAGES, TINY)
     store = CheckpointStore(tmp_path)
     loaded = store.load(store.find(309, "bright"))
     assert all(torch.equal(loaded[name], tensor) for name, tensor in again.state_dict.items())
-    assert store.find(309, "bright").training["outcome"]["test_accuracy"] == again.test_accuracy
+    assert store.find(309, "bright").training["outcome"]["test_accuracy"] == measure_accuracy(
+        SPACE, LIGHT, again.state_dict, IMAGES
+    )
 
     assert fill() == records
     assert len(told) == 4
@@ -208,7 +159,7 @@ def test_other_images_or_settings_are_trained_anew(tmp_path):
 def _publish(store, **changes):
     """Put weights into a store as an import does, of the same network, length and seed as `TINY` trains."""
     torch.manual_seed(0)
-    network = build_network(LIGHT, channels=4, cells=1, n_classes=10)
+    network = build_network(nasbench201.specs()[LIGHT], channels=4, cells=1, n_classes=10)
     add_network(store, 309, network.state_dict(), **({"dataset": "bright", "epochs": 2, "seed": 1} | changes))
 
 

@@ -1,0 +1,20 @@
+"""What every part of a YAML has in common."""
+
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+
+
+class Fields(BaseModel):
+    """Base of what a YAML gives: immutable; unknown fields, and yes or no for a number, are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_truth_values(cls, value: object, info: ValidationInfo) -> object:
+        # To Python true is the number 1.
+        items = value if isinstance(value, list | tuple) else (value,)
+        found = [item for item in items if isinstance(item, bool)]
+        if found and cls.model_fields[str(info.field_name)].annotation is not bool:
+            among = " among them" if isinstance(value, list | tuple) else ""
+            raise ValueError(f"expected a value other than true or false, got {found[0]}{among}.")
+        return value

@@ -1,0 +1,119 @@
+"""Images blended from two datasets, as in Kunhardt, Deza and Poggio (2021): one picture, two labels to choose from."""
+
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import ConfigError, DatasetError
+from robust201.core.noise import generator
+from robust201.core.records import ImageSet, Split
+from robust201.images.checks import LabelledImages
+from robust201.images.made import find_made, write_made
+
+LabelFrom: TypeAlias = Literal["first", "second"]
+"""Whose labels a blend has."""
+
+
+def exact_share(alpha: float) -> Fraction:
+    """Read a share from 0 to 1 as the decimal number that it is written as: .1 is 1/10, which no float is.
+
+    Raises:
+        ConfigError: it is out of range.
+    """
+    # NaN compares as false.
+    if not 0 <= alpha <= 1:
+        raise ConfigError(f"Reading the share alpha failed: expected 0 to 1, got {alpha}. Correct alpha.")
+    return Fraction(repr(float(alpha)))
+
+
+def check_same_size(first: ImageSet, second: ImageSet) -> None:
+    """Make sure that two sets of images can be blended.
+
+    Raises:
+        DatasetError: their images have other sizes.
+    """
+    if first.images.shape[1:] != second.images.shape[1:]:
+        raise DatasetError(
+            f"Blending {first.dataset} with {second.dataset} failed: expected images of one size, got "
+            f"{first.images.shape[1:]} and {second.images.shape[1:]}. Resize one of them."
+        )
+
+
+def blend(first: NDArray[np.uint8], second: NDArray[np.uint8], alpha: float) -> NDArray[np.uint8]:
+    """Blend images pixel by pixel: alpha x first + (1 - alpha) x second, computed exactly and rounded half up.
+
+    Both have the same shape, which is the result's.
+    """
+    blended: NDArray[np.uint8] = _blended_values(float(alpha))[first, second]
+    return blended
+
+
+@cache
+def _blended_values(alpha: float) -> NDArray[np.uint8]:
+    """Blend every pair of pixel values, (256, 256) uint8, with Python's integers: a share may have sixteen decimals."""
+    share = exact_share(alpha)
+    part, whole = share.numerator, share.denominator
+    values = range(256)
+    return np.array(
+        [[(2 * (part * a + (whole - part) * b) + whole) // (2 * whole) for b in values] for a in values], np.uint8
+    )
+
+
+class Pairs(NamedTuple):
+    """Which image is blended with which: rows (n,) int64 of the first set, ascending, and of the second."""
+
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+
+
+def pair(n_first: int, n_second: int, seed: int) -> Pairs:
+    """Pair the images of two sets once and for all; each is in one pair at most, and the shorter set is used up."""
+    count = min(n_first, n_second)
+    # Raw draws, not `permutation`: NumPy promises the stream of a bit generator, not that of a distribution.
+    chosen = [
+        np.argsort(generator(seed, "fusion", name).bit_generator.random_raw(length), kind="stable")[:count]
+        for name, length in (("first", n_first), ("second", n_second))
+    ]
+    return Pairs(np.sort(chosen[0]), chosen[1])
+
+
+def write_fusion(
+    folder: Path, first: ImageSet, second: ImageSet, *, split: Split, alpha: float, label: LabelFrom, seed: int
+) -> str:
+    """Write the blends of two splits under one fixed pairing, on which all networks are tested; give their hash.
+
+    The pairing depends on the seed and the numbers of images alone, so both labels are those of the same pictures.
+
+    Raises:
+        DatasetError: the images have other sizes, or the folder holds other images.
+        ConfigError: alpha is out of range.
+    """
+    exact_share(alpha)
+    check_same_size(first, second)
+    recipe: dict[str, Any] = {
+        "kind": "fusion",
+        "first": {"dataset": first.dataset, "sha256": first.sha256},
+        "second": {"dataset": second.dataset, "sha256": second.sha256},
+        "split": split,
+        "alpha": float(alpha),
+        "label": label,
+        "seed": seed,
+        "rounding": "half up to 8 bits",
+    }
+    find_made(folder, split, recipe)
+    pairs = pair(len(first), len(second), seed)
+    labelled, rows = (first, pairs.first) if label == "first" else (second, pairs.second)
+    images = blend(first.images[pairs.first], second.images[pairs.second], alpha)
+    return write_made(
+        folder,
+        split,
+        LabelledImages(images, labelled.labels[rows]),
+        recipe=recipe,
+        n_classes=labelled.n_classes,
+        first_rows=pairs.first,
+        second_rows=pairs.second,
+    )

@@ -1,0 +1,95 @@
+"""Folders of images that robust201 made: a .npz file per split, as a user's own, and beside it what it was made from.
+
+Layout: `test.npz` or `train.npz` (see `images.npz`; further arrays say what each image was made of) and `test.json` or
+`train.json`. A sweep reads such a folder like any images of a user's own (`path`, `classes`, `image_size`).
+"""
+
+import io
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import DatasetError, one_line
+from robust201.core.files import atomic_write, load_json, write_text
+from robust201.core.records import Split, canonical_json, image_hash
+from robust201.images.checks import LabelledImages
+
+_FORMAT = 1
+
+
+def find_made(folder: Path, split: Split, recipe: Mapping[str, Any]) -> str | None:
+    """Make sure that a split may be written to a folder, which need not exist; give its hash if it is there already.
+
+    Raises:
+        DatasetError: the folder holds images of this split that were not made, or made by another recipe.
+    """
+    images, manifest = folder / f"{split}.npz", folder / f"{split}.json"
+    if not manifest.exists():
+        if images.exists():
+            raise DatasetError(
+                f"Making images failed for {images}: expected no such file, got one without {manifest.name}, which was "
+                "not made by this command. Choose another folder."
+            )
+        return None
+    try:
+        found = load_json(manifest)
+        made, digest = dict(found["made"]), str(found["images_sha256"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DatasetError(
+            f"Making images failed for {manifest}: expected the manifest of made images, got another file "
+            f"({one_line(error)}). Choose another folder, or delete this one."
+        ) from error
+    wanted = json.loads(canonical_json(recipe))
+    if made != wanted:
+        differing = next(name for name in sorted({*made, *wanted}) if made.get(name) != wanted.get(name))
+        raise DatasetError(
+            f"Making images failed for {folder}: expected {differing} {wanted.get(differing)!r}, got images made with "
+            f"{made.get(differing)!r}. Choose another folder, or delete this one."
+        )
+    return digest if images.is_file() else None
+
+
+def write_made(
+    folder: Path,
+    split: Split,
+    images: LabelledImages,
+    *,
+    recipe: Mapping[str, Any],
+    n_classes: int,
+    facts: Mapping[str, Any] | None = None,
+    **arrays: NDArray[Any],
+) -> str:
+    """Write what a split is made from, and then its images; equal arguments give equal bytes.
+
+    The recipe is all that decides the images, the facts what else is worth knowing, both as JSON values; `arrays` are
+    further arrays of the .npz file. Returns the hash of the images as sweeps name it (see `core.records.image_hash`).
+    """
+    digest = image_hash(images.images, images.labels, np.arange(len(images.labels)))
+    manifest = {
+        "format": _FORMAT,
+        "made": recipe,
+        "images": len(images.labels),
+        "classes": n_classes,
+        "image_size": images.images.shape[-1],
+        "images_sha256": digest,
+        **(facts or {}),
+    }
+    write_text(folder / f"{split}.json", json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False) + "\n")
+    content = io.BytesIO()
+    columns: dict[str, Any] = {"images": images.images, "labels": images.labels, **arrays}
+    np.savez(content, **columns)
+    with atomic_write(folder / f"{split}.npz") as stream:
+        stream.write(content.getbuffer())
+    return digest
+
+
+def describe_made(folder: Path, n_classes: int, image_size: int) -> str:
+    """Give the lines by which a sweep names such a folder."""
+    name = re.sub(r"^[^A-Za-z0-9]+|[^\w.-]", "-", folder.name).lstrip("-") or "made"
+    path = json.dumps(str(folder), ensure_ascii=False)  # a quoted string of JSON is one of YAML
+    return f"datasets:\n  {name}: {{path: {path}, classes: {n_classes}, image_size: {image_size}}}"

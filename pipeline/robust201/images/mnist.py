@@ -1,0 +1,106 @@
+"""MNIST (LeCun, Cortes and Burges, 1998): IDX files of 28x28 grey digits, shown as 3x32x32 like all other images.
+
+An IDX file begins with two zero bytes, a byte for the type (8: unsigned bytes), a byte for the number of axes, and the
+length of each axis as a big-endian 32-bit integer; the values follow.
+"""
+
+import math
+import zlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import DatasetError, one_line
+from robust201.core.files import show_bytes
+from robust201.core.records import Split
+from robust201.images.checks import LabelledImages, check_count, check_labels, read_verified
+from robust201.images.downloads import registry
+from robust201.images.specs import DatasetSpec
+from robust201.images.upscaling import upscale
+
+_SIZE = 28
+_BRIGHTEST = 255
+_UNSIGNED_BYTES = 8
+_MAX_BYTES = 1 << 30
+"""Bytes of an unpacked file: twenty times those of the training images."""
+
+_FILES: dict[Split, tuple[str, str]] = {
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+}
+"""Files of images and of labels, each with or without .gz."""
+
+
+def find_idx(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
+    """Find the folder of the files: `root` itself, or that which torchvision makes below it."""
+    for folder in (root, root / "MNIST" / "raw"):
+        if _find_file(folder, _FILES[split][0]) is not None:
+            return folder
+    return None
+
+
+def load_idx(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
+    """Load a split of MNIST in the order of its files, upscaled (see `images.upscaling`).
+
+    `verify` compares the published MD5 of files that are packed, and the number of images.
+
+    Raises:
+        DatasetError: a file is missing, damaged or another.
+    """
+    pixels, labels = (_read(path, name, verify=verify) for name in _FILES[split])
+    files = [path / name for name in _FILES[split]]
+    if pixels.shape[1:] != (_SIZE, _SIZE):
+        raise DatasetError(
+            f"Reading images failed for {files[0]}: expected images of {_SIZE}x{_SIZE} pixels, got an array "
+            f"{pixels.shape}. Check the dataset's name."
+        )
+    if labels.shape != pixels.shape[:1]:
+        raise DatasetError(
+            f"Reading labels failed for {files[1]}: expected one for each of the {len(pixels):,} images, got an array "
+            f"{labels.shape}. Take images and labels of the same split."
+        )
+    if verify:
+        check_count(path, len(pixels), spec, split)
+    check_labels(files[1], labels, spec.n_classes)
+    return LabelledImages(upscale(pixels, spec.image_size, _BRIGHTEST), labels.astype(np.int64))
+
+
+def _find_file(folder: Path, name: str) -> Path | None:
+    """Find a file, packed or not."""
+    return next((file for file in (folder / f"{name}.gz", folder / name) if file.is_file()), None)
+
+
+def _read(folder: Path, name: str, *, verify: bool) -> NDArray[np.uint8]:
+    file = _find_file(folder, name) or folder / name
+    published = registry.download("mnist").members if verify else {}
+    content = read_verified(file, published.get(file.name))
+    return _parse(file, _unpack(file, content) if file.suffix == ".gz" else content)
+
+
+def _unpack(file: Path, content: bytes) -> bytes:
+    unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    try:
+        unpacked = unpacker.decompress(content, _MAX_BYTES)
+    except zlib.error as error:
+        raise _damaged(file, f"a damaged one ({one_line(error)})") from error
+    if not unpacker.eof:
+        raise _damaged(file, "one cut short" if not unpacker.unconsumed_tail else f"more than {show_bytes(_MAX_BYTES)}")
+    return unpacked
+
+
+def _parse(file: Path, content: bytes) -> NDArray[np.uint8]:
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UNSIGNED_BYTES:
+        raise _damaged(file, "other content")
+    begin = 4 + 4 * content[3]
+    shape = tuple(np.frombuffer(content[4:begin].ljust(begin - 4, b"\0"), ">u4").tolist())
+    expected = begin + math.prod(shape)
+    if len(content) != expected or not shape or not shape[0]:
+        raise _damaged(file, f"{len(content):,} bytes, not the {expected:,} of an array {shape}")
+    return np.frombuffer(content, np.uint8, offset=begin).reshape(shape)
+
+
+def _damaged(file: Path, got: str) -> DatasetError:
+    return DatasetError(
+        f"Reading images failed for {file}: expected a whole IDX file of unsigned bytes, got {got}. Get the file again."
+    )

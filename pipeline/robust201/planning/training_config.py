@@ -1,0 +1,251 @@
+"""The YAML of trainings: which networks are trained on what by which recipes (docs/training.md has each field)."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, Self
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from robust201.core.errors import closest
+from robust201.core.precision import Precision
+from robust201.core.records import ArchitectureId, content_digest, show_architecture
+from robust201.images.specs import DatasetSpec
+from robust201.planning.config import (
+    MAX_NAME,
+    ArchitectureNames,
+    DatasetSection,
+    ExecutionSection,
+    ImagesSection,
+    NetworkSection,
+    Section,
+    SpaceChoice,
+    SpaceFile,
+    check_datasets,
+    check_different,
+    fill_empty,
+    make_dataset_spec,
+    make_space,
+)
+from robust201.planning.sweep_yaml import ConfigPath
+from robust201.spaces import DEFAULT_SPACE
+from robust201.spaces.base import Space
+from robust201.training.recipes import Recipe
+
+_RECIPE_NAME = rf"[A-Za-z][\w.-]{{,{MAX_NAME - 1}}}"
+
+Seed = Annotated[int, Field(ge=0)]
+
+
+class Training(NamedTuple):
+    """One network that is trained: named by the store as its weights are."""
+
+    architecture: ArchitectureId
+    dataset: str
+    recipe: str
+    seed: int
+
+    @property
+    def label(self) -> str:
+        """Readable name for messages, such as ``#21 cifar10 std seed 0``."""
+        return f"{show_architecture(self.architecture)} {self.dataset} {self.recipe} seed {self.seed}"
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits of the names; what decides the weights is `training.recipes.training_id`."""
+        return content_digest(["training", *self])
+
+
+class TrainedDataset(DatasetSection):
+    """Where a dataset's images are; `train: false` for one whose images are only part of others' training data."""
+
+    train: bool = True
+
+
+class TrainingConfig(Section):
+    """Trainings: one for each architecture, dataset, recipe and seed, whose snapshots go into a store of weights."""
+
+    format: Literal[1] = 1
+    name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=MAX_NAME)]
+    store: ConfigPath
+    space: SpaceChoice = DEFAULT_SPACE
+    architectures: ArchitectureNames
+    network: NetworkSection = NetworkSection()
+    datasets: dict[str, TrainedDataset] = Field(min_length=1)
+    images: ImagesSection = ImagesSection()
+    recipes: dict[str, Recipe] = Field(min_length=1)
+    seeds: Annotated[tuple[Seed, ...], AfterValidator(check_different)] = (0,)
+    precision: Precision = "fp32"
+    execution: ExecutionSection = ExecutionSection()
+
+    @field_validator("datasets", mode="before")
+    @classmethod
+    def _fill_empty(cls, value: object) -> object:
+        return fill_empty(value)
+
+    @field_validator("datasets")
+    @classmethod
+    def _check_datasets(cls, value: dict[str, TrainedDataset]) -> dict[str, TrainedDataset]:
+        check_datasets(value)
+        for name, section in value.items():
+            if section.corruptions is not None:
+                raise ValueError(f"expected no corruptions of images to train on, got some for {name!r}. Remove them.")
+        if not any(section.train for section in value.values()):
+            raise ValueError("expected at least one to train on, got `train: false` for all of them.")
+        return value
+
+    @field_validator("recipes")
+    @classmethod
+    def _check_names(cls, value: dict[str, Recipe]) -> dict[str, Recipe]:
+        for name in value:
+            if not re.fullmatch(_RECIPE_NAME, name):
+                raise ValueError(
+                    f"expected names of up to {MAX_NAME} letters, digits, dots, dashes and underscores that begin with "
+                    f"a letter, got {name!r}."
+                )
+        return value
+
+    @model_validator(mode="after")
+    def _check_recipes(self) -> Self:
+        trained = [name for name, section in self.datasets.items() if section.train]
+        for name, recipe in self.recipes.items():
+            for dataset in recipe.on or ():
+                if dataset not in trained:
+                    raise ValueError(
+                        f"recipes.{name}.on: expected datasets that are trained on, got {dataset!r}."
+                        f"{closest(dataset, trained)}"
+                    )
+            if recipe.on == ():
+                raise ValueError(f"recipes.{name}.on: expected at least one dataset, got none. Leave it out for all.")
+            for field, dataset in _data_names(recipe):
+                if dataset not in self.datasets:
+                    raise ValueError(
+                        f"recipes.{name}.data.{field}: expected one of `datasets`, got {dataset!r}."
+                        f"{closest(dataset, self.datasets)}"
+                    )
+            for trained_on in self.targets(name):
+                self._check_data(name, trained_on)
+        self._check_starts()
+        return self
+
+    def _check_data(self, name: str, target: str) -> None:
+        """Make sure that all images of a training have the size and the classes of the dataset that it is for."""
+        spec = self.dataset_spec(target)
+        for field, dataset in _data_names(self.recipes[name]):
+            other = self.dataset_spec(dataset)
+            for what, wanted, got in (
+                ("classes", spec.n_classes, other.n_classes),
+                ("image_size", spec.image_size, other.image_size),
+            ):
+                if wanted != got:
+                    raise ValueError(
+                        f"recipes.{name}.data.{field}: expected images with {what} {wanted}, as {target} has, got "
+                        f"{dataset} with {got}. Name others, or limit the recipe with `on`."
+                    )
+
+    def _check_starts(self) -> None:
+        """Make sure that every start comes to an end, and has the classes of what begins with it."""
+        for name, recipe in self.recipes.items():
+            start = recipe.start
+            if start is None:
+                continue
+            if start.recipe in self.recipes:
+                targets = self.targets(start.recipe)
+                if start.dataset not in targets:
+                    raise ValueError(
+                        f"recipes.{name}.start.dataset: expected one that {start.recipe} is trained on, got "
+                        f"{start.dataset!r}.{closest(start.dataset, targets)}"
+                    )
+            elif not re.fullmatch(_RECIPE_NAME, start.recipe):
+                raise ValueError(
+                    f"recipes.{name}.start.recipe: expected one of `recipes`, or a name in the store, got "
+                    f"{start.recipe!r}.{closest(start.recipe, self.recipes)}"
+                )
+            if start.dataset in self.datasets:
+                classes = self.dataset_spec(start.dataset).n_classes
+                for target in self.targets(name):
+                    if self.dataset_spec(target).n_classes != classes:
+                        raise ValueError(
+                            f"recipes.{name}.start: expected weights for as many classes as {target} has, got "
+                            f"{start.dataset} with {classes}. Name another start, or limit the recipe with `on`."
+                        )
+            for target in self.targets(name):
+                self._follow(name, target)
+
+    def _follow(self, recipe: str, dataset: str) -> None:
+        seen: list[tuple[str, str]] = []
+        place: tuple[str, str] | None = (recipe, dataset)
+        while place is not None and place[0] in self.recipes:
+            if place in seen:
+                path = " from ".join(f"{name} on {of}" for name, of in (*seen, place))
+                raise ValueError(f"recipes.{recipe}.start: expected a training that begins by itself, got {path}.")
+            seen.append(place)
+            start = self.recipes[place[0]].start
+            place = None if start is None else (start.recipe, start.dataset)
+
+    @model_validator(mode="after")
+    def _check_rest(self) -> Self:
+        if self.precision == "tf32" and self.execution.device == "cpu":
+            raise ValueError("execution.device: expected auto or cuda, since CPUs have no precision tf32, got cpu.")
+        _ = self.selected_architectures  # raises for a name that is none
+        return self
+
+    @property
+    def results(self) -> Path:
+        """Where a run keeps its own files: lease, progress, logs, images, states of trainings."""
+        return self.store / "training"
+
+    def make_space(self, code: Mapping[str, str]) -> Space:
+        """Make the space; networks of a file can be built only if `code` has its hash, under ``space``."""
+        return make_space(self.space, self.network, code)
+
+    @property
+    def selected_architectures(self) -> tuple[ArchitectureId, ...]:
+        """Architectures to train, in the order of their space."""
+        return self.make_space({}).select(self.architectures)
+
+    def dataset_spec(self, dataset: str) -> DatasetSpec:
+        """What a network trained on a dataset needs to know."""
+        return make_dataset_spec(dataset, self.datasets[dataset])
+
+    def code_files(self) -> dict[str, Path]:
+        """Python files that workers execute, by the field that names each."""
+        return {"space": self.space.file} if isinstance(self.space, SpaceFile) else {}
+
+    def targets(self, recipe: str) -> tuple[str, ...]:
+        """Datasets that networks are trained on by a recipe."""
+        chosen = self.recipes[recipe].on
+        return tuple(
+            name for name, section in self.datasets.items() if section.train and (chosen is None or name in chosen)
+        )
+
+    def sources(self, recipe: str, dataset: str) -> tuple[str, ...]:
+        """Datasets whose images a training by a recipe on a dataset is shown, the dataset of the labels first."""
+        data = self.recipes[recipe].data
+        if data is not None and data.fusion is not None:
+            return data.fusion.first, data.fusion.second
+        return (dataset,) if data is None or data.mixture is None else (dataset, data.mixture.robust)
+
+    def trainings(self) -> Iterator[Training]:
+        """List the trainings: recipe by recipe, those of one seed together, in the order of the YAML."""
+        for recipe in self.recipes:
+            for dataset in self.targets(recipe):
+                for seed in self.seeds:
+                    for architecture in self.selected_architectures:
+                        yield Training(architecture, dataset, recipe, seed)
+
+    def start_of(self, training: Training) -> Training | None:
+        """The training whose last weights one begins with; None where it begins anew."""
+        start = self.recipes[training.recipe].start
+        return None if start is None else training._replace(recipe=start.recipe, dataset=start.dataset)
+
+
+def _data_names(recipe: Recipe) -> tuple[tuple[str, str], ...]:
+    """Datasets that a recipe's `data` names, each with its field."""
+    data = recipe.data
+    if data is None:
+        return ()
+    if data.mixture is not None:
+        return (("mixture.robust", data.mixture.robust),)
+    assert data.fusion is not None  # noqa: S101 - a section has one of the two
+    return ("fusion.first", data.fusion.first), ("fusion.second", data.fusion.second)

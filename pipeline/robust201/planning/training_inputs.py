@@ -1,0 +1,135 @@
+"""What trainings read: images, opened the same way by the driver and by every worker. No torch."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from robust201.core.errors import ConfigError, DatasetError
+from robust201.core.files import atomic_write
+from robust201.core.records import ImageSet, Split
+from robust201.core.user_code import hash_file, read_code
+from robust201.images import load_images, select
+from robust201.images.snapshot import read_snapshot, write_snapshot
+from robust201.planning.inputs import kept_code
+from robust201.planning.training_config import Training, TrainingConfig
+from robust201.spaces.base import Space
+from robust201.spaces.user_file import UserFileSpace
+from robust201.training.data import Fusion, Mixture, OneSource, TrainingData
+
+Hashes = Mapping[tuple[str, Split], str]
+"""`ImageSet.sha256` by dataset and split."""
+
+
+class TrainingInputs:
+    """Images of trainings, each opened at first use; with `kept`, what `keep` of another one kept.
+
+    `say` receives a line about each step that takes long.
+    """
+
+    def __init__(
+        self, config: TrainingConfig, say: Callable[[str], None] = lambda _line: None, *, kept: Hashes | None = None
+    ) -> None:
+        self._config = config
+        self._say = say
+        self._kept = kept
+        self._images: dict[tuple[str, Split], ImageSet] = {}
+        self._data: dict[tuple[str, str], TrainingData] = {}
+
+    def data(self, recipe: str, dataset: str) -> TrainingData:
+        """Training data of a recipe on a dataset, which are normalised as that dataset is.
+
+        Raises:
+            DatasetError: images are missing, damaged or too few.
+        """
+        if (recipe, dataset) not in self._data:
+            section = self._config.recipes[recipe].data
+            images = [self._train_images(name) for name in self._config.sources(recipe, dataset)]
+            data: TrainingData
+            if section is not None and section.mixture is not None:
+                data = Mixture(images[0], images[1], section.mixture.alpha)
+            elif section is not None and section.fusion is not None:
+                given, normalisation = section.fusion, self._config.dataset_spec(dataset).normalisation
+                data = Fusion(images[0], images[1], given.alpha, given.label, normalisation)
+            else:
+                data = OneSource(images[0])
+            self._check_classes(recipe, dataset, data)
+            self._data[recipe, dataset] = data
+        return self._data[recipe, dataset]
+
+    def _check_classes(self, recipe: str, dataset: str, data: TrainingData) -> None:
+        expected = self._config.dataset_spec(dataset).n_classes
+        if data.n_classes != expected:
+            raise ConfigError(
+                f"Reading training data failed for {recipe} on {dataset}: expected {expected} classes, as {dataset} "
+                f"has, got {data.n_classes} of {data.name}. Correct `data` of the recipe, or limit it with `on`."
+            )
+
+    def test_images(self, dataset: str) -> ImageSet | None:
+        """The whole test split of a dataset; None where nobody has one."""
+        if self._kept is not None:
+            return self._open(dataset, "test") if (dataset, "test") in self._kept else None
+        try:
+            return self._open(dataset, "test")
+        except DatasetError:
+            return None  # accuracies after a training are for people
+
+    def _train_images(self, dataset: str) -> ImageSet:
+        return self._open(dataset, "train")
+
+    def _open(self, dataset: str, split: Split) -> ImageSet:
+        place = dataset, split
+        if place not in self._images:
+            spec, section = self._config.dataset_spec(dataset), self._config.datasets[dataset]
+            if self._kept is not None:
+                sha256 = self._kept[place]
+                self._images[place] = read_snapshot(self._folder(dataset, sha256), spec, sha256)
+                return self._images[place]
+            if split == "test" and section.path is not None and section.path.is_file():
+                raise DatasetError(
+                    f"Loading the test images of {dataset} failed for {section.path}: expected a folder with both "
+                    "splits, got a file, whose images are trained on. Name the folder."
+                )
+            self._say(f"Reading the {'training' if split == 'train' else split} images of {dataset}")
+            images = load_images(spec, form=section.form, path=section.path, split=split)
+            chosen = self._config.images
+            if split == "train" and chosen.count is not None:
+                images = select(images, count=chosen.count, seed=chosen.seed)
+            self._images[place] = images
+        return self._images[place]
+
+    def keep(self) -> Hashes:
+        """Keep all images that were opened, for workers to read; give their hashes. Damaged copies are replaced."""
+        for (dataset, _), images in self._images.items():
+            folder = self._folder(dataset, images.sha256)
+            try:
+                read_snapshot(folder, self._config.dataset_spec(dataset), images.sha256)
+            except DatasetError:
+                write_snapshot(folder, images)
+        return {place: images.sha256 for place, images in self._images.items()}
+
+    def _folder(self, dataset: str, sha256: str) -> Path:
+        return self._config.results / "images" / f"{dataset}-{sha256[:12]}"
+
+    def keep_code(self, hashes: Mapping[str, str]) -> None:
+        """Keep the Python files that the trainings name, from which workers execute them."""
+        for field, path in self._config.code_files().items():
+            kept = kept_code(self._config.results, hashes[field])
+            if not kept.is_file() or hash_file(kept) != kept.stem:
+                with atomic_write(kept) as stream:
+                    stream.write(read_code(path))
+
+
+def locate_space(config: TrainingConfig, code: Mapping[str, str]) -> Space:
+    """Find the space of a worker: a user's own file lies where `TrainingInputs.keep_code` kept it."""
+    space = config.make_space(code)
+    if isinstance(space, UserFileSpace):
+        space.function = space.function.located(kept_code(config.results, code["space"]), code["space"])
+    return space
+
+
+def count_batches(config: TrainingConfig, training: Training) -> int | None:
+    """Count the batches of an epoch from the table of datasets alone; None for datasets that it does not count."""
+    names = config.sources(training.recipe, training.dataset)
+    data = config.recipes[training.recipe].data
+    counted = names if data is not None and data.fusion is not None else names[:1]
+    counts = [config.images.count or config.dataset_spec(name).n_train for name in counted]
+    return None if 0 in counts else -(-min(counts) // config.recipes[training.recipe].batch_size)

@@ -1,0 +1,304 @@
+"""Which trainings there are, what decides the weights of each, which snapshots are wanted, and what they take."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from robust201.core.errors import CheckpointError, ConfigError
+from robust201.core.records import Bundle, Part, Unit
+from robust201.planning.cost import assumed_gmacs, cpu_gmacs, may_turn_out_slow
+from robust201.planning.identity import describe_difference
+from robust201.planning.training_config import Training, TrainingConfig
+from robust201.planning.training_inputs import TrainingInputs, count_batches
+from robust201.spaces.base import Space
+from robust201.training.recipes import Recipe, training_id
+from robust201.weights.manifest import CheckpointRecord
+from robust201.weights.store import CheckpointStore
+
+DeviceKind = Literal["cpu", "cuda"]
+
+_PASSES = 3
+"""What a step takes of an image, in forward passes: one forward, and a backward one that takes twice as much."""
+
+
+@dataclass(frozen=True)
+class PlannedTraining:
+    """A training with what decides its weights.
+
+    Attributes:
+        steps: the wanted snapshots, ascending; the last is the end of the training.
+        missing: those of them that the store lacks.
+        n_batches: steps of an epoch.
+        id: `training_id`; empty where the weights to start from are not there yet.
+        fields: what the id is made of beside network and seed, as a JSON value for the manifest.
+        start: record of the weights to start from; None where the training begins anew, or they are not there yet.
+    """
+
+    training: Training
+    steps: tuple[int, ...]
+    missing: tuple[int, ...]
+    n_batches: int
+    id: str
+    fields: Mapping[str, Any]
+    start: CheckpointRecord | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can begin."""
+        return bool(self.id)
+
+    def unit(self) -> Unit:
+        """What the scheduler knows of it: strengths are the steps of its snapshots."""
+        training = self.training
+        return Unit(
+            id=training.digest,
+            architecture=training.architecture,
+            dataset=training.dataset,
+            key=training.recipe,
+            strengths=tuple(map(float, self.steps)),
+            n_images=1,
+            protocol=self.id,
+            checkpoint_sha256="" if self.start is None else self.start.sha256,
+            weights=f"s{training.seed}",
+        )
+
+    def part(self) -> Part:
+        """What is missing of it."""
+        return Part(self.unit(), tuple(map(float, self.missing)), 0, 1)
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Every training of a YAML, or of what it is narrowed to."""
+
+    config: TrainingConfig
+    trainings: tuple[PlannedTraining, ...]
+    code: Mapping[str, str]
+
+    @property
+    def n_evaluations(self) -> int:
+        """Number of snapshots: what a run counts."""
+        return sum(len(planned.steps) for planned in self.trainings)
+
+    @property
+    def n_done(self) -> int:
+        """Number of snapshots that the store has."""
+        return self.n_evaluations - sum(len(planned.missing) for planned in self.trainings)
+
+    @cached_property
+    def by_unit(self) -> dict[str, PlannedTraining]:
+        """Trainings by the ids of their units."""
+        return {planned.training.digest: planned for planned in self.trainings}
+
+    @cached_property
+    def _space(self) -> Space:
+        return self.config.make_space(self.code)
+
+    def macs(self, part: Part) -> float:
+        """Estimate the work of some snapshots of a training, each from the one before, in multiply-accumulates."""
+        before = dict(zip(part.unit.strengths, (0.0, *part.unit.strengths), strict=False))
+        steps = sum(step - before[step] for step in part.strengths)
+        return steps * step_macs(self.config, self._space, self.by_unit[part.unit.id].training)
+
+    def bundles(self, trainings: Iterable[PlannedTraining], has_gpu: bool) -> list[Bundle]:
+        """What workers take: a training each, the longest first."""
+        rate = assumed_gmacs(self.config.execution, has_gpu) * 1e9
+        parts = [planned.part() for planned in trainings]
+        found = [Bundle(p.unit.architecture, p.unit.dataset, (p,), self.macs(p) / rate) for p in parts]
+        return sorted(found, key=lambda bundle: -bundle.seconds)
+
+
+def step_macs(config: TrainingConfig, space: Space, training: Training) -> float:
+    """Estimate the multiply-accumulates of one step of a training."""
+    recipe, spec = config.recipes[training.recipe], config.dataset_spec(training.dataset)
+    macs = space.macs(training.architecture, n_classes=spec.n_classes, image_size=spec.image_size)
+    return macs * _PASSES * recipe.batch_size * _gradients(recipe)
+
+
+def _gradients(recipe: Recipe) -> int:
+    """Gradients that an image takes in a step: one of the loss, those of the attack, and TRADES' second image."""
+    adversarial = recipe.adversarial
+    if adversarial is None:
+        return 1
+    if adversarial.pgd is not None:
+        return 1 + adversarial.pgd.steps
+    return 2 + (0 if adversarial.trades is None else adversarial.trades.steps)
+
+
+def plan_trainings(
+    config: TrainingConfig,
+    trainings: Sequence[Training],
+    inputs: TrainingInputs,
+    store: CheckpointStore,
+    *,
+    device: DeviceKind,
+    code: Mapping[str, str],
+) -> TrainingPlan:
+    """Plan trainings, and look up what a store has of them.
+
+    Raises:
+        ConfigError: a snapshot lies beyond the end of a training.
+        DatasetError: images are missing, damaged or too few.
+        CheckpointError: the store has other trainings under the same names, or lacks weights to start from that none of
+            these trainings makes.
+    """
+    space = config.make_space(code)
+    known: dict[Training, PlannedTraining] = {}
+    order = {training: place for place, training in enumerate(trainings)}
+    for training in sorted(trainings, key=lambda one: _depth(config, one)):
+        known[training] = _plan(config, training, inputs, store, space, device, known)
+    planned = tuple(known[training] for training in sorted(known, key=order.__getitem__))
+    return TrainingPlan(config, planned, code)
+
+
+def _depth(config: TrainingConfig, training: Training) -> int:
+    """How many trainings come before one."""
+    before = config.start_of(training)
+    return 0 if before is None or before.recipe not in config.recipes else 1 + _depth(config, before)
+
+
+def _plan(
+    config: TrainingConfig,
+    training: Training,
+    inputs: TrainingInputs,
+    store: CheckpointStore,
+    space: Space,
+    device: DeviceKind,
+    known: Mapping[Training, PlannedTraining],
+) -> PlannedTraining:
+    recipe = config.recipes[training.recipe]
+    data = inputs.data(training.recipe, training.dataset)
+    n_batches = data.n_batches(recipe.batch_size)
+    try:
+        steps = recipe.snapshot_steps(n_batches)
+    except ConfigError as error:
+        raise ConfigError(f"{error} It is that of the recipe {training.recipe} on {training.dataset}.") from error
+    start, is_waiting = _find_start(config, training, store, space, known)
+    fields: dict[str, Any] = {
+        "recipe": recipe.identity(),
+        "data": data.identity(),
+        "device": device,
+        "threads": config.execution.threads if device == "cpu" else None,
+        "precision": None if device == "cpu" else config.precision,
+        "start": None if start is None else start.sha256,
+    }
+    fields = {name: value for name, value in fields.items() if value is not None}
+    if is_waiting:
+        return PlannedTraining(training, steps, steps, n_batches, "", fields)
+    name = training_id(
+        space=space.name,
+        space_identity=space.identity(),
+        architecture=training.architecture,
+        n_classes=data.n_classes,
+        data=data.identity(),
+        recipe=recipe,
+        seed=training.seed,
+        device=device,
+        threads=config.execution.threads,
+        precision=config.precision,
+        start_sha256=None if start is None else start.sha256,
+    )
+    done = _find_done(training, name, fields, store, space)
+    missing = tuple(step for step in steps if step not in done)
+    return PlannedTraining(training, steps, missing, n_batches, name, fields, start)
+
+
+def _find_done(
+    training: Training, name: str, fields: Mapping[str, Any], store: CheckpointStore, space: Space
+) -> set[int]:
+    """Steps of the snapshots of a training that a store has, whole as far as their size says."""
+    done: set[int] = set()
+    for record in store.of_network(training.architecture, training.dataset, space.weights_name):
+        if (record.recipe, record.seed) != (training.recipe, training.seed):
+            continue
+        if record.source_sha256 != name:
+            theirs = {} if record.training is None else record.training.get("inputs", {})
+            differences = "; ".join(describe_difference(theirs, fields)) or "the network's skeleton or code"
+            raise CheckpointError(
+                f"Planning trainings failed for {record.label} in {store.root}: expected the training that is planned "
+                f"under this name, got another one ({differences}). Name the recipe otherwise, or choose another store."
+            )
+        try:
+            store.check(record)
+        except CheckpointError:
+            continue  # trained again
+        if record.steps_done is not None:
+            done.add(record.steps_done)
+    return done
+
+
+def _find_start(
+    config: TrainingConfig,
+    training: Training,
+    store: CheckpointStore,
+    space: Space,
+    known: Mapping[Training, PlannedTraining],
+) -> tuple[CheckpointRecord | None, bool]:
+    """Find the weights that a training begins with, and whether they are still to be made."""
+    before = config.start_of(training)
+    if before is None:
+        return None, False
+    planned = known.get(before)
+    if planned is not None and (not planned.is_ready or planned.steps[-1] in planned.missing):
+        return None, True
+    records = [
+        record
+        for record in store.of_network(before.architecture, before.dataset, space.weights_name)
+        if (record.recipe, record.seed) == (before.recipe, before.seed)
+    ]
+    if planned is not None:
+        records = [record for record in records if record.steps_done == planned.steps[-1]]
+    if not records:
+        raise CheckpointError(
+            f"Planning trainings failed for {training.label}: expected the weights of {before.label} in {store.root} "
+            "to start from, got none. Train these first, or add their recipe, dataset and seed to this YAML."
+        )
+    last = max(records, key=lambda record: (record.epochs, record.steps or 0))
+    store.check(last)
+    return last, False
+
+
+def replan(plan: TrainingPlan, inputs: TrainingInputs, store: CheckpointStore, device: DeviceKind) -> TrainingPlan:
+    """Plan the same trainings again, with what the store has gained since."""
+    trainings = [planned.training for planned in plan.trainings]
+    return plan_trainings(plan.config, trainings, inputs, store, device=device, code=plan.code)
+
+
+def estimate_trainings(config: TrainingConfig, trainings: Sequence[Training]) -> dict[str, Any]:
+    """Counts and estimates of trainings from the YAML alone, as a JSON value; hours are those of one worker."""
+    space = config.make_space({})
+    n_snapshots, macs, n_steps = 0, 0.0, 0
+    uncounted = set()
+    for training in trainings:
+        recipe = config.recipes[training.recipe]
+        n_batches = count_batches(config, training)
+        if n_batches is None:
+            uncounted.add(training.dataset)
+            continue
+        steps = recipe.snapshot_steps(n_batches)
+        n_snapshots += len(steps)
+        n_steps += steps[-1]
+        macs += steps[-1] * step_macs(config, space, training)
+    execution = config.execution
+    speed = assumed_gmacs(execution)
+    return {
+        "name": config.name,
+        "architectures": len({training.architecture for training in trainings}),
+        "trainings": len(trainings),
+        "snapshots": n_snapshots,
+        "steps": n_steps,
+        "device": execution.device,
+        "estimated_worker_hours": macs / (speed * 1e9) / 3600,
+        "assumed_gmacs_per_second": speed,
+        "assumed_cpu_gmacs_per_second": cpu_gmacs(execution) if may_turn_out_slow(execution) else None,
+        "trainings_by_recipe": {
+            name: sum(training.recipe == name for training in trainings)
+            for name in config.recipes
+            if any(training.recipe == name for training in trainings)
+        },
+        "warnings": [
+            f"Nobody counted the training images of {name}: its trainings are not in the estimate."
+            for name in sorted(uncounted)
+        ],
+    }

@@ -1,0 +1,271 @@
+"""The driver of trainings: plans, subtracts what the store has, trains the rest, and names it in the manifest.
+
+Workers write files that never change, and the driver alone writes the manifest. Trainings that begin with the weights
+of others wait for these in a later stage, which is planned once they are there.
+"""
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+
+from robust201.core.errors import ConfigError
+from robust201.core.files import remove_leftovers
+from robust201.core.interrupts import draining_on_signals
+from robust201.core.records import Part, Receipt
+from robust201.core.user_code import hash_file
+from robust201.planning.training_config import Training, TrainingConfig
+from robust201.planning.training_inputs import Hashes, TrainingInputs
+from robust201.planning.training_plan import DeviceKind, PlannedTraining, TrainingPlan, plan_trainings, replan
+from robust201.runtime.executors import start_executor
+from robust201.runtime.executors.base import BundleWorker, Event, Executor
+from robust201.runtime.heartbeat import remove_silent_heartbeats
+from robust201.runtime.lease import Lease
+from robust201.runtime.metrics import Metrics
+from robust201.runtime.progress import RunProgress, Tracker
+from robust201.runtime.scheduler import RunTally, Scheduler
+from robust201.runtime.training_files import TrainingWork, finished_name, finished_snapshots, states_folder
+from robust201.runtime.work_log import WorkLog
+from robust201.weights.store import CheckpointStore
+
+StartTraining = Callable[[TrainingWork], Executor]
+
+
+def start_training_executor(work: TrainingWork) -> Executor:
+    """Start the executor that the trainings name; close it."""
+    return start_executor(work.config, partial(_start_worker, work))
+
+
+def _start_worker(work: TrainingWork, metrics: Metrics) -> BundleWorker:
+    from robust201.runtime.training_worker import TrainingWorker
+
+    return TrainingWorker(work, metrics)
+
+
+def choose_device_kind(config: TrainingConfig) -> DeviceKind:
+    """Say on what the trainings are, which is part of their identity.
+
+    Raises:
+        ConfigError: this process cannot know.
+    """
+    execution = config.execution
+    if execution.device != "auto":
+        return execution.device
+    if execution.executor == "ray" and execution.ray_address:
+        raise ConfigError(
+            f"Planning trainings failed for {config.name}: expected execution.device cpu or cuda, since weights depend "
+            "on it and the workers are elsewhere, got auto. Write what the cluster has."
+        )
+    from robust201.runtime.devices import choose_device
+
+    return "cuda" if choose_device("auto", config.precision).type == "cuda" else "cpu"
+
+
+@dataclass(frozen=True)
+class TrainingSelection:
+    """What a run is narrowed to; None keeps everything."""
+
+    recipes: tuple[str, ...] | None = None
+    limit: int | None = None
+
+    def select(self, config: TrainingConfig) -> list[Training]:
+        """List the trainings that are asked for."""
+        found = [one for one in config.trainings() if self.recipes is None or one.recipe in self.recipes]
+        return found[: self.limit]
+
+
+ALL_TRAININGS = TrainingSelection()
+
+
+def preview_trainings(
+    config: TrainingConfig,
+    selection: TrainingSelection = ALL_TRAININGS,
+    say: Callable[[str], None] = lambda _line: None,
+) -> TrainingPlan:
+    """Plan trainings by their images and what the store has; nothing is written.
+
+    Raises:
+        InputError: images or weights are missing or damaged, or the store has other trainings of these names.
+    """
+    code = {field: hash_file(path) for field, path in config.code_files().items()}
+    store, device = CheckpointStore(config.store), choose_device_kind(config)
+    return plan_trainings(
+        config, selection.select(config), TrainingInputs(config, say), store, device=device, code=code
+    )
+
+
+def run_trainings(
+    config: TrainingConfig,
+    start: StartTraining = start_training_executor,
+    *,
+    selection: TrainingSelection = ALL_TRAININGS,
+    on_preview: Callable[[TrainingPlan], None] = lambda _plan: None,
+    on_progress: Callable[[RunProgress, Event | None], None] = lambda _progress, _event: None,
+    say: Callable[[str], None] = lambda _line: None,
+) -> RunTally:
+    """Make the snapshots that the store still lacks; failures are in the tally.
+
+    An executor is started only if something is missing. `on_preview` takes what is there and what is missing, before
+    anything is computed; `on_progress` each event, and None now and then; `say` of steps that take long.
+
+    Raises:
+        InputError: bad input; nothing was started.
+        StorageError: the store is held by another driver, or cannot be written.
+    """
+    device, trainings = choose_device_kind(config), selection.select(config)
+    inputs = TrainingInputs(config, say)
+    code = {field: hash_file(path) for field, path in config.code_files().items()}
+    # What can be wrong shows before anything is written.
+    plan_trainings(config, trainings, inputs, CheckpointStore(config.store), device=device, code=code)
+    config.results.mkdir(parents=True, exist_ok=True)
+    with Lease.acquire(config.results, on_wait=say) as lease, CheckpointStore(config.store) as store:
+        recovered = finished_snapshots(config).recover(store)
+        if recovered:
+            say(f"Snapshots that an interrupted run had stored are now in the manifest: {recovered}")
+        inputs.keep_code(code)
+        plan = plan_trainings(config, trainings, inputs, store, device=device, code=code)
+        for planned in plan.trainings:
+            inputs.test_images(planned.training.dataset)
+        images = inputs.keep()
+        remove_silent_heartbeats(config.results)
+        remove_leftovers(config.store)
+        on_preview(plan)
+        run = _Run(plan, inputs, images, store, device, start, lease.check, on_progress, say)
+        return run.run()
+
+
+class _Run:
+    """One run, stage by stage."""
+
+    def __init__(
+        self,
+        plan: TrainingPlan,
+        inputs: TrainingInputs,
+        images: Hashes,
+        store: CheckpointStore,
+        device: DeviceKind,
+        start: StartTraining,
+        check: Callable[[], None],
+        on_progress: Callable[[RunProgress, Event | None], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._plan, self._inputs, self._images, self._store = plan, inputs, images, store
+        self._device, self._start, self._check = device, start, check
+        self._on_progress, self._say = on_progress, say
+        self._config = plan.config
+        self._finished = finished_snapshots(plan.config)
+        self._log = WorkLog(plan.config.results, "driver")
+        self._tracker = Tracker(plan, _missing(plan), plan.config.results, plan.n_done, self._log)
+
+    def run(self) -> RunTally:
+        """Train what is ready, then what has become ready by that, until nothing is left that can be done."""
+        tally = RunTally()
+        try:
+            while not tally.drained:
+                ready = [planned for planned in self._plan.trainings if planned.is_ready and planned.missing]
+                failed = {failure.part.unit.id for failure in tally.failures}
+                ready = [planned for planned in ready if planned.training.digest not in failed]
+                if not ready:
+                    break
+                before = tally.evaluations
+                tally = self._run_stage(ready, replace(tally, remaining=0))
+                self._replan()
+                if tally.evaluations == before:
+                    break
+        except BaseException as error:
+            self._tracker.stop()
+            self._log.write("run_ended", f"stopped by {type(error).__name__}: {error}", level="error")
+            raise
+        failed_steps = sum(len(failure.part.strengths) for failure in tally.failures)
+        tally.remaining = sum(len(planned.missing) for planned in self._plan.trainings) - failed_steps
+        tally.computed = self._tracker.progress.evaluations_of_this_run
+        self._say_waiting()
+        self._tracker.write(state="drained" if tally.drained else "finished")
+        return tally
+
+    def _replan(self) -> None:
+        waiting = [planned.part() for planned in self._plan.trainings if not planned.is_ready]
+        self._plan = replan(self._plan, self._inputs, self._store, self._device)
+        by_unit = self._plan.by_unit
+        now = [by_unit[part.unit.id].part() for part in waiting if by_unit[part.unit.id].missing]
+        self._tracker.replace(waiting, self._plan, now)
+
+    def _say_waiting(self) -> None:
+        waiting = [planned for planned in self._plan.trainings if not planned.is_ready]
+        if waiting:
+            before = self._config.start_of(waiting[0].training)
+            self._say(
+                f"{len(waiting)} of the trainings wait for the weights of others, such as {waiting[0].training.label} "
+                f"for {'others' if before is None else before.label}."
+            )
+
+    def _run_stage(self, ready: Sequence[PlannedTraining], so_far: RunTally) -> RunTally:
+        config = self._config
+        by_unit = {planned.training.digest: planned for planned in ready}
+        work = TrainingWork(config, by_unit, self._images, self._plan.code, self._device)
+        started: list[Executor] = []
+
+        def drain(line: str) -> None:
+            self._tracker.note_draining()
+            for executor in started:
+                executor.drain()  # at once: one in this process would not be told before the next snapshot
+            self._say(line)
+
+        draining = draining_on_signals(drain, config.execution.drain_seconds)
+        with draining as request, closing(self._start(work)) as executor:
+            started.append(executor)
+            self._tracker.attach(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
+            self._tracker.write(state="running")
+            bundles = self._plan.bundles(ready, self._device == "cuda")
+            self._log.write("run_started", f"{len(bundles)} trainings")
+
+            def should_drain() -> bool:
+                self._check()
+                self._tracker.flush()
+                self._on_progress(self._tracker.progress, None)
+                return request()
+
+            scheduler = Scheduler(
+                executor,
+                max_attempts=config.execution.max_attempts,
+                should_drain=should_drain,
+                interruptible=request.interruptible,
+                on_event=self._observe,
+                find_committed=self._find_committed,
+                tally=so_far,
+                doing="Training",
+            )
+            tally = scheduler.run(bundles)
+            tally.time_limit = tally.drained and request.is_time_limit
+        self._log.write("run_ended", "drained" if tally.drained else "finished", failures=len(tally.failures))
+        return tally
+
+    def _observe(self, event: Event, tally: RunTally) -> None:
+        if isinstance(event, Receipt):
+            self._enter(event)
+        self._tracker.count(event, tally)
+        self._on_progress(self._tracker.progress, event)
+
+    def _enter(self, receipt: Receipt) -> None:
+        """Name a snapshot in the manifest; after the last one the training's state is not needed any more."""
+        planned = self._plan.by_unit[receipt.unit_id]
+        for step in map(int, receipt.strengths):
+            self._finished.enter(finished_name(planned, step), self._store)
+            if step == planned.missing[-1]:
+                shutil.rmtree(states_folder(self._config, planned), ignore_errors=True)
+
+    def _find_committed(self, parts: Sequence[Part]) -> Sequence[Receipt]:
+        """Look which snapshots a lost worker had stored without telling."""
+        found = []
+        for part in parts:
+            planned = self._plan.by_unit[part.unit.id]
+            for step in part.strengths:
+                record = self._finished.read(finished_name(planned, int(step)))
+                if record is not None:
+                    found.append(Receipt(part.unit.id, (step,), part.start, part.stop, record.file, 0.0))
+        return found
+
+
+def _missing(plan: TrainingPlan) -> list[Part]:
+    return [planned.part() for planned in plan.trainings if planned.missing]

@@ -1,0 +1,169 @@
+"""One worker of trainings: trains the network of a bundle, stores its snapshots, reports receipts."""
+
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+
+import torch
+
+from robust201.core.errors import ConfigError, StorageError, WorkerBrokenError
+from robust201.core.interrupts import SignalInterrupt
+from robust201.core.records import Bundle, Part, Receipt, UnitFailure
+from robust201.planning.training_inputs import TrainingInputs, locate_space
+from robust201.planning.training_plan import PlannedTraining
+from robust201.runtime.devices import choose_device, is_out_of_memory
+from robust201.runtime.heartbeat import Heartbeat
+from robust201.runtime.metrics import Metrics
+from robust201.runtime.training_files import TrainingWork, finished_name, finished_snapshots, states_folder
+from robust201.runtime.work_log import WorkLog
+from robust201.training.loop import Snapshot, measure_accuracy, train
+from robust201.training.state import EpochRecord
+from robust201.weights.store import CheckpointStore
+
+SOURCE = "robust201 train"
+"""What manifests call the source of weights that were trained here."""
+
+
+class TrainingWorker:
+    """Trains the networks of bundles in this process.
+
+    Raises:
+        ConfigError: its device is of another kind than the trainings were planned for.
+    """
+
+    def __init__(self, work: TrainingWork, metrics: Metrics | None = None) -> None:
+        config = work.config
+        self.device = choose_device(config.execution.device, config.precision)
+        if self.device.type != work.device:
+            raise ConfigError(
+                f"Starting a worker failed for {config.name}: expected a {work.device}, for which the trainings were "
+                f"planned, got a {self.device.type}. Write execution.device as what the workers have."
+            )
+        del metrics  # workers of trainings know no number that the driver does not count
+        self._config = config
+        self._work = work
+        self._log = WorkLog(config.results)
+        self._inputs = TrainingInputs(config, kept=work.images)
+        self._space = locate_space(config, work.code)
+        self._store = CheckpointStore(config.store)  # only its files: the manifest is the driver's
+        self._finished = finished_snapshots(config)
+        self._draining = threading.Event()
+
+    def drain(self) -> None:
+        """Keep the state of the training in progress and stop; callable from another thread."""
+        self._draining.set()
+
+    def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
+        """Train a network, from its last state if there is one (see `runtime.executors.base.BundleWorker`)."""
+        with Heartbeat(self._config.results) as heartbeat:
+            for part in bundle.parts:
+                if self._draining.is_set():
+                    return
+                heartbeat.begin(part)
+                with self._log.about(part):
+                    self._log.write("part_started", strengths=part.strengths)
+                    for outcome in self._attempt(part):
+                        self._log.write_outcome(outcome)
+                        yield outcome
+
+    def _attempt(self, part: Part) -> Iterator[Receipt | UnitFailure]:
+        remaining = list(part.strengths)
+        try:
+            for receipt in self._train(part):
+                remaining.remove(*receipt.strengths)
+                yield receipt
+        except StorageError as error:
+            self._log.write("storage_failed", str(error), level="error")
+            raise
+        except SignalInterrupt:
+            raise
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # code of the user's may raise any of them
+            if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
+                self._log.write("device_failed", str(error), level="error", traceback=traceback.format_exc())
+                raise WorkerBrokenError(
+                    f"Training failed for {part.label}: expected a working {self.device.type} device, got {error}. Its "
+                    "process cannot go on; a new one starts its work again."
+                ) from error
+            kind = "memory" if is_out_of_memory(error) else "application"
+            rest = Part(part.unit, tuple(remaining), part.start, part.stop)
+            yield UnitFailure(rest, kind, f"{type(error).__name__}: {error}", traceback.format_exc(), attempt=1)
+
+    def _train(self, part: Part) -> Iterator[Receipt]:
+        planned = self._work.trainings[part.unit.id]
+        training, config = planned.training, self._config
+        start = None if planned.start is None else self._store.load(planned.start)
+        began = time.perf_counter()
+        snapshots = train(
+            self._space,
+            training.architecture,
+            self._inputs.data(training.recipe, training.dataset),
+            config.recipes[training.recipe],
+            seed=training.seed,
+            device=self.device.type,
+            threads=config.execution.threads,
+            precision=config.precision,
+            start=start,
+            states=states_folder(config, planned),
+            wanted=tuple(map(int, part.strengths)),
+            on_epoch=self._log_epoch,
+            keep_going=lambda _step: not self._draining.is_set(),
+            notice=lambda line: self._log.write("state_damaged", line, level="warning"),
+        )
+        for snapshot in snapshots:
+            file = self._keep(planned, snapshot)
+            seconds = time.perf_counter() - began
+            yield Receipt(part.unit.id, (float(snapshot.step),), part.start, part.stop, file, seconds)
+            began = time.perf_counter()
+
+    def _log_epoch(self, record: EpochRecord) -> None:
+        self._log.write("epoch_ended", f"epoch {record.epoch}", loss=record.loss, accuracy=record.accuracy)
+
+    def _keep(self, planned: PlannedTraining, snapshot: Snapshot) -> str:
+        """Write the weights of a snapshot and their record; give the file's name in the store."""
+        training, space = planned.training, self._space
+        identity = space.identity()
+        last = snapshot.history[-1] if snapshot.history else None
+        n_classes = self._config.dataset_spec(training.dataset).n_classes
+        record = self._store.write(
+            space=space.weights_name,
+            index=training.architecture,
+            spec=space.spec(training.architecture),
+            dataset=training.dataset,
+            epochs=snapshot.step // snapshot.n_batches,
+            steps=None if snapshot.epochs is not None else snapshot.step,
+            seed=training.seed,
+            channels=identity.get("channels"),
+            cells=identity.get("cells"),
+            n_classes=n_classes,
+            source=SOURCE,
+            source_sha256=planned.id,
+            state_dict=snapshot.state_dict,
+            training={
+                "inputs": planned.fields,
+                "outcome": {
+                    "steps": snapshot.step,
+                    "n_batches": snapshot.n_batches,
+                    "train_loss": None if last is None else last.loss,
+                    "train_accuracy": None if last is None else last.accuracy,
+                    "test_accuracy": self._measure(planned, snapshot),
+                    "torch": torch.__version__,
+                },
+            },
+            recipe=training.recipe,
+        )
+        self._finished.write(finished_name(planned, snapshot.step), record)
+        return record.file
+
+    def _measure(self, planned: PlannedTraining, snapshot: Snapshot) -> float | None:
+        images = self._inputs.test_images(planned.training.dataset)
+        if images is None:
+            return None
+        return measure_accuracy(
+            self._space,
+            planned.training.architecture,
+            snapshot.state_dict,
+            images,
+            device=self.device.type,
+            threads=self._config.execution.threads,
+        )

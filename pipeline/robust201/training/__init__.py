@@ -1,0 +1,1 @@
+"""Training: recipes, data, augmentation, adversarial training, and the loop. Recipes and data need no torch."""

@@ -1,0 +1,152 @@
+"""Adversarial training in an Linf ball: PGD (Madry et al., ICLR 2018) and TRADES (Zhang et al., ICML 2019)."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtri
+from torch import nn
+from torch.nn import functional
+
+from robust201.training.augmentation import to_device
+from robust201.training.draws import image_draws, uniform
+from robust201.training.recipes import AdversarialTraining, PgdTraining, TradesTraining
+
+Logits = Callable[[torch.Tensor], torch.Tensor]
+"""A network on (B, 3, H, W) pixels in [0, 1]."""
+
+_NORMAL_START = 0.001
+"""Standard deviation of TRADES's start, in pixels of [0, 1], as in its authors' code."""
+
+
+class StepLoss(NamedTuple):
+    """What a step descends.
+
+    Attributes:
+        loss: () mean over the batch.
+        logits: (B, C) of the images that accuracy is counted on: adversarial ones with PGD, the augmented ones else.
+    """
+
+    loss: torch.Tensor
+    logits: torch.Tensor
+
+
+class Draws(NamedTuple):
+    """By what the random starts of a batch are drawn.
+
+    Attributes:
+        epoch: counted from 0.
+        ids: (B,) int64.
+    """
+
+    seed: int
+    epoch: int
+    ids: NDArray[np.int64]
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """Draw (B, count) words, an image's own."""
+        return np.stack([image_draws(self.seed, self.epoch, "start", int(image), count) for image in self.ids])
+
+
+def step_loss(
+    network: nn.Module,
+    logits_of: Logits,
+    pixels: torch.Tensor,
+    labels: torch.Tensor,
+    adversarial: AdversarialTraining | None,
+    draws: Draws,
+) -> StepLoss:
+    """Compute the loss of one step, on adversarial images where the recipe asks for them.
+
+    `network` is what `logits_of` computes, in training mode; attacks may set it to evaluation mode for their time.
+    `pixels` are (B, 3, H, W) float32 in [0, 1], `labels` (B,) int64.
+    """
+    if adversarial is not None and adversarial.trades is not None:
+        return _trades(network, logits_of, pixels, labels, adversarial.trades, draws)
+    if adversarial is not None and adversarial.pgd is not None:
+        pixels = _pgd(network, logits_of, pixels, labels, adversarial.pgd, draws)
+    logits = logits_of(pixels)
+    return StepLoss(functional.cross_entropy(logits, labels), logits)
+
+
+def _pgd(
+    network: nn.Module,
+    logits_of: Logits,
+    pixels: torch.Tensor,
+    labels: torch.Tensor,
+    fields: PgdTraining,
+    draws: Draws,
+) -> torch.Tensor:
+    start = pixels if fields.start == "none" else pixels + _uniform_noise(pixels, fields, draws)
+    with _attacked(network, fields):
+        return ascend(lambda images: functional.cross_entropy(logits_of(images), labels), pixels, start, fields)
+
+
+def _trades(
+    network: nn.Module,
+    logits_of: Logits,
+    pixels: torch.Tensor,
+    labels: torch.Tensor,
+    fields: TradesTraining,
+    draws: Draws,
+) -> StepLoss:
+    noise = _normal_noise(pixels, draws) if fields.start == "normal" else _uniform_noise(pixels, fields, draws)
+    with _attacked(network, fields):
+        with torch.no_grad():
+            expected = logits_of(pixels).softmax(dim=1)
+        perturbed = ascend(lambda images: _divergence(logits_of(images), expected), pixels, pixels + noise, fields)
+    logits = logits_of(pixels)
+    natural = functional.cross_entropy(logits, labels)
+    robust = _divergence(logits_of(perturbed), logits.softmax(dim=1))
+    return StepLoss(natural + fields.beta * robust, logits)
+
+
+def ascend(
+    objective: Logits, pixels: torch.Tensor, start: torch.Tensor, fields: PgdTraining | TradesTraining
+) -> torch.Tensor:
+    """Climb `objective` by steps of the gradient's sign, within the ball around `pixels` and within [0, 1]."""
+    epsilon = fields.epsilon_255 / 255
+    lower, upper = (pixels - epsilon).clamp(min=0), (pixels + epsilon).clamp(max=1)
+    images = start.clamp(lower, upper)
+    for _ in range(fields.steps):
+        images = images.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(objective(images), images)
+        images = (images.detach() + fields.step_255 / 255 * gradient.sign()).clamp(lower, upper)
+    return images.detach()
+
+
+def _divergence(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """KL divergence of predictions from the expected probabilities, the mean of the batch."""
+    return functional.kl_div(logits.log_softmax(dim=1), expected, reduction="batchmean")
+
+
+@contextmanager
+def _attacked(network: nn.Module, fields: PgdTraining | TradesTraining) -> Iterator[None]:
+    """Set the network to the mode in which it is attacked; leave it in training mode, with the statistics it had.
+
+    Random numbers are left as they were, too: the step draws the same dropout whether there was an attack or not.
+    """
+    devices = {parameter.device for parameter in network.parameters()}
+    buffers = [] if fields.update_statistics else [(buffer, buffer.clone()) for buffer in network.buffers()]
+    network.train(fields.mode == "training")
+    try:
+        with torch.random.fork_rng(devices=[device for device in devices if device.type == "cuda"]):
+            yield
+    finally:
+        network.train()
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+def _uniform_noise(pixels: torch.Tensor, fields: PgdTraining | TradesTraining, draws: Draws) -> torch.Tensor:
+    noise = (2 * uniform(draws.words(pixels[0].numel())) - 1) * (fields.epsilon_255 / 255)
+    return to_device(noise.astype(np.float32), pixels.device).view_as(pixels)
+
+
+def _normal_noise(pixels: torch.Tensor, draws: Draws) -> torch.Tensor:
+    quantiles = uniform(draws.words(pixels[0].numel())) + 2.0**-54  # not 0, whose quantile is infinite
+    return to_device((_NORMAL_START * ndtri(quantiles)).astype(np.float32), pixels.device).view_as(pixels)

@@ -1,0 +1,141 @@
+"""Augmentation of a batch on its device (docs/protocol.md gives formulas and sources).
+
+Every draw belongs to (seed, epoch, image, purpose), so an image's augmented form does not depend on the batch it is in.
+Colours and resampling compute in float32 on pixels in [0, 1]; nothing is rounded to 8 bits in between.
+"""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robust201.training.draws import epoch_draws, uniform
+from robust201.training.recipes import Augmentation
+
+_GREY = (0.2989, 0.587, 0.114)
+"""Weights of red, green and blue in the grey image of ITU-R BT.601, to as many digits as torchvision has."""
+
+_BRIGHTNESS, _CONTRAST = 0, 1  # saturation is 2
+
+_ORDERS = np.array(list(itertools.permutations(range(3))))
+"""(6, 3): the orders in which brightness, contrast and saturation may change."""
+
+
+def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Copy an array to a device; to a GPU from pinned memory, so that nobody waits for it."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
+class Augmenter:
+    """Augments the images of one training.
+
+    Args:
+        augmentation: what to do.
+        n_ids: one more than the largest id of an epoch.
+        seed: of the draws.
+        device: where to compute.
+    """
+
+    def __init__(self, augmentation: Augmentation, *, n_ids: int, seed: int, device: torch.device) -> None:
+        self._augmentation = augmentation
+        self._n_ids = n_ids
+        self._seed = seed
+        self._device = device
+
+    def __call__(self, pixels: NDArray[np.uint8], ids: NDArray[np.int64], epoch: int) -> torch.Tensor:
+        """Augment (B, 3, H, W) uint8 images with the draws of their ids to float32 in [0, 1] on the device."""
+        images = to_device(pixels, self._device)
+        if self._augmentation.flip or self._augmentation.crop_padding:
+            images = self._flip_and_crop(images, ids, epoch)
+        images = images.float() / 255
+        if self._augmentation.jitter:
+            images = self._jitter(images, ids, epoch)
+        if self._augmentation.rotate_degrees or self._augmentation.translate:
+            images = self._rotate_and_translate(images, ids, epoch)
+        return images
+
+    def _draws(self, purpose: str, ids: NDArray[np.int64], epoch: int, count: int) -> NDArray[np.uint64]:
+        """Give (count, B) words, `count` of each image."""
+        drawn = epoch_draws(self._seed, epoch, purpose, count * self._n_ids)
+        return drawn.reshape(count, self._n_ids)[:, ids]
+
+    def _flip_and_crop(self, images: torch.Tensor, ids: NDArray[np.int64], epoch: int) -> torch.Tensor:
+        if self._augmentation.flip:
+            mirrored = self._draws("flip", ids, epoch, 1)[0] % 2 == 1
+            images = torch.where(to_device(mirrored, self._device).view(-1, 1, 1, 1), images.flip(3), images)
+        padding = self._augmentation.crop_padding
+        if padding:
+            offsets = (self._draws("crop", ids, epoch, 2) % (2 * padding + 1)).astype(np.int64)
+            windows = torch.nn.functional.pad(images, (padding,) * 4)
+            for axis in (2, 3):
+                windows = windows.unfold(axis, images.shape[axis], 1)
+            down, right = to_device(offsets, self._device)
+            images = windows[torch.arange(len(images), device=self._device), :, down, right]
+        return images
+
+    def _jitter(self, images: torch.Tensor, ids: NDArray[np.int64], epoch: int) -> torch.Tensor:
+        """Blend with black (brightness), the mean grey (contrast), the grey image (saturation), in each one's order."""
+        draws = self._draws("jitter", ids, epoch, 4)
+        factors = (1 + self._augmentation.jitter * (2 * uniform(draws[:3]) - 1)).astype(np.float32)
+        orders = _ORDERS[(draws[3] % len(_ORDERS)).astype(np.int64)]
+        weights = torch.tensor(_GREY, device=images.device).view(1, 3, 1, 1)
+        for changes in orders.T:
+            factor = to_device(factors[changes, np.arange(len(ids))], self._device).view(-1, 1, 1, 1)
+            change = to_device(changes, self._device).view(-1, 1, 1, 1)
+            grey = (images * weights).sum(dim=1, keepdim=True)
+            mean = grey.mean(dim=(2, 3), keepdim=True)
+            blended_with = torch.where(change == _CONTRAST, mean, grey).masked_fill(change == _BRIGHTNESS, 0)
+            images = (factor * images + (1 - factor) * blended_with).clamp(0, 1)
+        return images
+
+    def _rotate_and_translate(self, images: torch.Tensor, ids: NDArray[np.int64], epoch: int) -> torch.Tensor:
+        fields = self._augmentation
+        drawn = 2 * uniform(self._draws("affine", ids, epoch, 3)) - 1
+        return resample(
+            images, drawn[0] * fields.rotate_degrees, drawn[1:] * fields.translate, fields.interpolation == "bilinear"
+        )
+
+
+def resample(
+    images: torch.Tensor, degrees: NDArray[np.float64], shifts: NDArray[np.float64], bilinear: bool
+) -> torch.Tensor:
+    """Rotate images about their centre and translate them, in one resampling; what comes from outside is black.
+
+    Args:
+        images: (B, C, H, W) float32.
+        degrees: (B,) counterclockwise.
+        shifts: (2, B) pixels to the right and down.
+        bilinear: interpolate between four pixels; else the nearest is taken.
+
+    Returns:
+        (B, C, H, W) float32; exactly `images` moved where the angle is 0 and the shifts are whole.
+    """
+    n_images, n_channels, height, width = images.shape
+    radians = np.deg2rad(degrees)
+    cosine, sine, right, down = (
+        to_device(values.astype(np.float32), images.device).view(-1, 1, 1)
+        for values in (np.cos(radians), np.sin(radians), shifts[0], shifts[1])
+    )
+    middle_row, middle_column = (height - 1) / 2, (width - 1) / 2
+    rows = torch.arange(height, device=images.device).view(1, -1, 1) - middle_row - down
+    columns = torch.arange(width, device=images.device).view(1, 1, -1) - middle_column - right
+    source_rows = sine * columns + cosine * rows + middle_row
+    source_columns = cosine * columns - sine * rows + middle_column
+    flat = images.reshape(n_images, n_channels, -1)
+
+    def take(row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        place = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
+        place = place.long().view(n_images, 1, -1).expand(-1, n_channels, -1)
+        return flat.gather(2, place).view_as(images) * inside[:, None]
+
+    if not bilinear:
+        return take((source_rows + 0.5).floor(), (source_columns + 0.5).floor())
+    top, left = source_rows.floor(), source_columns.floor()
+    below, beside = (source_rows - top)[:, None], (source_columns - left)[:, None]
+    upper = take(top, left) * (1 - beside) + take(top, left + 1) * beside
+    lower = take(top + 1, left) * (1 - beside) + take(top + 1, left + 1) * beside
+    return upper * (1 - below) + lower * below

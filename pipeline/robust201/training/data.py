@@ -1,0 +1,246 @@
+"""What a network is trained on, batch by batch: no torch.
+
+Images stay 8-bit; augmentation and normalisation are the loop's.
+"""
+
+from collections.abc import Iterator
+from math import ceil
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import DatasetError
+from robust201.core.records import ImageSet, Normalisation
+from robust201.images.fusion import LabelFrom, blend, check_same_size, exact_share
+from robust201.training.draws import epoch_draws
+
+_PIXELS_AS_THEY_ARE = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+
+
+class Batch(NamedTuple):
+    """Images of one step.
+
+    Attributes:
+        pixels: (B, 3, H, W) uint8.
+        labels: (B,) int64.
+        ids: (B,) int64 below `TrainingData.n_ids`, each image's own in its epoch: augmentation is drawn by it.
+    """
+
+    pixels: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    ids: NDArray[np.int64]
+
+
+class TrainingData(Protocol):
+    """Images in batches, in an order that depends on seed and epoch alone."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it, such as ``cifar10``."""
+        ...
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes."""
+        ...
+
+    @property
+    def n_ids(self) -> int:
+        """One more than the largest id of an epoch."""
+        ...
+
+    @property
+    def image_size(self) -> int:
+        """Height and width of the images."""
+        ...
+
+    @property
+    def normalisation(self) -> Normalisation:
+        """Per-channel mean and standard deviation."""
+        ...
+
+    def identity(self) -> Any:
+        """Give a JSON value that is equal where all batches are."""
+        ...
+
+    def n_batches(self, batch_size: int) -> int:
+        """Count the batches of an epoch."""
+        ...
+
+    def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
+        """Give the batches of an epoch, counted from 0."""
+        ...
+
+
+class OneSource:
+    """All images of one set, each once in an epoch, shuffled anew for each."""
+
+    def __init__(self, images: ImageSet) -> None:
+        self._images = images
+        self.name = images.dataset
+        self.n_classes = images.n_classes
+        self.n_ids = len(images)
+        self.image_size = images.images.shape[-1]
+        self.normalisation = images.normalisation
+
+    def identity(self) -> Any:
+        """Hash of the images, and what they are normalised with."""
+        return {"images": self._images.sha256, "normalisation": _numbers(self.normalisation)}
+
+    def n_batches(self, batch_size: int) -> int:
+        """Count the batches of an epoch; the last may be short."""
+        return -(-len(self._images) // batch_size)
+
+    def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
+        """Give the batches of an epoch (see `TrainingData`); an id is the image's position in the set."""
+        order = _order(seed, epoch, len(self._images))
+        for start in range(0, len(order), batch_size):
+            ids = order[start : start + batch_size]
+            yield Batch(self._images.images[ids], self._images.labels[ids], ids)
+
+
+class Mixture:
+    """Batches of which a share alpha is robust images and the rest natural ones, as the study of robust features mixes.
+
+    A batch of B images has floor((1 - alpha) B) natural and then ceil(alpha B) robust ones. An epoch has as many images
+    as there are natural ones; its last batch, which may be shorter, is made up by the same rule. Neither source gives
+    an image twice in an epoch, and each has a new order every epoch. Ids of robust images follow those of the natural
+    ones. With alpha 0 the batches are those of `OneSource(natural)`.
+
+    Raises:
+        DatasetError: the sources have other classes or sizes of images.
+        ConfigError: alpha is out of range.
+    """
+
+    def __init__(self, natural: ImageSet, robust: ImageSet, alpha: float) -> None:
+        self._share = exact_share(alpha)
+        found = [(images.n_classes, images.images.shape[1:]) for images in (natural, robust)]
+        if found[0] != found[1]:
+            raise DatasetError(
+                f"Mixing {robust.dataset} into {natural.dataset} failed: expected {found[0][0]} classes and "
+                f"images {found[0][1]}, got {found[1][0]} and {found[1][1]}. Mix images of the same kind."
+            )
+        self._natural, self._robust, self._alpha = natural, robust, float(alpha)
+        self.name = f"{natural.dataset} with {alpha:g} of {robust.dataset}"
+        self.n_classes = natural.n_classes
+        self.image_size = int(natural.images.shape[-1])
+        self.normalisation = natural.normalisation
+        self._n_images = len(natural)
+        # Augmentation may draw by it: without robust images it is that of the natural source.
+        self.n_ids = len(natural) + (len(robust) if self._share else 0)
+
+    def identity(self) -> dict[str, Any]:
+        """Give both sources, the share and the normalisation."""
+        mixture = {"natural": self._natural.sha256, "robust": self._robust.sha256, "alpha": self._alpha}
+        return {"mixture": mixture, "normalisation": _numbers(self.normalisation)}
+
+    def n_batches(self, batch_size: int) -> int:
+        """Count the batches of an epoch.
+
+        Raises:
+            DatasetError: there are too few robust images, of which every batch may have one more than its exact share.
+        """
+        n_batches = ceil(self._n_images / batch_size)
+        last = self._n_images - (n_batches - 1) * batch_size
+        wanted = (n_batches - 1) * self._count_robust(batch_size) + self._count_robust(last)
+        if wanted > len(self._robust):
+            raise DatasetError(
+                f"Mixing {self._robust.dataset} into {self._natural.dataset} failed for alpha {self._alpha}: expected "
+                f"{wanted:,} robust images or more for an epoch of {self._n_images:,}, got {len(self._robust):,}. "
+                "Lower alpha, or make more robust images."
+            )
+        return n_batches
+
+    def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
+        """Give the batches of an epoch (see `TrainingData`), in each the natural images before the robust ones."""
+        self.n_batches(batch_size)  # raises where there are too few images
+        natural_order = _order(seed, epoch, len(self._natural))
+        robust_order = _order(seed, epoch, len(self._robust), "order of robust images")
+        n_robust_before = 0
+        for start in range(0, self._n_images, batch_size):
+            size = min(batch_size, self._n_images - start)
+            n_robust = self._count_robust(size)
+            n_natural_before = start - n_robust_before
+            natural = natural_order[n_natural_before : n_natural_before + size - n_robust]
+            robust = robust_order[n_robust_before : n_robust_before + n_robust]
+            n_robust_before += n_robust
+            yield Batch(
+                np.concatenate([self._natural.images[natural], self._robust.images[robust]]),
+                np.concatenate([self._natural.labels[natural], self._robust.labels[robust]]),
+                np.concatenate([natural, robust + len(self._natural)]),
+            )
+
+    def _count_robust(self, size: int) -> int:
+        """Count the robust images of a batch in exact arithmetic: as floats, .55 x 100 is above 55."""
+        return ceil(self._share * size)
+
+
+class Fusion:
+    """Blends of two sets of images (see `images.fusion.blend`), paired anew in every epoch.
+
+    Both sets are shuffled each epoch and paired in that order; the shorter set ends the epoch, so the images of the
+    longer one take turns. Pairs depend on neither `label` nor alpha, so both tasks see the same pictures. Ids are the
+    rows of the first set.
+
+    Args:
+        alpha: weight of the first set's pixels.
+        label: whose labels and classes are learnt.
+        normalisation: the blends belong to neither dataset; the study takes pixels as they are.
+
+    Raises:
+        DatasetError: the sets have images of other sizes.
+        ConfigError: alpha is out of range.
+    """
+
+    def __init__(
+        self,
+        first: ImageSet,
+        second: ImageSet,
+        alpha: float = 0.5,
+        label: LabelFrom = "first",
+        normalisation: Normalisation = _PIXELS_AS_THEY_ARE,
+    ) -> None:
+        exact_share(alpha)
+        check_same_size(first, second)
+        self._first, self._second, self._alpha, self._label = first, second, float(alpha), label
+        self.name = f"{first.dataset} blended with {second.dataset}"
+        self.n_classes = (first if label == "first" else second).n_classes
+        self.image_size = int(first.images.shape[-1])
+        self.normalisation = normalisation
+        self._n_images = min(len(first), len(second))
+        self.n_ids = len(first)
+
+    def identity(self) -> dict[str, Any]:
+        """Give both sets, how they are blended, whose labels count, and the normalisation."""
+        fusion = {
+            "first": self._first.sha256,
+            "second": self._second.sha256,
+            "alpha": self._alpha,
+            "label": self._label,
+        }
+        return {"fusion": fusion, "normalisation": _numbers(self.normalisation)}
+
+    def n_batches(self, batch_size: int) -> int:
+        """Count the batches of an epoch."""
+        return ceil(self._n_images / batch_size)
+
+    def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
+        """Give the batches of an epoch (see `TrainingData`)."""
+        firsts = _order(seed, epoch, len(self._first), "order of first images")
+        seconds = _order(seed, epoch, len(self._second), "order of second images")
+        for start in range(0, self._n_images, batch_size):
+            chosen = slice(start, min(start + batch_size, self._n_images))
+            first, second = firsts[chosen], seconds[chosen]
+            pixels = blend(self._first.images[first], self._second.images[second], self._alpha)
+            labels = self._first.labels[first] if self._label == "first" else self._second.labels[second]
+            yield Batch(pixels, labels, first)
+
+
+def _numbers(normalisation: Normalisation) -> list[float]:
+    return [*normalisation.mean, *normalisation.std]
+
+
+def _order(seed: int, epoch: int, count: int, of: str = "order") -> NDArray[np.int64]:
+    """Shuffle the numbers below `count`; each set of images of an epoch has an order of its own name."""
+    return np.argsort(epoch_draws(seed, epoch, of, count), kind="stable")

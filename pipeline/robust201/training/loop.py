@@ -1,0 +1,440 @@
+"""Train one network by a recipe: deterministic, and resumable after any step (docs/training.md).
+
+On a CPU equal arguments give equal weights to the byte, whatever else the process does and however often it was killed
+and went on. The threads belong to the arguments because the order of float additions depends on them.
+"""
+
+import hashlib
+import os
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from robust201.core.errors import CheckpointError, ConfigError, EvaluationError, one_line
+from robust201.core.noise import derived_seed
+from robust201.core.precision import Precision, check_precision
+from robust201.core.records import ArchitectureId, ImageSet, Normalisation, show_architecture
+from robust201.spaces.base import Space
+from robust201.training.adversarial import Draws, step_loss
+from robust201.training.augmentation import Augmenter, to_device
+from robust201.training.data import Batch, TrainingData
+from robust201.training.recipes import Recipe, training_id
+from robust201.training.state import EpochRecord, StateFolder, TrainingState
+
+SAVE_SECONDS = 300.0
+"""Longest time that a killed training loses."""
+
+_EVALUATION_BATCH = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """The weights after a number of steps; at a drop of the learning rate, before the first step at the lower one.
+
+    Attributes:
+        step: steps made; 0: the initial weights.
+        n_batches: steps of an epoch.
+        is_last: whether the recipe ends here.
+        state_dict: CPU tensors by name.
+        history: a record an epoch; the last one is of a part where the snapshot lies within an epoch.
+    """
+
+    step: int
+    n_batches: int
+    is_last: bool
+    state_dict: Mapping[str, torch.Tensor]
+    history: tuple[EpochRecord, ...]
+
+    @property
+    def epochs(self) -> int | None:
+        """Passes over the data; None where the last one is not complete."""
+        return None if self.step % self.n_batches else self.step // self.n_batches
+
+
+def train(
+    space: Space,
+    architecture: ArchitectureId,
+    data: TrainingData,
+    recipe: Recipe,
+    *,
+    seed: int,
+    device: str = "cpu",
+    threads: int = 1,
+    precision: Precision = "fp32",
+    start: Mapping[str, torch.Tensor] | None = None,
+    states: Path | None = None,
+    wanted: Collection[int] | None = None,
+    on_epoch: Callable[[EpochRecord], None] = lambda _record: None,
+    keep_going: Callable[[int], bool] = lambda _step: True,
+    notice: Callable[[str], None] = lambda _line: None,
+    save_seconds: float = SAVE_SECONDS,
+) -> Iterator[Snapshot]:
+    """Train one network and give its snapshots, ascending, as they are reached.
+
+    The process has its own settings and random numbers whenever a snapshot is out.
+
+    Args:
+        space: sized, where its networks have sizes.
+        architecture: id in it.
+        data: what to train on; `recipe.data` is not looked at.
+        recipe: what to do.
+        seed: of the initial weights and of all draws.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
+        threads: CPU threads.
+        precision: arithmetic on a GPU, fp32 or tf32.
+        start: weights to begin with; `recipe.start` is not looked at.
+        states: folder of this training's states, made if absent; None keeps none. After each snapshot's state, the
+            snapshot is given, so one that was not stored before a crash is given again.
+        wanted: which of the recipe's snapshots to give, by steps; None for all. The training ends after the last.
+        on_epoch: receives the record of each complete epoch.
+        keep_going: is asked before each step, with the steps made; on False the state is kept and the iteration ends.
+        notice: receives a line on each state that is damaged.
+        save_seconds: longest time between two states.
+
+    Raises:
+        ArchitectureError: there is no such architecture.
+        CheckpointError: `start` does not fit the network.
+        ConfigError: there is no such device here or no such precision, or a snapshot lies beyond the end.
+        EvaluationError: loss or weights are no longer finite, or the network refuses a batch of one image.
+        StorageError: a state cannot be written, or belongs to another training.
+    """
+    _check_device(device, precision)
+    n_batches = data.n_batches(recipe.batch_size)
+    steps = [step for step in recipe.snapshot_steps(n_batches) if wanted is None or step in wanted]
+    if not steps:
+        return
+    folder = None
+    if states is not None:
+        identity = training_id(
+            space=space.name,
+            space_identity=space.identity(),
+            architecture=architecture,
+            n_classes=data.n_classes,
+            data=data.identity(),
+            recipe=recipe,
+            seed=seed,
+            device=device,
+            threads=threads,
+            precision=precision,
+            start_sha256=None if start is None else _hash_weights(start),
+        )
+        folder = StateFolder(states, identity, notice)
+    label = f"{show_architecture(architecture)} on {data.name}"
+    with _deterministic(device, threads, precision):
+        training = _Training(space, architecture, data, recipe, seed, torch.device(device), start, label)
+        state = None if folder is None else folder.load(at_most=steps[0])
+        if state is not None:
+            training.restore(state)
+    for target in steps:
+        with _deterministic(device, threads, precision):
+            went_on = training.run_until(target, folder, save_seconds, on_epoch, keep_going)
+            snapshot = training.snapshot() if went_on else None
+        if snapshot is None:
+            return
+        yield snapshot
+
+
+class _Training:
+    """A network, its optimiser, and where the two are in the data."""
+
+    def __init__(
+        self,
+        space: Space,
+        architecture: ArchitectureId,
+        data: TrainingData,
+        recipe: Recipe,
+        seed: int,
+        device: torch.device,
+        start: Mapping[str, torch.Tensor] | None,
+        label: str,
+    ) -> None:
+        self._data, self._recipe, self._seed, self._device, self._label = data, recipe, seed, device, label
+        self._n_batches = data.n_batches(recipe.batch_size)
+        self._network = _initialise(space, architecture, data.n_classes, seed, start, label).to(device)
+        self._layout = torch.contiguous_format
+        if space.channels_last and device.type == "cpu":
+            self._layout = torch.channels_last
+            self._network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._optimiser = _make_optimiser(self._network, recipe)
+        self._augment = Augmenter(recipe.augmentation, n_ids=data.n_ids, seed=seed, device=device)
+        self._normalise = _Normaliser(data.normalisation, device)
+        self.step = 0
+        self._history: tuple[EpochRecord, ...] = ()
+        self._batches: Iterator[Batch] | None = None
+        self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        # Sums stay on the device: to read them each step would wait for it.
+        self._loss_sum = torch.zeros((), dtype=torch.float64, device=self._device)
+        self._n_correct = torch.zeros((), dtype=torch.int64, device=self._device)
+        self._n_images = 0
+
+    def restore(self, state: TrainingState) -> None:
+        """Go on from a state."""
+        self.step, self._history, self._n_images = state.step, state.history, state.n_images
+        self._loss_sum.fill_(state.loss_sum)
+        self._n_correct.fill_(state.n_correct)
+        self._network.load_state_dict(state.network)
+        for name, parameter in self._network.named_parameters():
+            if name in state.momentum:
+                momentum = torch.zeros_like(parameter).copy_(state.momentum[name])
+                self._optimiser.state[parameter]["momentum_buffer"] = momentum
+
+    def state(self) -> TrainingState:
+        """Copy where the training is.
+
+        Raises:
+            EvaluationError: loss or weights are no longer finite.
+        """
+        self._check_finite()
+        momentum = {
+            name: _copy(self._optimiser.state[parameter]["momentum_buffer"])
+            for name, parameter in self._network.named_parameters()
+            if self._optimiser.state.get(parameter, {}).get("momentum_buffer") is not None
+        }
+        sums = float(self._loss_sum), int(self._n_correct), self._n_images
+        return TrainingState(self.step, self._weights(), momentum, *sums, self._history)
+
+    def snapshot(self) -> Snapshot:
+        """Copy the weights (see `state`)."""
+        self._check_finite()
+        history = (*self._history, self._record()) if self._n_images else self._history
+        is_last = self.step == self._recipe.n_steps(self._n_batches)
+        return Snapshot(self.step, self._n_batches, is_last, self._weights(), history)
+
+    def run_until(
+        self,
+        target: int,
+        folder: StateFolder | None,
+        save_seconds: float,
+        on_epoch: Callable[[EpochRecord], None],
+        keep_going: Callable[[int], bool],
+    ) -> bool:
+        """Make steps up to a number of them, and keep the state there and on the way; False where it is to end before.
+
+        Raises:
+            EvaluationError: see `train`.
+            StorageError: likewise.
+        """
+        saved, saved_at = self.step, time.monotonic()
+        while self.step < target and keep_going(self.step):
+            self._make_step()
+            if self.step % self._n_batches == 0:
+                self._end_epoch(on_epoch)
+            if folder is not None and self.step < target and time.monotonic() - saved_at >= save_seconds:
+                folder.save(self.state())
+                saved, saved_at = self.step, time.monotonic()
+        if folder is not None and saved < self.step:
+            folder.save(self.state())
+        return self.step == target
+
+    def _make_step(self) -> None:
+        epoch = self.step // self._n_batches
+        batch = self._next_batch(epoch)
+        # Layers that draw, such as dropout, draw the same after a resume.
+        torch.manual_seed(derived_seed(self._seed, "training", "step", self.step))
+        for group in self._optimiser.param_groups:
+            group["lr"] = self._recipe.learning_rate_of(self.step, self._n_batches)
+        pixels = self._augment(batch.pixels, batch.ids, epoch)
+        labels = to_device(batch.labels, self._device)
+        self._network.train()
+        draws = Draws(self._seed, epoch, batch.ids)
+        try:
+            loss, logits = step_loss(self._network, self._logits, pixels, labels, self._recipe.adversarial, draws)
+        except ValueError as error:
+            if len(batch.ids) > 1:
+                raise
+            raise EvaluationError(
+                f"Training failed for {self._label}: expected two or more images in every batch, got a last batch of "
+                f"one, which the network refuses ({one_line(error)}). Choose another batch size than "
+                f"{self._recipe.batch_size}."
+            ) from error
+        self._optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimiser.step()
+        self._loss_sum += loss.detach().double() * len(batch.ids)
+        self._n_correct += (logits.argmax(dim=1) == labels).sum()
+        self._n_images += len(batch.ids)
+        self.step += 1
+
+    def _next_batch(self, epoch: int) -> Batch:
+        done = self.step - epoch * self._n_batches
+        if self._batches is None or not done:
+            every = self._data.batches(self._recipe.batch_size, self._seed, epoch)
+            self._batches = islice(every, done, self._n_batches)
+        batch = next(self._batches, None)
+        if batch is None:
+            raise EvaluationError(
+                f"Training failed for {self._label}: expected {self._n_batches} batches an epoch, got {done}. Correct "
+                "the training data."
+            )
+        return batch
+
+    def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
+        output = self._network(self._normalise(pixels).contiguous(memory_format=self._layout))
+        logits: torch.Tensor = output[1] if isinstance(output, tuple) else output
+        return logits
+
+    def _end_epoch(self, on_epoch: Callable[[EpochRecord], None]) -> None:
+        self._check_loss()
+        record = self._record()
+        self._history = (*self._history, record)
+        self._begin_epoch()
+        on_epoch(record)
+
+    def _record(self) -> EpochRecord:
+        epoch = len(self._history)
+        rate = self._recipe.learning_rate_of(epoch * self._n_batches, self._n_batches)
+        loss, accuracy = float(self._loss_sum) / self._n_images, int(self._n_correct) / self._n_images
+        return EpochRecord(epoch + 1, rate, loss, accuracy)
+
+    def _check_loss(self) -> None:
+        if not torch.isfinite(self._loss_sum):
+            raise self._diverged("loss", str(float(self._loss_sum)))
+
+    def _check_finite(self) -> None:
+        self._check_loss()
+        for name, tensor in self._network.state_dict().items():
+            if not torch.isfinite(tensor).all():
+                raise self._diverged("weights", f"NaN or infinity in {name}")
+
+    def _diverged(self, what: str, got: str) -> EvaluationError:
+        return EvaluationError(
+            f"Training failed for {self._label}: expected {'a ' if what == 'loss' else ''}finite {what}, got {got} in "
+            f"epoch {(self.step - 1) // self._n_batches + 1}. Lower the learning rate ({self._recipe.learning_rate})."
+        )
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        return {name: _copy(tensor) for name, tensor in self._network.state_dict().items()}
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+def _hash_weights(state_dict: Mapping[str, torch.Tensor]) -> str:
+    from safetensors.torch import save
+
+    return hashlib.sha256(save({name: _copy(tensor) for name, tensor in state_dict.items()})).hexdigest()
+
+
+class _Normaliser:
+    """Normalises (B, 3, H, W) pixels in [0, 1] by channel, on a device."""
+
+    def __init__(self, normalisation: Normalisation, device: torch.device) -> None:
+        self._mean, self._std = (
+            torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (normalisation.mean, normalisation.std)
+        )
+
+    def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
+        return (pixels - self._mean) / self._std
+
+
+def _initialise(
+    space: Space,
+    architecture: ArchitectureId,
+    n_classes: int,
+    seed: int,
+    start: Mapping[str, torch.Tensor] | None,
+    label: str,
+) -> nn.Module:
+    # PyTorch's own initialisation only knows the global generator, which `_deterministic` gives back.
+    torch.manual_seed(derived_seed(seed, "training", "initial weights"))
+    network = space.build(architecture, n_classes=n_classes)
+    if start is not None:
+        try:
+            network.load_state_dict(start, strict=True)
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"Loading the weights to start from failed for {label}: expected those of the same network with "
+                f"{n_classes} classes, got others ({one_line(error)}). Name a training of the same network."
+            ) from error
+    return network
+
+
+def _make_optimiser(network: nn.Module, recipe: Recipe) -> torch.optim.SGD:
+    parameters = list(network.parameters())
+    groups: list[dict[str, Any]] = [{"params": parameters}]
+    if recipe.decay == "weights":
+        # Weights of convolutions and linear layers have two dimensions or more, biases and BatchNorm's numbers one.
+        groups = [
+            {"params": [parameter for parameter in parameters if parameter.ndim > 1]},
+            {"params": [parameter for parameter in parameters if parameter.ndim <= 1], "weight_decay": 0.0},
+        ]
+    return torch.optim.SGD(
+        groups,
+        lr=recipe.learning_rate,
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
+        nesterov=recipe.nesterov,
+    )
+
+
+def _check_device(device: str, precision: Precision) -> None:
+    if device != "cpu" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"Training failed for device {device!r}: expected a CUDA device, got a machine or a PyTorch without one. "
+            "Use --device cpu."
+        )
+    if precision == "bf16":
+        raise ConfigError("Training failed for precision bf16: expected fp32 or tf32, got bf16. Use one of them.")
+    check_precision(precision, torch.device(device))
+
+
+@contextmanager
+def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[None]:
+    """Set threads, arithmetic and deterministic algorithms; leave the process as it was, random numbers included."""
+    on_cpu = device == "cpu"
+    if not on_cpu:
+        # cuBLAS reads it when its first handle is made; without it deterministic matrix products are refused.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[] if on_cpu else [device]))
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        stack.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
+        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        for name in ("allow_tf32", "benchmark"):
+            stack.callback(setattr, torch.backends.cudnn, name, getattr(torch.backends.cudnn, name))
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        torch.backends.cudnn.benchmark = False
+        # Some gradients, such as that of a transformer's resampling, have no deterministic form on a GPU.
+        torch.set_deterministic_debug_mode("error" if on_cpu else "warn")
+        if not on_cpu:
+            stack.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation")
+        yield
+
+
+def measure_accuracy(
+    space: Space,
+    architecture: ArchitectureId,
+    state_dict: Mapping[str, torch.Tensor],
+    images: ImageSet,
+    *,
+    device: str = "cpu",
+    threads: int = 1,
+) -> float:
+    """Compute the fraction of images that weights classify correctly, in float32."""
+    with _deterministic(device, threads, "fp32"), torch.inference_mode():
+        network = space.build(architecture, n_classes=images.n_classes)
+        network.load_state_dict(state_dict, strict=True)
+        network = network.to(device).eval()
+        normalise = _Normaliser(images.normalisation, torch.device(device))
+        n_correct = 0
+        for start in range(0, len(images), _EVALUATION_BATCH):
+            batch = slice(start, start + _EVALUATION_BATCH)
+            pixels = to_device(images.images[batch], torch.device(device)).float() / 255
+            output = network(normalise(pixels))
+            logits = output[1] if isinstance(output, tuple) else output
+            n_correct += int((logits.argmax(dim=1).cpu().numpy() == images.labels[batch]).sum())
+    return n_correct / len(images)

@@ -1,0 +1,352 @@
+"""Recipes of trainings: everything that decides the weights beside network, images and seed (docs/training.md).
+
+No torch: planning reads recipes, too.
+"""
+
+import hashlib
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from robust201.core.errors import ConfigError, closest
+from robust201.core.fields import Fields
+from robust201.core.precision import Precision
+from robust201.core.records import ArchitectureId, canonical_json
+
+TRAINING_VERSION = 1
+"""Raised only when an equal recipe gives other weights."""
+
+PositiveInt = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+def _check_rising(numbers: tuple[float, ...]) -> tuple[float, ...]:
+    if not numbers or any(later <= earlier for earlier, later in itertools.pairwise(numbers)):
+        raise ValueError(f"expected one or more numbers, each above the one before, got {list(numbers)}.")
+    return numbers
+
+
+class Augmentation(Fields):
+    """What training images undergo, in the order of the fields; every number 0 is no change at all.
+
+    Attributes:
+        flip: mirror left to right with probability 1/2; not for digits.
+        crop_padding: pixels of zeros added to each side before a random crop of the original size: a translation by
+            whole pixels.
+        jitter: largest relative change of brightness, contrast and saturation, each uniform, in an order drawn for each
+            image.
+        rotate_degrees: largest angle of a rotation about the centre, uniform to both sides.
+        translate: largest translation in pixels on each axis, uniform, not rounded; what comes from outside is black.
+        interpolation: of rotation and `translate`, which are one resampling.
+    """
+
+    flip: bool = False
+    crop_padding: Count = 0
+    jitter: Fraction = 0.0
+    rotate_degrees: Annotated[float, Field(ge=0, le=180)] = 0.0
+    translate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    interpolation: Literal["nearest", "bilinear"] = "bilinear"
+
+
+AUGMENTATIONS: dict[str, Augmentation] = {
+    "none": Augmentation(),
+    "flip-crop": Augmentation(flip=True, crop_padding=4),
+    "std": Augmentation(flip=True, crop_padding=4, jitter=0.25, rotate_degrees=2, interpolation="nearest"),
+    "std*": Augmentation(flip=True, crop_padding=3, jitter=0.25, rotate_degrees=30, interpolation="nearest"),
+    "std-tf": Augmentation(flip=True, translate=4),
+    "std*-tf": Augmentation(flip=True, translate=3, rotate_degrees=30),
+}
+"""Augmentations by name. `flip-crop` is that of NAS-Bench-201; `std` and `std*` are those of the study of robust
+features as its PyTorch code has them, `std-tf` and `std*-tf` as its TensorFlow code has them (docs/protocol.md)."""
+
+
+def _find_augmentation(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if value not in AUGMENTATIONS:
+        raise ValueError(
+            f"expected fields, or one of {', '.join(AUGMENTATIONS)}, got {value!r}.{closest(value, AUGMENTATIONS)}"
+        )
+    return AUGMENTATIONS[value]
+
+
+class Cosine(Fields):
+    """The rate falls to 0 along half a cosine, step by step."""
+
+
+class Steps(Fields):
+    """The rate is multiplied by `factor` at each of some moments: the first step that begins at or after it is reduced.
+
+    Attributes:
+        at_epochs: passes over the data, whole or not (62.5).
+        at_iterations: steps.
+    """
+
+    at_epochs: Annotated[tuple[PositiveFloat, ...], AfterValidator(_check_rising)] | None = None
+    at_iterations: Annotated[tuple[PositiveInt, ...], AfterValidator(_check_rising)] | None = None
+    factor: PositiveFloat = 0.1
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _exactly_one(self, "at_epochs", "at_iterations")
+        return self
+
+
+class Schedule(Fields):
+    """How the learning rate falls: one of the two."""
+
+    cosine: Cosine | None = None
+    steps: Steps | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _exactly_one(self, "cosine", "steps")
+        return self
+
+
+class _Attack(Fields):
+    """The attack inside a training: projected gradient ascent in an Linf ball around the augmented image.
+
+    Attributes:
+        epsilon_255: radius in units of 1/255.
+        step_255: step in units of 1/255.
+        mode: of the network while it is attacked; `training` normalises by the batch.
+        update_statistics: whether BatchNorm's running averages move with the attack's passes (`training` only).
+    """
+
+    epsilon_255: Annotated[float, Field(ge=0, le=255)] = 8.0
+    step_255: Annotated[float, Field(ge=0, le=255)] = 2.0
+    mode: Literal["evaluation", "training"] = "evaluation"
+    update_statistics: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.update_statistics and self.mode == "evaluation":
+            raise ValueError("expected `mode: training` with `update_statistics`, got evaluation, which updates none.")
+        return self
+
+
+class PgdTraining(_Attack):
+    """Training on adversarial images alone (Madry et al., ICLR 2018); the defaults are NAS-RobBench-201's.
+
+    Attributes:
+        steps: of the attack on the cross-entropy of the label.
+        start: uniform in the ball, or the image.
+    """
+
+    steps: PositiveInt = 7
+    start: Literal["none", "uniform"] = "uniform"
+
+
+class TradesTraining(_Attack):
+    """Cross-entropy of the image plus beta times KL(its prediction || the adversarial one) (Zhang et al., ICML 2019).
+
+    Attributes:
+        steps: of the attack on that divergence.
+        start: normal with standard deviation .001 as in the authors' code, or uniform in the ball. At the image itself
+            the divergence has no gradient.
+        beta: weight of the divergence, its mean over the batch.
+    """
+
+    steps: PositiveInt = 10
+    start: Literal["normal", "uniform"] = "normal"
+    beta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 6.0
+
+
+class AdversarialTraining(Fields):
+    """One of the two forms of adversarial training."""
+
+    pgd: PgdTraining | None = None
+    trades: TradesTraining | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _exactly_one(self, "pgd", "trades")
+        return self
+
+
+class MixtureData(Fields):
+    """A share of every batch comes from other images.
+
+    Attributes:
+        robust: their name among the datasets of the training YAML.
+        alpha: the share.
+    """
+
+    robust: str
+    alpha: Fraction
+
+
+class FusionData(Fields):
+    """Each image is the blend of one image of each of two datasets.
+
+    Attributes:
+        first: name among the datasets of the training YAML.
+        second: likewise.
+        alpha: weight of the first.
+        label: whose labels are learnt.
+    """
+
+    first: str
+    second: str
+    alpha: Fraction = 0.5
+    label: Literal["first", "second"]
+
+
+class DataSection(Fields):
+    """Training data other than a dataset's own training images: one of the two."""
+
+    mixture: MixtureData | None = None
+    fusion: FusionData | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _exactly_one(self, "mixture", "fusion")
+        return self
+
+
+class Start(Fields):
+    """Weights to begin with: the last ones of another training of the same network and seed, in the same store."""
+
+    recipe: str
+    dataset: str
+
+
+class Snapshots(Fields):
+    """States of a training that are kept beside the last one; no part of its identity.
+
+    Attributes:
+        epochs: after so many passes over the data; 0 for the initial weights.
+        iterations: after so many steps.
+        every_epochs: after each multiple of so many epochs.
+    """
+
+    epochs: Annotated[tuple[Count, ...], AfterValidator(_check_rising)] | None = None
+    iterations: Annotated[tuple[Count, ...], AfterValidator(_check_rising)] | None = None
+    every_epochs: PositiveInt | None = None
+
+
+class Recipe(Fields):
+    """Everything that decides the weights beside network, images and seed.
+
+    Attributes:
+        epochs: passes over the training images; or
+        iterations: steps.
+        batch_size: images a step; the last batch of an epoch may be smaller.
+        learning_rate: of the first step.
+        momentum: of SGD; 0 is plain SGD.
+        nesterov: whether the momentum looks ahead.
+        weight_decay: factor of half the squared norm in the loss, which is what SGD's `weight_decay` is.
+        decay: whether it holds for all parameters, or for the weights of convolutions and linear layers only.
+        data: training data; absent: the dataset's own training images.
+        start: weights to begin with (fine-tuning); absent: PyTorch's initialisation.
+        on: datasets that the recipe is for; absent: all that are trained on.
+    """
+
+    epochs: PositiveInt | None = None
+    iterations: PositiveInt | None = None
+    batch_size: Annotated[int, Field(ge=2)]
+    learning_rate: Annotated[float, Field(gt=0, lt=1e38)]
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    nesterov: bool = False
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    decay: Literal["all", "weights"] = "all"
+    schedule: Schedule
+    augmentation: Annotated[Augmentation, BeforeValidator(_find_augmentation)] = Augmentation()
+    adversarial: AdversarialTraining | None = None
+    data: DataSection | None = None
+    start: Start | None = None
+    on: tuple[str, ...] | None = None
+    snapshots: Snapshots = Snapshots()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _exactly_one(self, "epochs", "iterations")
+        if self.nesterov and not self.momentum:
+            raise ValueError("expected a momentum above 0 with `nesterov`, got 0.")
+        late = max(self.snapshots.epochs or (0,))
+        if self.epochs is not None and late > self.epochs:
+            raise ValueError(f"expected snapshots within {self.epochs} epochs, got one after {late}.")
+        late = max(self.snapshots.iterations or (0,))
+        if self.iterations is not None and late > self.iterations:
+            raise ValueError(f"expected snapshots within {self.iterations} iterations, got one after {late}.")
+        return self
+
+    def identity(self) -> dict[str, Any]:
+        """What of it decides the weights, as a JSON value; data and start belong by content, and not by these names."""
+        return self.model_dump(mode="json", exclude={"data", "start", "on", "snapshots"}, exclude_none=True)
+
+    def n_steps(self, n_batches: int) -> int:
+        """Count the steps of a training whose epochs have `n_batches`."""
+        return self.iterations if self.iterations is not None else n_batches * (self.epochs or 0)
+
+    def snapshot_steps(self, n_batches: int) -> tuple[int, ...]:
+        """List the steps after which a snapshot is taken, ascending; the last step is always among them.
+
+        Raises:
+            ConfigError: one lies beyond the end.
+        """
+        last, wanted = self.n_steps(n_batches), self.snapshots
+        steps = {last, *(wanted.iterations or ()), *(epoch * n_batches for epoch in wanted.epochs or ())}
+        if wanted.every_epochs is not None:
+            steps |= {*range(wanted.every_epochs * n_batches, last, wanted.every_epochs * n_batches)}
+        if max(steps) > last:
+            raise ConfigError(
+                f"Choosing snapshots failed for step {max(steps)}: expected one within the {last} steps of the "
+                f"training ({n_batches} to an epoch), got one beyond. Correct `snapshots`."
+            )
+        return tuple(sorted(steps))
+
+    def learning_rate_of(self, step: int, n_batches: int) -> float:
+        """Give the learning rate of a step, counted from 0, in a training whose epochs have `n_batches`."""
+        if self.schedule.steps is None:
+            fraction_done = step / self.n_steps(n_batches)
+            return self.learning_rate * 0.5 * (1 + math.cos(math.pi * fraction_done))
+        drops = self.schedule.steps
+        moments: tuple[float, ...] = drops.at_iterations or tuple(n_batches * epoch for epoch in drops.at_epochs or ())
+        return self.learning_rate * drops.factor ** sum(step >= moment for moment in moments)
+
+
+def training_id(
+    *,
+    space: str,
+    space_identity: Mapping[str, Any],
+    architecture: ArchitectureId,
+    n_classes: int,
+    data: Any,
+    recipe: Recipe,
+    seed: int,
+    device: str,
+    threads: int,
+    precision: Precision = "fp32",
+    start_sha256: str | None = None,
+) -> str:
+    """Name a training by all that decides its weights: 64 hex digits.
+
+    `data` is the identity of the training data (`training.data.TrainingData.identity`), `start_sha256` the hash of the
+    weights that it begins with. Of the device the kind alone counts, of a CPU the threads too: the last bits depend on
+    them.
+    """
+    payload = {
+        "version": TRAINING_VERSION,
+        "space": [space, space_identity],
+        "architecture": architecture,
+        "n_classes": n_classes,
+        "data": data,
+        "recipe": recipe.identity(),
+        "seed": seed,
+        "device": {"cpu": threads} if device == "cpu" else {"cuda": precision},
+        "start": start_sha256,
+    }
+    return hashlib.sha256(canonical_json(payload).encode()).hexdigest()
+
+
+def _exactly_one(fields: Fields, first: str, second: str) -> None:
+    given = [name for name in (first, second) if getattr(fields, name) is not None]
+    if len(given) != 1:
+        raise ValueError(f"expected exactly one of {first} and {second}, got {' and '.join(given) or 'none'}.")

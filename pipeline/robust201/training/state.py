@@ -1,0 +1,187 @@
+"""The state of a training on disk, from which it goes on as if it had never stopped: safetensors with JSON, no pickle.
+
+A file is named ``step-<steps made>-<first 16 hex digits of its SHA-256>.safetensors``, appears whole or not at all, and
+is believed only if its bytes still have that hash. The newest two are kept, so that the one before is there when the
+last turns out damaged. One process at a time uses a folder, for one training.
+"""
+
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from robust201.core.errors import StorageError
+from robust201.core.files import new_file
+from robust201.core.records import canonical_json
+
+_FILE_NAME = re.compile(r"step-(\d{9})-([0-9a-f]{16})\.safetensors")
+
+_DAMAGED = "damaged-"
+"""What the name of a file begins with that was set aside."""
+
+_KEPT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRecord:
+    """What one epoch did, or the part of it that has been made.
+
+    Attributes:
+        epoch: from 1.
+        learning_rate: of its first step.
+        loss: mean loss of the training images as they were shown (augmented, in training mode).
+        accuracy: fraction of those images that were classified correctly: with `pgd` of the adversarial ones.
+    """
+
+    epoch: int
+    learning_rate: float
+    loss: float
+    accuracy: float
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingState:
+    """Where a training is.
+
+    Attributes:
+        step: steps made.
+        network: CPU tensors by name.
+        momentum: CPU tensors by name of the parameter; none before the first step.
+        loss_sum: of the images of the unfinished epoch.
+        n_correct: likewise.
+        n_images: likewise.
+        history: of the finished epochs.
+    """
+
+    step: int
+    network: Mapping[str, torch.Tensor]
+    momentum: Mapping[str, torch.Tensor]
+    loss_sum: float
+    n_correct: int
+    n_images: int
+    history: tuple[EpochRecord, ...]
+
+
+class StateFolder:
+    """The states of one training.
+
+    Args:
+        folder: made by the first `save`.
+        training_id: `recipes.training_id`; states of another training are refused.
+        notice: receives a line on each state that is set aside.
+    """
+
+    def __init__(self, folder: Path, training_id: str, notice: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._training_id = training_id
+        self._notice = notice
+
+    def save(self, state: TrainingState) -> None:
+        """Keep a state, and the newest one before it.
+
+        Raises:
+            StorageFullError: no space is left on the device; the states before are kept.
+            StorageError: the folder cannot be written to.
+        """
+        raw = _encode(state, self._training_id)
+        digest = hashlib.sha256(raw).hexdigest()
+        name = f"step-{state.step:09d}-{digest[:16]}.safetensors"
+        with new_file(self._folder, name) as new:
+            new.stream.write(raw)
+        for path in self._paths()[_KEPT:]:
+            path.unlink()
+
+    def load(self, at_most: int) -> TrainingState | None:
+        """Read the newest whole state of at most so many steps; None where there is none.
+
+        Damaged ones are set aside on the way, and what a killed process left half written is removed.
+
+        Raises:
+            StorageError: it belongs to another training, or cannot be read.
+        """
+        for leftover in self._folder.glob(".step-*.tmp"):
+            leftover.unlink()
+        for path in self._paths():
+            step, digest = self._parse_name(path)
+            if step > at_most:
+                continue
+            try:
+                raw = path.read_bytes()
+            except OSError as error:
+                raise StorageError(
+                    f"Reading the state of a training failed for {path}: expected a file that can be read, got "
+                    f"{error.strerror}. Correct the permissions."
+                ) from error
+            if hashlib.sha256(raw).hexdigest().startswith(digest):
+                return self._decode(raw, path)
+            path.rename(path.with_name(_DAMAGED + path.name))
+            self._notice(
+                f"The state of a training after {step} steps in {path} was damaged ({len(raw):,} bytes of another "
+                f"hash) and is set aside as {_DAMAGED}{path.name}; the one before is used."
+            )
+        return None
+
+    def clear(self) -> None:
+        """Remove all states, and the folder unless something else lies in it: the training is done and stored."""
+        for path in self._paths():
+            path.unlink()
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()
+
+    def _paths(self) -> list[Path]:
+        """List the states, the newest first."""
+        found = (path for path in self._folder.glob("step-*") if _FILE_NAME.fullmatch(path.name))
+        return sorted(found, reverse=True)
+
+    @staticmethod
+    def _parse_name(path: Path) -> tuple[int, str]:
+        step, digest = path.name.removesuffix(".safetensors").split("-")[1:]
+        return int(step), digest
+
+    def _decode(self, raw: bytes, path: Path) -> TrainingState:
+        from safetensors.torch import load
+
+        length = int.from_bytes(raw[:8], "little")
+        fields = json.loads(json.loads(raw[8 : 8 + length])["__metadata__"]["training"])
+        if fields["training_id"] != self._training_id:
+            raise StorageError(
+                f"Reading the state of a training failed for {path}: expected training {self._training_id[:16]}…, got "
+                f"one of training {fields['training_id'][:16]}…. Choose another folder, or remove this one."
+            )
+        tensors = load(raw)
+        return TrainingState(
+            fields["step"],
+            dict(_named(tensors, "network/")),
+            dict(_named(tensors, "momentum/")),
+            fields["loss_sum"],
+            fields["n_correct"],
+            fields["n_images"],
+            tuple(EpochRecord(**record) for record in fields["history"]),
+        )
+
+
+def _encode(state: TrainingState, training_id: str) -> bytes:
+    from safetensors.torch import save
+
+    fields: dict[str, Any] = {
+        "training_id": training_id,
+        "step": state.step,
+        "loss_sum": state.loss_sum,
+        "n_correct": state.n_correct,
+        "n_images": state.n_images,
+        "history": [asdict(record) for record in state.history],
+    }
+    tensors = {f"network/{name}": tensor for name, tensor in state.network.items()}
+    tensors |= {f"momentum/{name}": tensor for name, tensor in state.momentum.items()}
+    raw: bytes = save(tensors, metadata={"training": canonical_json(fields)})
+    return raw
+
+
+def _named(tensors: Mapping[str, torch.Tensor], prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+    return ((name.removeprefix(prefix), tensor) for name, tensor in tensors.items() if name.startswith(prefix))

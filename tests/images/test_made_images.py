@@ -1,0 +1,232 @@
+"""Images that robust201 makes: fixed blends of two datasets, and converted files of published robust features."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from robust201.core.errors import ConfigError, DatasetError
+from robust201.core.records import ImageSet
+from robust201.images import load_images
+from robust201.images.fusion import blend, pair, write_fusion
+from robust201.images.made import describe_made
+from robust201.images.specs import own_dataset
+from robust201.images.torch_images import Rounding, import_torch_images
+from robust201.training.data import Fusion
+from tests.conftest import RunCommand
+from tests.training.test_data import numbered_images
+
+# --- fixed blends
+
+FIRST, SECOND = numbered_images(40, "first"), numbered_images(25, "second", n_classes=5)
+
+
+def read_made(folder: Path, n_classes: int, size: int, split: str = "test") -> ImageSet:
+    spec = own_dataset("made", n_classes=n_classes, image_size=size)
+    return load_images(spec, path=folder, split=split)  # type: ignore[arg-type]
+
+
+def test_pairs_hold_each_image_once_at_most() -> None:
+    for n_first, n_second in ((40, 25), (25, 40), (30, 30)):
+        pairs = pair(n_first, n_second, seed=3)
+        count = min(n_first, n_second)
+        assert (np.diff(pairs.first) > 0).all()
+        assert len(pairs.first) == len(pairs.second) == len(set(pairs.second.tolist())) == count
+        assert pairs.first.max() < n_first
+        assert pairs.second.max() < n_second
+    assert not np.array_equal(pair(40, 25, 3).second, pair(40, 25, 4).second)
+
+
+def test_blends_of_both_labels_are_the_same_pictures(tmp_path: Path) -> None:
+    digests = [
+        write_fusion(tmp_path / label, FIRST, SECOND, split="test", alpha=0.5, label=label, seed=0)  # type: ignore[arg-type]
+        for label in ("first", "second")
+    ]
+    by_first, by_second = read_made(tmp_path / "first", 7, 4), read_made(tmp_path / "second", 5, 4)
+    assert [by_first.sha256, by_second.sha256] == digests
+    np.testing.assert_array_equal(by_first.images, by_second.images)
+    with np.load(tmp_path / "first/test.npz") as arrays:
+        rows, others = arrays["first_rows"], arrays["second_rows"]
+    np.testing.assert_array_equal(by_first.labels, FIRST.labels[rows])
+    np.testing.assert_array_equal(by_second.labels, SECOND.labels[others])
+    np.testing.assert_array_equal(by_first.images, blend(FIRST.images[rows], SECOND.images[others], 0.5))
+
+
+def test_equal_blends_have_equal_bytes_and_others_are_not_written_over(tmp_path: Path) -> None:
+    def write(seed: int, folder: Path) -> list[bytes]:
+        write_fusion(folder, FIRST, SECOND, split="test", alpha=0.5, label="first", seed=seed)
+        return [(folder / name).read_bytes() for name in ("test.npz", "test.json")]
+
+    made = write(0, tmp_path / "a")
+    assert made == write(0, tmp_path / "a") == write(0, tmp_path / "b")
+    with pytest.raises(DatasetError, match=r"expected seed 1, got images made with 0"):
+        write(1, tmp_path / "a")
+    (tmp_path / "a/test.json").write_text("[]")
+    with pytest.raises(DatasetError, match="expected the manifest of made images"):
+        write(0, tmp_path / "a")
+    (tmp_path / "a/test.json").unlink()
+    with pytest.raises(DatasetError, match=r"expected no such file, got one without test\.json"):
+        write(0, tmp_path / "a")
+    assert (tmp_path / "a/test.npz").read_bytes() == made[0]
+
+
+def test_wrong_blends_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected 0 to 1"):
+        write_fusion(tmp_path, FIRST, SECOND, split="test", alpha=2, label="first", seed=0)
+    with pytest.raises(DatasetError, match="expected images of one size"):
+        write_fusion(
+            tmp_path, FIRST, numbered_images(5, "large", size=8), split="test", alpha=0.5, label="first", seed=0
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_training_blends_and_test_blends_agree_on_the_arithmetic(tmp_path: Path) -> None:
+    write_fusion(tmp_path, FIRST, FIRST, split="test", alpha=0.3, label="first", seed=0)
+    with np.load(tmp_path / "test.npz") as arrays:
+        made = {tuple(pixels.ravel()) for pixels in arrays["images"]}
+        rows = list(zip(arrays["first_rows"], arrays["second_rows"], strict=True))
+    assert {tuple(blend(FIRST.images[a], FIRST.images[b], 0.3).ravel()) for a, b in rows} == made
+    (batch,) = Fusion(FIRST, FIRST, 0.3).batches(40, 0, 0)
+    assert batch.pixels.shape == (40, 3, 4, 4)
+
+
+def test_the_command_makes_a_dataset_that_a_sweep_reads(robust201: RunCommand, tmp_path: Path) -> None:
+    out = tmp_path / "fused"
+    both = ("--first", "digits", "--second", "digits", "--alpha", "0.25")
+    ended = robust201("fuse", *both, "--label", "second", "--out", out)
+    assert (ended.code, ended.err) == (0, "")
+    section = yaml.safe_load(ended.out)["datasets"]["fused"]
+    assert section == {"path": str(out), "classes": 10, "image_size": 32}
+    assert len(read_made(out, section["classes"], section["image_size"])) == 450
+    assert json.loads((out / "test.json").read_text())["made"]["alpha"] == 0.25
+    for option, word in (("--label", "third"), ("--split", "all"), ("--first", "mnits")):
+        assert robust201("fuse", *both, option, word, "--out", tmp_path / "none").code == 2
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), [("a/b.c", "b.c"), ("my: {blends}", "my---blends-"), ("-x", "x"), ("_", "made"), ("été", "té")]
+)
+def test_lines_to_paste_are_yaml_of_a_sweep(folder: str, name: str) -> None:
+    ((found, section),) = yaml.safe_load(describe_made(Path(folder), 10, 32))["datasets"].items()
+    assert (found, section) == (name, {"path": folder, "classes": 10, "image_size": 32})
+
+
+# --- published robust features
+
+SAVED = {
+    "zip": {"_use_new_zipfile_serialization": True},
+    "legacy": {"_use_new_zipfile_serialization": False},
+}
+
+
+def write_published(folder: Path, images: object, labels: object, kind: str = "zip") -> tuple[Path, Path]:
+    folder.mkdir(exist_ok=True)
+    files = folder / "CIFAR_ims", folder / "CIFAR_lab"
+    for file, content in zip(files, (images, labels), strict=True):
+        torch.save(content, file, **SAVED[kind])  # type: ignore[arg-type]
+    return files
+
+
+def published(count: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
+    draws = torch.Generator().manual_seed(0)
+    return torch.rand((count, 3, 8, 8), generator=draws), torch.randint(0, 10, (count,), generator=draws)
+
+
+@pytest.mark.parametrize("kind", SAVED)
+@pytest.mark.parametrize("in_batches", [False, True])
+@pytest.mark.parametrize("rounding", ["half-up", "down"])
+def test_published_images_are_converted(tmp_path: Path, kind: str, in_batches: bool, rounding: Rounding) -> None:
+    images, labels = published()
+    images.flatten()[:3] = torch.tensor([0.0, 1.0, 0.5])
+    saved = (list(images.split(5)), list(labels.split(5))) if in_batches else (images, labels)
+    write_published(tmp_path / "source", *saved, kind)
+    assert import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10, rounding=rounding) == 8
+    read = read_made(tmp_path / "out", 10, 8, "train")
+    exact = images.double().numpy() * 255
+    difference = exact - read.images
+    lowest, highest = (-0.5, 0.5) if rounding == "half-up" else (0, 1)
+    assert difference.min() >= lowest
+    assert difference.max() < highest
+    assert read.images.flatten()[:3].tolist() == [0, 255, 128 if rounding == "half-up" else 127]
+    np.testing.assert_array_equal(read.labels, labels.numpy())
+    made = json.loads((tmp_path / "out/train.json").read_text())["made"]
+    assert made["checksums"] == "unknown: not compared"
+    assert made["rounding"] == f"{rounding} to 8 bits"
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "words"),
+    [
+        (torch.zeros(4, 3, 8, 8), torch.zeros(3, dtype=torch.int64), "each of the 3 labels, got 4 images"),
+        (torch.zeros(3, 3, 8, 9), torch.zeros(3, dtype=torch.int64), r"got float32 \(3, 3, 8, 9\)"),
+        (torch.zeros(3, 1, 8, 8), torch.zeros(3, dtype=torch.int64), r"got float32 \(3, 1, 8, 8\)"),
+        (torch.zeros(3, 3, 8, 8, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64), "got uint8"),
+        (
+            [torch.zeros(2, 3, 8, 8), torch.zeros(1, 3, 4, 4)],
+            torch.zeros(3, dtype=torch.int64),
+            r"got float32 \(1, 3, 4, 4\)",
+        ),
+        (torch.tensor(1.0), torch.zeros(3, dtype=torch.int64), r"got float32 \(\)"),
+        (torch.full((3, 3, 8, 8), 1.01), torch.zeros(3, dtype=torch.int64), r"in \[0, 1\], got 1\.01"),
+        (torch.full((3, 3, 8, 8), float("nan")), torch.zeros(3, dtype=torch.int64), "got nan"),
+        (torch.zeros(3, 3, 8, 8), torch.zeros(3), r"expected integers \(N,\), got float32 \(3,\)"),
+        (torch.zeros(3, 3, 8, 8), torch.zeros((3, 1), dtype=torch.int64), r"got int64 \(3, 1\)"),
+        (torch.zeros(3, 3, 8, 8), torch.tensor([0, 10, 1]), "expected labels 0 to 9, got 10 in row 1"),
+        (torch.zeros(3, 3, 8, 8), [], "got an empty list"),
+        (torch.zeros(0, 3, 8, 8), torch.zeros(0, dtype=torch.int64), "got 0 images"),
+        ({"ims": torch.zeros(3, 3, 8, 8)}, torch.zeros(3, dtype=torch.int64), "got dict among them"),
+    ],
+)
+def test_files_of_another_form_are_refused(tmp_path: Path, images: object, labels: object, words: str) -> None:
+    write_published(tmp_path / "source", images, labels)
+    with pytest.raises(DatasetError, match=words) as caught:
+        import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+class Hostile:
+    def __init__(self, marker: Path) -> None:
+        self._marker = marker
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
+        return os.system, (f"touch {self._marker}",)
+
+
+@pytest.mark.parametrize("kind", SAVED)
+@pytest.mark.parametrize("which", [0, 1])
+def test_hostile_pickles_are_refused_and_not_executed(tmp_path: Path, kind: str, which: int) -> None:
+    contents: list[object] = [*published()]
+    contents[which] = Hostile(tmp_path / "executed")
+    write_published(tmp_path / "source", *contents, kind)
+    with pytest.raises(DatasetError, match=r"got one that names (posix|os|nt)\.system"):
+        import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("kind", SAVED)
+@pytest.mark.parametrize("keep", [0, 2, 100, -50])
+def test_truncated_files_are_refused_in_one_line(tmp_path: Path, kind: str, keep: int) -> None:
+    images, _ = write_published(tmp_path / "source", *published(), kind)
+    images.write_bytes(images.read_bytes()[:keep])
+    with pytest.raises(DatasetError, match=r"expected a torch\.save file") as caught:
+        import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_converts_and_names_what_is_missing(robust201: RunCommand, tmp_path: Path) -> None:
+    (_, labels) = write_published(tmp_path / "source", *published())
+    ended = robust201("import-images", tmp_path / "source", "--out", tmp_path / "robust")
+    assert (ended.code, ended.err) == (0, "")
+    section = {"path": str(tmp_path / "robust"), "classes": 10, "image_size": 8}
+    assert yaml.safe_load(ended.out) == {"datasets": {"robust": section}}
+    labels.unlink()
+    ended = robust201("import-images", tmp_path / "source", "--out", tmp_path / "other")
+    assert ended.code == 2
+    assert "got no CIFAR_lab" in ended.err

@@ -1,0 +1,135 @@
+"""The YAML of trainings: what is refused, in one line that says where and what is meant; what follows from it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from robust201.core.errors import ArchitectureError, ConfigError
+from robust201.planning.loading import is_training, load_training
+from robust201.planning.training_config import Training
+from robust201.planning.training_plan import estimate_trainings
+from tests.conftest import REPOSITORY, RunCommand
+from tests.support.tiny_trainings import RECIPE, make_trainings, training_fields, write_images
+from tests.training.support import LIGHT
+
+
+def recipe(**changes: Any) -> dict[str, Any]:
+    return {"plain": RECIPE | changes}
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no recipes": ({"recipes": {}}, "recipes: expected at least 1 of them"),
+    "a recipe's field": (
+        {"recipes": recipe(learning_rat=0.1)},
+        r"got 'recipes\.plain\.learning_rat'\. Did you mean 'learning_rate'\?",
+    ),
+    "a recipe's name": ({"recipes": {"2nd": RECIPE}}, "begin with a letter, got '2nd'"),
+    "both lengths": (
+        {"recipes": recipe(iterations=3)},
+        r"recipes\.plain: expected exactly one of epochs and iterations",
+    ),
+    "a late snapshot": ({"recipes": recipe(snapshots={"epochs": [3]})}, "within 2 epochs, got one after 3"),
+    "on": ({"recipes": recipe(on=["brigth"])}, r"recipes\.plain\.on: .*got 'brigth'\. Did you mean 'bright'\?"),
+    "on nothing": ({"recipes": recipe(on=[])}, r"recipes\.plain\.on: expected at least one dataset"),
+    "data": (
+        {"recipes": recipe(data={"mixture": {"robust": "brite", "alpha": 0.5}})},
+        r"recipes\.plain\.data\.mixture\.robust: expected one of `datasets`, got 'brite'\. Did you mean 'bright'\?",
+    ),
+    "data of other sizes": (
+        {"recipes": recipe(data={"mixture": {"robust": "digits", "alpha": 0.5}}, on=["bright"]), "more": ["digits"]},
+        r"plain\.data\.mixture\.robust: expected images with classes 2, as bright has, got digits with 10",
+    ),
+    "a start on itself": (
+        {"recipes": recipe(start={"recipe": "plain", "dataset": "bright"})},
+        "begins by itself, got plain on bright from plain on bright",
+    ),
+    "a start's dataset": (
+        {"recipes": recipe() | {"tuned": RECIPE | {"start": {"recipe": "plain", "dataset": "digits"}}}},
+        r"recipes\.tuned\.start\.dataset: expected one that plain is trained on, got 'digits'",
+    ),
+    "a start of other classes": (
+        {
+            "recipes": recipe()
+            | {"tuned": RECIPE | {"start": {"recipe": "plain", "dataset": "digits"}, "on": ["bright"]}},
+            "more": ["digits"],
+        },
+        r"recipes\.tuned\.start: expected weights for as many classes as bright has, got digits with 10",
+    ),
+    "nothing to train on": ({"unused": True}, "at least one to train on"),
+    "seeds": ({"seeds": [1, 1]}, "different numbers"),
+    "a negative seed": ({"seeds": [-1]}, "at least 0"),
+    "architectures": ({"architectures": [99999]}, "Looking up an architecture failed|expected"),
+    "a field": ({"recipe": {}}, r"expected a known field, got 'recipe'\. Did you mean 'recipes'\?"),
+    "precision": ({"precision": "tf32"}, "CPUs have no precision tf32"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, name: str) -> None:
+    changes, message = WRONG[name]
+    fields = training_fields(tmp_path, **changes)
+    fields["datasets"] |= {dataset: {} for dataset in fields.pop("more", [])}
+    if fields.pop("unused", False):
+        fields["datasets"]["bright"]["train"] = False
+    path = tmp_path / "train.yaml"
+    path.write_text(yaml.safe_dump(fields))
+    with pytest.raises((ConfigError, ArchitectureError), match=message) as refused:
+        load_training(path)
+    told = str(refused.value)
+    assert "\n" not in told
+    assert told.startswith("Reading the trainings failed for ")
+    assert told.endswith("docs/training.md explains every field.")
+
+
+def test_names_of_fields_that_yaml_takes_for_truth_values_are_text(tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes=recipe(on=["bright"]))).replace("'on':", "on:"))
+    assert " on:" in path.read_text()
+    assert load_training(path).recipes["plain"].on == ("bright",)
+
+
+def test_trainings_are_named_by_what_they_are(tmp_path: Path) -> None:
+    recipes = {"a": RECIPE, "b": RECIPE | {"on": ["digits"], "start": {"recipe": "a", "dataset": "digits"}}}
+    datasets = {
+        "bright": write_images(tmp_path),
+        "digits": {},
+        "more": write_images(tmp_path, "more") | {"train": False},
+    }
+    config = make_trainings(tmp_path, datasets=datasets, recipes=recipes, seeds=[0, 1], architectures=[LIGHT, 21])
+    trainings = list(config.trainings())
+    assert len(trainings) == len(set(trainings)) == len({training.digest for training in trainings}) == 2 * 2 * (2 + 1)
+    assert {training.dataset for training in trainings} == {"bright", "digits"}
+    assert config.start_of(Training(21, "digits", "b", 1)) == Training(21, "digits", "a", 1)
+    assert config.start_of(Training(21, "digits", "a", 1)) is None
+
+
+def test_the_example_is_planned_from_its_yaml_alone(robust201: RunCommand) -> None:
+    example = REPOSITORY / "jobs/train-digits.yaml"
+    assert is_training(example)
+    assert not is_training(REPOSITORY / "jobs/demo.yaml")
+    ended = robust201("plan", example)
+    assert ended.code == 0
+    assert "snapshots" in ended.out
+    summary = estimate_trainings(load_training(example), list(load_training(example).trainings()))
+    assert (summary["trainings"], summary["snapshots"], summary["steps"]) == (8, 4 * 5 + 4, 4 * 30 + 4 * 10)
+
+
+def test_attacks_in_training_take_their_gradients(tmp_path: Path) -> None:
+    def hours(**changes: Any) -> float:
+        config = make_trainings(tmp_path, datasets={"digits": {}}, recipes=recipe(**changes))
+        found: float = estimate_trainings(config, list(config.trainings()))["estimated_worker_hours"]
+        return found
+
+    assert hours(adversarial={"pgd": {"steps": 7}}) == pytest.approx(8 * hours())
+    assert hours(adversarial={"trades": {"steps": 10}}) == pytest.approx(12 * hours())
+
+
+def test_options_of_a_sweep_are_refused_with_a_yaml_of_trainings(robust201: RunCommand) -> None:
+    example = REPOSITORY / "jobs/train-digits.yaml"
+    assert "--keys" in robust201("plan", example, "--keys", "clean").refusal(2)
+    assert "--epochs" in robust201("train", example, "--epochs", "2").refusal(2)
+    assert "--recipes" in robust201("train", "--out", "x", "--recipes", "plain").refusal(2)
+    assert "expected a YAML of trainings, or --out" in robust201("train").refusal(2)
+    assert "Did you mean 'plain'" in robust201("train", example, "--recipes", "plan").refusal(2)

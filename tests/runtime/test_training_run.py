@@ -1,0 +1,369 @@
+"""Runs of trainings: complete, resumable to the byte, drained, failures told in one line."""
+
+import json
+import os
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from robust201.core.errors import CheckpointError, ConfigError, DatasetError, LeaseHeldError
+from robust201.core.files import sha256_of
+from robust201.core.records import Receipt
+from robust201.planning.training_config import TrainingConfig
+from robust201.runtime.executors.base import Event
+from robust201.runtime.lease import Lease
+from robust201.runtime.progress import RunProgress, read_progress
+from robust201.runtime.scheduler import RunTally
+from robust201.runtime.training_run import TrainingSelection, preview_trainings, run_trainings
+from robust201.weights.store import CheckpointStore
+from tests.conftest import RunCommand
+from tests.support.tiny_trainings import RECIPE, STEPS, make_trainings, training_fields, weight_files, write_images
+
+TUNED = RECIPE | {"epochs": 1, "start": {"recipe": "plain", "dataset": "bright"}, "snapshots": {}}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Weights of the two recipes, of a run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert run_trainings(both_recipes(folder)).complete
+    return weight_files(folder / "store")
+
+
+def both_recipes(folder: Path, **changes: Any) -> TrainingConfig:
+    return make_trainings(folder, recipes={"tuned": TUNED, "plain": RECIPE}, **changes)
+
+
+def records(config: TrainingConfig) -> dict[tuple[str, int | None], Any]:
+    return {(record.recipe, record.steps_done): record for record in CheckpointStore(config.store).records()}
+
+
+def test_all_snapshots_are_stored_once_and_nothing_is_trained_twice(tmp_path: Path) -> None:
+    config = make_trainings(tmp_path)
+    seen = []
+    tally = run_trainings(config, on_preview=seen.append)
+    assert tally.complete
+    assert (tally.evaluations, tally.computed, tally.failures) == (3, 3, [])
+    assert (seen[0].n_evaluations, seen[0].n_done) == (3, 0)
+    found = records(config)
+    assert sorted(found) == [("plain", step) for step in STEPS]
+    assert [(found["plain", step].epochs, found["plain", step].steps) for step in STEPS] == [
+        (0, 2),
+        (1, None),
+        (2, None),
+    ]
+    assert all(0 <= record.recorded_accuracy <= 1 for record in found.values())
+    assert len({record.sha256 for record in found.values()}) == 3
+    for record in found.values():
+        CheckpointStore(config.store).load(record)
+    assert list((config.results / "states").iterdir()) == list((config.results / "finished").iterdir()) == []
+    assert not (config.results / "lease.json").exists()
+    progress = read_progress(config.results)
+    assert (progress["state"], progress["done_evaluations"], progress["total_evaluations"]) == ("finished", 3, 3)
+    again = run_trainings(config)
+    assert (again.complete, again.evaluations) == (True, 0)
+    assert preview_trainings(config).n_done == 3
+
+
+def test_weights_that_are_lost_or_cut_short_are_made_again_to_the_byte(tmp_path: Path) -> None:
+    config = make_trainings(tmp_path)
+    run_trainings(config)
+    before = weight_files(config.store)
+    found = records(config)
+    (config.store / found["plain", 2].file).unlink()
+    path = config.store / found["plain", 6].file
+    path.write_bytes(path.read_bytes()[:-1])
+    assert run_trainings(config).evaluations == 2
+    assert weight_files(config.store) == before
+
+
+def test_one_more_snapshot_is_one_more_training_to_the_same_end(tmp_path: Path) -> None:
+    run_trainings(make_trainings(tmp_path))
+    before = weight_files(tmp_path / "store")
+    more = RECIPE | {"snapshots": {"every_epochs": 1, "iterations": [2, 4], "epochs": [0]}}
+    config = make_trainings(tmp_path, recipes={"plain": more})
+    assert run_trainings(config).evaluations == 2
+    after = weight_files(config.store)
+    assert before.items() < after.items()
+    assert {name.split("-")[-2] for name in after.keys() - before.keys()} == {"e0", "i4"}
+
+
+def test_a_training_begins_with_the_last_weights_of_another(tmp_path: Path, undisturbed: dict[str, str]) -> None:
+    config = both_recipes(tmp_path)
+    tally = run_trainings(config)
+    assert (tally.complete, tally.evaluations) == (True, 4)
+    assert weight_files(config.store) == undisturbed
+    found = records(config)
+    tuned = found["tuned", 3]
+    assert tuned.training["inputs"]["start"] == found["plain", 6].sha256
+    # Begun anew by the same recipe, the weights are others.
+    fresh = make_trainings(tmp_path / "fresh", recipes={"tuned": TUNED | {"start": None}})
+    run_trainings(fresh)
+    assert records(fresh)["tuned", 3].sha256 != tuned.sha256
+
+
+def test_a_start_may_lie_in_the_store_already_and_must_be_somewhere(tmp_path: Path) -> None:
+    alone = make_trainings(tmp_path, recipes={"tuned": TUNED})
+    with pytest.raises(CheckpointError, match=r"tuned seed 0: expected the weights of #309 bright plain seed 0 in "):
+        run_trainings(alone)
+    assert not (tmp_path / "store").exists()
+    run_trainings(make_trainings(tmp_path))
+    assert run_trainings(alone).complete
+
+
+def test_another_training_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    run_trainings(make_trainings(tmp_path))
+    before = weight_files(tmp_path / "store")
+    changed = make_trainings(tmp_path, recipes={"plain": RECIPE | {"learning_rate": 0.2}})
+    with pytest.raises(CheckpointError, match=r"\(recipe\.learning_rate: 0\.1 → 0\.2\)\. Name the recipe otherwise"):
+        run_trainings(changed)
+    with pytest.raises(CheckpointError, match=r"got another one \(threads: 1 → 2\)"):
+        run_trainings(make_trainings(tmp_path, execution={"threads": 2}))
+    assert weight_files(tmp_path / "store") == before
+
+
+def test_snapshots_are_weights_of_a_sweep(tmp_path: Path, robust201: RunCommand) -> None:
+    run_trainings(make_trainings(tmp_path))
+    sweep = tmp_path / "sweep.yaml"
+    fields = {
+        "name": "snapshots",
+        "results": str(tmp_path / "results"),
+        "architectures": [309],
+        "network": {"channels": 2, "cells": 1},
+        "weights": {"path": str(tmp_path / "store"), "recipe": "plain", "epochs": [2], "steps": [2, 3]},
+        "datasets": {"bright": write_images(tmp_path)},
+        "keys": {"clean": {}},
+        "execution": {"executor": "inline", "device": "cpu"},
+    }
+    sweep.write_text(yaml.safe_dump(fields))
+    ended = robust201("run", sweep)
+    assert ended.code == 0, ended.err
+    exported = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--no-json", "--parquet")
+    assert exported.code == 0, exported.err
+    told = json.loads((tmp_path / "out/sweep.json").read_text())["weights"]
+    assert [(name, one["epochs"], one["steps"]) for name, one in told.items()] == [
+        ("plain-i2-s0", None, 2),
+        ("plain-e1-s0", 1, 3),
+        ("plain-e2-s0", 2, 6),
+    ]
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+def test_a_training_that_diverges_fails_alone_in_one_line(tmp_path: Path) -> None:
+    recipes = {"tuned": TUNED | {"start": {"recipe": "wild", "dataset": "bright"}}, "plain": RECIPE}
+    config = make_trainings(tmp_path, recipes=recipes | {"wild": RECIPE | {"learning_rate": 1e30}})
+    said: list[str] = []
+    tally = run_trainings(config, say=said.append)
+    assert not tally.complete
+    assert sorted(step for recipe, step in records(config) if recipe == "plain") == list(STEPS)
+    (failure,) = tally.failures
+    assert failure.part.label == "#309 s0 bright wild"
+    assert failure.message.count("\n") == 0
+    assert "Training failed for #309 on bright: expected" in failure.message
+    assert "Lower the learning rate (1e+30)." in failure.message
+    assert tally.remaining == 1  # what was to begin with it
+    assert any("wait for the weights of others, such as #309 bright tuned seed 0" in line for line in said)
+
+
+@pytest.mark.parametrize("damage", ["absent", "cut", "label"])
+def test_bad_images_are_refused_in_one_line_before_anything_is_written(
+    tmp_path: Path, robust201: RunCommand, damage: str
+) -> None:
+    fields = training_fields(tmp_path)
+    path = Path(fields["datasets"]["bright"]["path"]) / "train.npz"
+    if damage == "absent":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(path.read_bytes()[:100])
+    else:
+        with np.load(path) as stored:
+            images = dict(stored)
+        np.savez(path, images=images["images"], labels=images["labels"] + 1)
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(fields))
+    robust201("train", tmp_path / "train.yaml").refusal(2)
+    assert not (tmp_path / "store").exists()
+
+
+def test_too_few_robust_images_and_late_snapshots_are_refused(tmp_path: Path) -> None:
+    few = write_images(tmp_path, "few") | {"train": False}
+    with np.load(tmp_path / "few/train.npz") as stored:
+        whole = dict(stored)
+    np.savez(tmp_path / "few/train.npz", images=whole["images"][:2], labels=whole["labels"][:2])
+    datasets = {"bright": write_images(tmp_path), "few": few}
+    mixed = RECIPE | {"data": {"mixture": {"robust": "few", "alpha": 0.5}}}
+    with pytest.raises(DatasetError, match="robust images or more"):
+        run_trainings(make_trainings(tmp_path, datasets=datasets, recipes={"mixed": mixed}))
+    late = RECIPE | {"snapshots": {"iterations": [7]}}
+    with pytest.raises(ConfigError, match=r"step 7: .* It is that of the recipe late on bright"):
+        run_trainings(make_trainings(tmp_path, recipes={"late": late}))
+
+
+def test_a_mixture_and_a_blend_are_training_data(tmp_path: Path) -> None:
+    datasets = {"bright": write_images(tmp_path), "more": write_images(tmp_path, "more", seed=1) | {"train": False}}
+    data = {
+        "mixed": {"mixture": {"robust": "more", "alpha": 0.5}},
+        "blended": {"fusion": {"first": "bright", "second": "more", "label": "second"}},
+    }
+    recipes = {name: RECIPE | {"snapshots": {}, "epochs": 1, "data": given} for name, given in data.items()}
+    config = make_trainings(tmp_path, datasets=datasets, recipes=recipes)
+    assert run_trainings(config).complete
+    found = CheckpointStore(config.store).records()
+    assert [record.recipe for record in found] == ["blended", "mixed"]
+    assert [{*record.training["inputs"]["data"]} for record in found if record.training] == [
+        {"fusion", "normalisation"},
+        {"mixture", "normalisation"},
+    ]
+
+
+def test_one_driver_at_a_time(tmp_path: Path) -> None:
+    config = make_trainings(tmp_path)
+    config.results.mkdir(parents=True)
+    with Lease.acquire(config.results), pytest.raises(LeaseHeldError):
+        run_trainings(config)
+
+
+# --- interruptions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["inline", pytest.param("ray", marks=pytest.mark.ray)])
+def execution(request: pytest.FixtureRequest) -> dict[str, object]:
+    if request.param == "inline":
+        return {"executor": "inline"}
+    return {"executor": "ray", "workers": 1, "ray_address": request.getfixturevalue("ray_address")}
+
+
+def test_a_drain_keeps_the_state_and_the_rest_is_resumed_to_the_byte(
+    tmp_path: Path, undisturbed: dict[str, str], execution: dict[str, object]
+) -> None:
+    asked: list[Event] = []
+
+    def interrupt(_progress: RunProgress, event: Event | None) -> None:
+        if isinstance(event, Receipt) and not asked:
+            asked.append(event)
+            signal.raise_signal(signal.SIGTERM)
+
+    # Long enough to be in the middle when the drain comes.
+    drained = run_trainings(both_recipes(tmp_path, execution=execution), on_progress=interrupt)
+    assert drained.drained
+    assert not drained.complete
+    assert run_trainings(both_recipes(tmp_path)).complete
+    assert weight_files(tmp_path / "store") == undisturbed
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Do something in a copy of this process; give its exit code, negative for a signal."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        except BaseException:  # noqa: BLE001 - pytest must not go on in the child
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def run_and_die(config: TrainingConfig, flushes: int) -> None:
+    """Train, and die of kill -9 before so many flushes to the disk: before or after a file has its name."""
+
+    def flush(_descriptor: int) -> None:
+        nonlocal flushes
+        flushes -= 1
+        if not flushes:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.fsync = flush
+    assert run_trainings(config).complete
+
+
+def test_a_run_that_is_killed_anywhere_gives_the_same_bytes(tmp_path: Path, undisturbed: dict[str, str]) -> None:
+    draws = random.Random(1)
+    config = both_recipes(tmp_path)
+    codes = []
+    while not codes or codes[-1] != 0:
+        moment = draws.randint(1, 24)
+        codes.append(in_child(lambda moment=moment: run_and_die(config, moment)))  # type: ignore[misc]
+        assert codes[-1] in {0, -signal.SIGKILL}
+        assert len(codes) < 30
+    assert codes.count(-signal.SIGKILL) > 2
+    assert run_trainings(config).evaluations == 0
+    assert weight_files(config.store) == undisturbed
+    assert list((config.results / "finished").glob("*.json")) == []
+
+
+def test_what_a_killed_driver_had_not_entered_is_recovered(tmp_path: Path) -> None:
+    config = make_trainings(tmp_path)
+    run_trainings(config)
+    before = weight_files(config.store)
+    # As a driver leaves it that is killed between the second receipt and the manifest.
+    lines = (config.store / "manifest.jsonl").read_bytes().splitlines(keepends=True)
+    (config.store / "manifest.jsonl").write_bytes(b"".join(lines[:2]))
+    finished = config.results / "finished"
+    for number, line in enumerate(lines[2:]):
+        (finished / f"{number}.json").write_bytes(line)
+    torn = finished / "2.json"
+    torn.write_bytes(lines[3][:50])
+    gone = json.loads(lines[2]) | {"file": "bright/absent.safetensors"}
+    (finished / "3.json").write_text(json.dumps(gone) + "\n")
+    said: list[str] = []
+    assert run_trainings(config, say=said.append).evaluations == 0
+    assert any("now in the manifest: 2" in line for line in said)
+    assert weight_files(config.store) == before
+    assert sorted(step for _, step in records(config) if step is not None) == list(STEPS)
+    assert list(finished.iterdir()) == []
+
+
+@pytest.mark.ray
+def test_workers_elsewhere_give_the_same_bytes(tmp_path: Path, undisturbed: dict[str, str], ray_address: str) -> None:
+    execution = {"executor": "ray", "workers": 2, "ray_address": ray_address}
+    tally: RunTally = run_trainings(both_recipes(tmp_path, execution=execution))
+    assert tally.complete
+    assert weight_files(tmp_path / "store") == undisturbed
+
+
+def test_a_narrowed_run_makes_its_part(tmp_path: Path) -> None:
+    config = both_recipes(tmp_path, seeds=[0, 1])
+    tally = run_trainings(config, selection=TrainingSelection(recipes=("plain",), limit=1))
+    assert (tally.complete, tally.evaluations) == (True, 3)
+    assert {record.seed for record in CheckpointStore(config.store).records()} == {0}
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_at_ten_random_moments_gives_the_same_bytes(tmp_path: Path) -> None:
+    """Whole processes, at any moment of their lives."""
+    import subprocess
+    import sys
+    import time
+
+    long = RECIPE | {"epochs": 400, "snapshots": {"every_epochs": 50}}
+    draws = random.Random(2)
+    fields = training_fields(tmp_path, recipes={"plain": long})
+    sweep = tmp_path / "train.yaml"
+    sweep.write_text(yaml.safe_dump(fields))
+    command = [sys.executable, "-m", "robust201", "train", str(sweep)]
+    began = time.monotonic()
+    assert subprocess.run([*command, "--out", str(tmp_path / "whole")], check=False).returncode == 0
+    whole = time.monotonic() - began
+    n_killed = 0
+    for _ in range(10):
+        process = subprocess.Popen(command)
+        try:
+            process.wait(timeout=draws.uniform(0.3, 0.9) * whole)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            n_killed += 1
+        else:
+            shutil.rmtree(tmp_path / "store")  # it came to its end: anew
+    assert n_killed
+    assert subprocess.run(command, check=False).returncode == 0
+    assert weight_files(tmp_path / "store") == weight_files(tmp_path / "whole")
+    assert sha256_of(tmp_path / "store/manifest.jsonl")

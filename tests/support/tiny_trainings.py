@@ -1,0 +1,64 @@
+"""Trainings of a fraction of a second: one cell on twenty images of two brightnesses."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robust201.planning.loading import parse_training
+from robust201.planning.training_config import TrainingConfig
+from tests.training.support import LIGHT, make_images
+
+RECIPE: dict[str, Any] = {
+    "epochs": 2,
+    "batch_size": 8,
+    "learning_rate": 0.1,
+    "nesterov": True,
+    "weight_decay": 5e-4,
+    "schedule": {"cosine": {}},
+    "augmentation": {"flip": True, "crop_padding": 1},
+    "snapshots": {"every_epochs": 1, "iterations": [2]},
+}
+"""Three steps an epoch, snapshots after 2, 3 and 6 of them."""
+
+STEPS = (2, 3, 6)
+
+
+def write_images(folder: Path, name: str = "bright", seed: int = 0) -> dict[str, Any]:
+    """Write both splits of a dataset of one's own; give its section of a YAML."""
+    path = folder / name
+    if not path.exists():
+        path.mkdir(parents=True)
+        for split, count in (("train", 20), ("test", 6)):
+            images = make_images(count, seed=seed)
+            np.savez(path / f"{split}.npz", images=images.images, labels=images.labels)
+    normalisation = {"mean": [0.5] * 3, "std": [0.3] * 3}
+    return {"path": str(path), "classes": 2, "image_size": 8, "normalisation": normalisation}
+
+
+def training_fields(folder: Path, **changes: Any) -> dict[str, Any]:
+    """Fields of trainings into a store in a folder; arguments replace top-level ones."""
+    execution = {"executor": "inline", "device": "cpu"} | changes.pop("execution", {})
+    return {
+        "name": "tiny",
+        "store": str(folder / "store"),
+        "architectures": [LIGHT],
+        "network": {"channels": 2, "cells": 1},
+        "datasets": {"bright": write_images(folder)},
+        "recipes": {"plain": RECIPE},
+        "execution": execution,
+    } | changes
+
+
+def make_trainings(folder: Path, **changes: Any) -> TrainingConfig:
+    return parse_training(training_fields(folder, **changes), "test")
+
+
+def weight_files(store: Path) -> dict[str, str]:
+    """Hashes of a store's files of weights, by path in the store."""
+    return {
+        str(path.relative_to(store)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(store.rglob("*.safetensors"))
+        if "training" not in path.relative_to(store).parts
+    }

@@ -1,0 +1,60 @@
+"""Images and networks that tests train."""
+
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import nn
+
+from robust201.core.records import ImageSet, Normalisation, image_hash
+from robust201.spaces.base import Space
+from robust201.spaces.nasbench201.space import NasBench201
+
+LIGHT = 309
+"""A network with one convolution in its cell."""
+
+SPACE = NasBench201(channels=4, cells=1)
+
+
+class Small(Space):
+    """One network with dropout, BatchNorm, a bias and a linear layer."""
+
+    name = "small"
+    channels_last = True
+
+    def select(self, selection):
+        return ("small",)
+
+    def macs(self, architecture, *, n_classes, image_size):
+        return 1.0
+
+    def build(self, architecture, *, n_classes):
+        return nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Dropout(0.3),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.BatchNorm1d(4),
+            nn.Linear(4, n_classes),
+        )
+
+
+def make_images(n_images: int = 20, size: int = 8, seed: int = 0) -> ImageSet:
+    """Two classes that differ in brightness, so that a few steps tell them apart."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n_images, dtype=np.int64) % 2
+    images = (rng.integers(0, 100, (n_images, 3, size, size)) + 150 * labels[:, None, None, None]).astype(np.uint8)
+    indices = np.arange(n_images, dtype=np.int64)
+    normalisation = Normalisation((0.5, 0.5, 0.5), (0.3, 0.3, 0.3))
+    return ImageSet("bright", images, labels, indices, 2, normalisation, image_hash(images, labels, indices))
+
+
+IMAGES = make_images()
+
+
+def weights_hash(state_dict: Mapping[str, torch.Tensor]) -> str:
+    return hashlib.sha256(save(dict(state_dict))).hexdigest()

@@ -1,0 +1,174 @@
+"""Augmentation: what each part does to pixels, and that an image's draws are its own."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import ndimage
+
+from robust201.training.augmentation import Augmenter, resample
+from robust201.training.recipes import AUGMENTATIONS, Augmentation
+
+CPU = torch.device("cpu")
+N_IDS = 40
+
+
+def make_pixels(count=N_IDS, size=8, seed=0, low=0):
+    return np.random.default_rng(seed).integers(low, 256, (count, 3, size, size), dtype=np.uint8)
+
+
+def augment(fields, pixels, ids=None, *, seed=1, epoch=0, n_ids=N_IDS):
+    ids = np.arange(len(pixels)) if ids is None else np.asarray(ids)
+    augmenter = Augmenter(Augmentation.model_validate(fields), n_ids=n_ids, seed=seed, device=CPU)
+    return augmenter(pixels, ids, epoch).numpy()
+
+
+def test_zero_strength_is_the_identity():
+    pixels = make_pixels()
+    assert np.array_equal(augment({}, pixels), pixels.astype(np.float32) / np.float32(255))
+    assert AUGMENTATIONS["none"] == Augmentation()
+
+
+ALL = [fields.model_dump() for name, fields in AUGMENTATIONS.items() if name != "none"]
+
+
+@settings(max_examples=20)
+@given(st.sampled_from(ALL), st.permutations(range(12)), st.integers(1, 12), st.integers(0, 3))
+def test_an_image_is_augmented_alike_in_any_batch(fields, order, batch, epoch):
+    pixels = make_pixels()
+    together = augment(fields, pixels, epoch=epoch)
+    for start in range(0, len(order), batch):
+        ids = order[start : start + batch]
+        assert np.array_equal(augment(fields, pixels[ids], ids, epoch=epoch), together[ids])
+
+
+@pytest.mark.parametrize("fields", [*ALL, {"jitter": 0.1}, {"translate": 2}, {"rotate_degrees": 9}], ids=str)
+def test_images_seeds_and_epochs_draw_differently(fields):
+    same = np.repeat(make_pixels(1), N_IDS, axis=0)
+    shown = augment(fields, same)
+    assert len({image.tobytes() for image in shown}) > 4
+    assert not np.array_equal(shown, augment(fields, same, epoch=1))
+    assert not np.array_equal(shown, augment(fields, same, seed=2))
+    assert np.array_equal(shown, augment(fields, same))
+
+
+@pytest.mark.parametrize("fields", ALL, ids=str)
+def test_pixels_stay_in_range_and_shape(fields):
+    shown = augment(fields, make_pixels())
+    assert (shown.shape, shown.dtype) == ((N_IDS, 3, 8, 8), np.float32)
+    assert shown.min() >= 0
+    assert shown.max() <= 1
+
+
+def test_a_flip_undoes_itself():
+    pixels = make_pixels()
+    once = augment({"flip": True}, pixels)
+    mirrored = np.array([not np.array_equal(a, b) for a, b in zip(once, augment({}, pixels), strict=True)])
+    assert 10 < mirrored.sum() < 30
+    twice = augment({"flip": True}, np.rint(once * 255).astype(np.uint8))
+    assert np.array_equal(twice, augment({}, pixels))
+
+
+@settings(max_examples=30)
+@given(st.booleans(), st.integers(0, 3), st.integers(0, 4), st.integers(0, 50))
+def test_flipped_and_cropped_images_are_shifted_and_mirrored_images(flip, padding, epoch, seed):
+    source = make_pixels(6, low=1)
+    shown = np.rint(augment({"flip": flip, "crop_padding": padding}, source, epoch=epoch, seed=seed) * 255)
+    for image, result in zip(source, shown, strict=True):
+        padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))
+        forms = [padded, padded[..., ::-1]] if flip else [padded]
+        span = range(2 * padding + 1)
+        assert any(np.array_equal(result, form[:, y : y + 8, x : x + 8]) for form in forms for y in span for x in span)
+
+
+def test_crops_reach_every_offset_and_both_sides():
+    image = np.zeros((400, 3, 8, 8), np.uint8)
+    image[:, :, 4, 3] = 1
+    shown = augment({"flip": True, "crop_padding": 2}, image, n_ids=400)
+    _, _, rows, columns = np.nonzero(shown[:, :1])
+    assert set(rows) == {2, 3, 4, 5, 6}
+    assert set(columns) == {1, 2, 3, 4, 5, 6}
+    assert len(rows) == 400
+
+
+@pytest.mark.parametrize("bilinear", [False, True])
+@given(right=st.integers(-9, 9), down=st.integers(-9, 9))
+def test_a_translation_by_whole_pixels_moves_them_exactly(bilinear, right, down):
+    images = torch.from_numpy(make_pixels(2)).float() / 255
+    moved = resample(images, np.zeros(2), np.array([[right] * 2, [down] * 2], float), bilinear).numpy()
+    padded = np.pad(images.numpy(), ((0, 0), (0, 0), (9, 9), (9, 9)))
+    assert np.array_equal(moved, padded[:, :, 9 - down : 17 - down, 9 - right : 17 - right])
+
+
+@pytest.mark.parametrize("bilinear", [False, True])
+@pytest.mark.parametrize("quarters", range(-4, 5))
+def test_a_rotation_by_right_angles_is_exact_and_counterclockwise(bilinear, quarters):
+    images = torch.from_numpy(make_pixels(2)).float() / 255
+    turned = resample(images, np.full(2, 90.0 * quarters), np.zeros((2, 2)), bilinear).numpy()
+    expected = np.rot90(images.numpy(), quarters, axes=(2, 3))
+    if bilinear and quarters:  # the sine of pi is not quite 0
+        np.testing.assert_allclose(turned, expected, atol=1e-5)
+    else:
+        assert np.array_equal(turned, expected)
+
+
+@given(degrees=st.floats(-180, 180), right=st.floats(-4, 4), down=st.floats(-4, 4))
+def test_resampling_is_that_of_scipy(degrees, right, down):
+    image = make_pixels(1, size=9)[0] / 255
+    got = resample(
+        torch.from_numpy(image[None]).float(), np.array([degrees]), np.array([[right], [down]]), bilinear=True
+    )
+    angle = np.deg2rad(degrees)
+    # From output to input, rows before columns; scipy's `constant` mode fades out beyond the edge as zeros there do.
+    matrix = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+    offset = 4 - matrix @ (4 + np.array([down, right]))
+    padded = np.pad(image, ((0, 0), (9, 9), (9, 9)))
+    centre = matrix @ np.array([9, 9])
+    for channel in range(3):
+        expected = ndimage.affine_transform(
+            padded[channel], matrix, offset + 9 - centre, order=1, output_shape=(27, 27)
+        )
+        np.testing.assert_allclose(got[0, channel], expected[9:18, 9:18], atol=1e-5)
+
+
+def test_translations_and_angles_cover_their_range():
+    """A ramp shows how far an image moved."""
+    ramp = np.broadcast_to(np.arange(40, 104, 2, dtype=np.uint8), (N_IDS, 3, 32, 32)).copy()
+    moved = augment({"translate": 3}, ramp)[:, 0, 16, 16] * 255
+    shifts = (ramp[0, 0, 16, 16] - moved) / 2
+    assert -3 <= shifts.min() < -2
+    assert 2 < shifts.max() <= 3
+    assert len(set(shifts.round(3))) == N_IDS
+
+
+def test_brightness_contrast_and_saturation_by_hand():
+    """A grey image knows brightness alone beside the clamp; colours mix with their grey."""
+    grey = np.full((N_IDS, 3, 4, 4), 100, np.uint8)
+    factors = augment({"jitter": 0.25}, grey)[:, 0, 0, 0] * 255 / 100
+    assert 0.75 <= factors.min() < 0.8
+    assert 1.2 < factors.max() <= 1.25
+    # The mean grey is kept by contrast and saturation, so brightness alone moves it.
+    colours = make_pixels(low=60) // 2
+    shown = augment({"jitter": 0.25}, colours)
+    weights = np.array([0.2989, 0.587, 0.114])[None, :, None, None]
+    means = [(images * weights).sum(axis=1).mean(axis=(1, 2)) / 0.9999 for images in (shown, colours / 255)]
+    np.testing.assert_allclose(means[0] / means[1], factors, atol=2e-3)
+
+
+@pytest.mark.parametrize("strength", [0.01, 0.25, 1.0])
+def test_jitter_stays_within_its_strength(strength):
+    grey = np.full((N_IDS, 3, 4, 4), 100, np.uint8)
+    factors = augment({"jitter": strength}, grey)[:, 0, 0, 0] * 255 / 100
+    assert np.abs(factors - 1).max() <= strength + 1e-6
+    assert np.abs(factors - 1).max() > 0.8 * strength
+
+
+def test_names_are_the_texts_parameters():
+    std, std_star = AUGMENTATIONS["std"], AUGMENTATIONS["std*"]
+    assert (std.crop_padding, std.jitter, std.rotate_degrees, std.flip) == (4, 0.25, 2, True)
+    assert (std_star.crop_padding, std_star.rotate_degrees) == (3, 30)
+    tensorflow, tensorflow_star = AUGMENTATIONS["std-tf"], AUGMENTATIONS["std*-tf"]
+    assert (tensorflow.translate, tensorflow.rotate_degrees, tensorflow.jitter, tensorflow.flip) == (4, 0, 0, True)
+    assert (tensorflow_star.translate, tensorflow_star.rotate_degrees) == (3, 30)
+    assert tensorflow.interpolation == tensorflow_star.interpolation == "bilinear"

@@ -1,0 +1,220 @@
+"""Training data: what batches are made of, and that an epoch shows each image once, in an order of its own."""
+
+from decimal import Decimal
+from math import ceil, floor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robust201.core.errors import ConfigError, DatasetError
+from robust201.core.records import ImageSet, Normalisation, canonical_json, image_hash
+from robust201.images.fusion import blend
+from robust201.training.data import Batch, Fusion, Mixture, OneSource, TrainingData
+
+N_CLASSES = 7
+TENTHS = [f"{tenth / 10:g}" for tenth in range(11)]
+
+
+def numbered_images(count: int, name: str, *, size: int = 4, n_classes: int = N_CLASSES) -> ImageSet:
+    """Give images whose first two pixels are their number, and whose label follows from it."""
+    numbers = np.arange(count)
+    images = np.full((count, 3, size, size), ord(name[0]), np.uint8)
+    images[:, 0, 0, 0], images[:, 0, 0, 1] = numbers // 256, numbers % 256
+    labels = (numbers % n_classes).astype(np.int64)
+    normalisation = Normalisation((0.1, 0.2, 0.3), (0.5, 0.5, 0.5))
+    return ImageSet(name, images, labels, numbers, n_classes, normalisation, image_hash(images, labels, numbers))
+
+
+NATURAL, ROBUST = numbered_images(300, "natural"), numbered_images(320, "robust")
+
+
+def epoch_of(data: TrainingData, batch_size: int, seed: int = 0, epoch: int = 0) -> list[Batch]:
+    return list(data.batches(batch_size, seed, epoch))
+
+
+def joined(batches: list[Batch]) -> Batch:
+    return Batch(*map(np.concatenate, zip(*batches, strict=True)))
+
+
+def is_equal(first: list[Batch], second: list[Batch]) -> bool:
+    return len(first) == len(second) and all(
+        np.array_equal(a, b) for one, other in zip(first, second, strict=True) for a, b in zip(one, other, strict=True)
+    )
+
+
+ALL_KINDS = pytest.mark.parametrize(
+    "data",
+    [
+        OneSource(NATURAL),
+        Mixture(NATURAL, ROBUST, 0.3),
+        Fusion(NATURAL, ROBUST),
+        Fusion(ROBUST, NATURAL, 0.25, "second"),
+    ],
+    ids=["one", "mixture", "fusion", "fusion-second"],
+)
+
+
+@ALL_KINDS
+@pytest.mark.parametrize("batch_size", [7, 100, 1000])
+def test_epoch_has_the_stated_batches_images_and_ids(data: TrainingData, batch_size: int) -> None:
+    batches = epoch_of(data, batch_size)
+    assert len(batches) == data.n_batches(batch_size) == ceil(300 / batch_size)
+    whole = joined(batches)
+    assert all(len(batch.labels) == batch_size for batch in batches[:-1])
+    assert len(whole.pixels) == len(whole.labels) == len(whole.ids) == 300
+    assert whole.pixels.dtype == np.uint8
+    assert whole.pixels.shape[1:] == (3, data.image_size, data.image_size)
+    assert whole.labels.dtype == whole.ids.dtype == np.int64
+    assert len(set(whole.ids.tolist())) == 300
+    assert 0 <= whole.ids.min() <= whole.ids.max() < data.n_ids
+    assert whole.labels.max() < data.n_classes
+
+
+@ALL_KINDS
+def test_seed_and_epoch_decide_the_batches(data: TrainingData) -> None:
+    batches = epoch_of(data, 32, seed=5, epoch=9)
+    assert is_equal(batches, epoch_of(data, 32, seed=5, epoch=9))
+    assert not is_equal(batches, epoch_of(data, 32, seed=5, epoch=10))
+    assert not is_equal(batches, epoch_of(data, 32, seed=6, epoch=9))
+
+
+def test_one_source_shows_every_image_with_its_label() -> None:
+    whole = joined(epoch_of(OneSource(NATURAL), 128))
+    np.testing.assert_array_equal(np.sort(whole.ids), np.arange(300))
+    np.testing.assert_array_equal(whole.pixels, NATURAL.images[whole.ids])
+    np.testing.assert_array_equal(whole.labels, NATURAL.labels[whole.ids])
+
+
+@given(
+    alpha=st.sampled_from(TENTHS) | st.decimals(0, 1, places=3).map(str),
+    batch_size=st.integers(1, 350),
+    seed=st.integers(0, 99),
+)
+def test_mixture_has_the_exact_share_in_every_batch(alpha: str, batch_size: int, seed: int) -> None:
+    data = Mixture(NATURAL, ROBUST, float(alpha))
+    try:
+        batches = epoch_of(data, batch_size, seed)
+    except DatasetError:  # rounding up in each of many batches may need more robust images than there are
+        assert ceil(Decimal(alpha) * batch_size) * ceil(300 / batch_size) > 320
+        return
+    for batch in batches:
+        size = len(batch.ids)
+        is_robust = batch.ids >= 300
+        assert is_robust.sum() == ceil(Decimal(alpha) * size)
+        assert (~is_robust).sum() == floor((1 - Decimal(alpha)) * size)
+    whole = joined(batches)
+    assert len(whole.ids) == len(set(whole.ids.tolist())) == 300
+    is_robust = whole.ids >= 300
+    np.testing.assert_array_equal(whole.pixels[is_robust], ROBUST.images[whole.ids[is_robust] - 300])
+    np.testing.assert_array_equal(whole.labels[is_robust], ROBUST.labels[whole.ids[is_robust] - 300])
+    np.testing.assert_array_equal(whole.pixels[~is_robust], NATURAL.images[whole.ids[~is_robust]])
+    np.testing.assert_array_equal(whole.labels[~is_robust], NATURAL.labels[whole.ids[~is_robust]])
+
+
+@pytest.mark.parametrize(("alpha", "n_robust"), [(0.1, 10), (0.2, 20), (0.3, 30), (0.6, 60), (0.7, 70), (0.55, 55)])
+def test_shares_are_of_the_decimal_number_and_not_of_the_float(alpha: float, n_robust: int) -> None:
+    batch = next(Mixture(NATURAL, ROBUST, alpha).batches(100, 0, 0))
+    assert (batch.ids >= 300).sum() == n_robust  # ceil(.55 * 100) is 56 in floating point
+
+
+def test_published_epoch_has_391_batches_of_50_000_images() -> None:
+    images = numbered_images(50_000, "natural", size=2)
+    for alpha in (0.0, 0.1, 0.9, 1.0):
+        sizes = [len(batch.ids) for batch in Mixture(images, images, alpha).batches(128, 0, 0)]
+        assert (len(sizes), sizes[0], sizes[-1], sum(sizes)) == (391, 128, 80, 50_000)
+    batch = next(Mixture(images, images, 0.1).batches(128, 0, 0))
+    assert ((batch.ids < 50_000).sum(), (batch.ids >= 50_000).sum()) == (115, 13)
+
+
+@pytest.mark.parametrize("batch_size", [1, 128, 300, 301])
+def test_mixture_without_robust_images_is_its_natural_source(batch_size: int) -> None:
+    mixture, source = Mixture(NATURAL, ROBUST, 0), OneSource(NATURAL)
+    assert is_equal(epoch_of(mixture, batch_size), epoch_of(source, batch_size))
+    assert (mixture.n_ids, mixture.normalisation) == (source.n_ids, source.normalisation)
+
+
+def test_robust_images_come_in_an_order_of_their_own() -> None:
+    whole = joined(epoch_of(Mixture(NATURAL, NATURAL, 0.5), 100))
+    robust, natural = whole.ids[whole.ids >= 300] - 300, whole.ids[whole.ids < 300]
+    assert not np.array_equal(robust, natural)
+    later = joined(epoch_of(Mixture(NATURAL, NATURAL, 0.5), 100, epoch=1)).ids
+    assert not np.array_equal(robust, later[later >= 300] - 300)
+
+
+def test_mixture_needs_enough_robust_images() -> None:
+    few = numbered_images(31, "few")
+    assert Mixture(NATURAL, few, 0.1).n_batches(300) == 1
+    with pytest.raises(DatasetError, match=r"expected 60 robust images or more for an epoch of 300, got 31"):
+        Mixture(NATURAL, few, 0.1).n_batches(5)
+
+
+@given(
+    alpha=st.sampled_from([0.0, 0.1, 0.5, 1 / 3, 0.30000000000000004, 1.0]), label=st.sampled_from(["first", "second"])
+)
+def test_fusion_blends_each_image_once(alpha: float, label: str) -> None:
+    data = Fusion(NATURAL, ROBUST, alpha, label)  # type: ignore[arg-type]
+    whole = joined(epoch_of(data, 125))
+    plain = joined(epoch_of(Fusion(NATURAL, ROBUST, 1.0), 125))
+    firsts = plain.pixels[:, 0, 0, 0].astype(int) * 256 + plain.pixels[:, 0, 0, 1]
+    seconds = joined(epoch_of(Fusion(NATURAL, ROBUST, 0.0), 125)).pixels[:, 0, 0, :2].astype(int) @ [256, 1]
+    np.testing.assert_array_equal(np.sort(firsts), np.arange(300))
+    assert len(set(seconds.tolist())) == 300
+    assert set(seconds.tolist()) != set(range(300))  # those of the longer set take turns
+    np.testing.assert_array_equal(whole.pixels, blend(NATURAL.images[firsts], ROBUST.images[seconds], alpha))
+    labelled = NATURAL.labels[firsts] if label == "first" else ROBUST.labels[seconds]
+    np.testing.assert_array_equal(whole.labels, labelled)
+    np.testing.assert_array_equal(whole.ids, firsts)
+
+
+def test_fusion_pairs_anew_in_every_epoch() -> None:
+    pairs = [joined(epoch_of(Fusion(NATURAL, ROBUST), 125, epoch=epoch)).pixels.reshape(300, -1) for epoch in range(2)]
+    assert not {row.tobytes() for row in pairs[0]} >= {row.tobytes() for row in pairs[1]}
+
+
+@given(
+    alpha=st.sampled_from(TENTHS) | st.decimals(0, 1, places=4).map(str),
+    pixels=st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255)), min_size=1, max_size=20),
+)
+def test_blends_are_rounded_half_up(alpha: str, pixels: list[tuple[int, int]]) -> None:
+    first, second = np.array(pixels, np.uint8).T
+    share = Decimal(alpha)
+    expected = [floor(share * a + (1 - share) * b + Decimal("0.5")) for a, b in pixels]
+    assert blend(first, second, float(alpha)).tolist() == expected
+
+
+def test_identity_names_all_that_decides_the_batches() -> None:
+    kinds = [
+        OneSource(NATURAL),
+        OneSource(ROBUST),
+        Mixture(NATURAL, ROBUST, 0.1),
+        Mixture(NATURAL, ROBUST, 0.2),
+        Mixture(ROBUST, NATURAL, 0.1),
+        Fusion(NATURAL, ROBUST),
+        Fusion(ROBUST, NATURAL),
+        Fusion(NATURAL, ROBUST, 0.4),
+        Fusion(NATURAL, ROBUST, label="second"),
+        Fusion(NATURAL, ROBUST, normalisation=NATURAL.normalisation),
+    ]
+    assert len({canonical_json(dict(data.identity())) for data in kinds}) == len(kinds)
+    assert canonical_json(Mixture(NATURAL, ROBUST, 1).identity()) == canonical_json(
+        Mixture(NATURAL, ROBUST, 1.0).identity()
+    )
+
+
+def test_classes_are_those_of_the_labels() -> None:
+    many = numbered_images(30, "many", n_classes=9)
+    assert Fusion(NATURAL, many).n_classes == 7
+    assert Fusion(NATURAL, many, label="second").n_classes == 9
+
+
+def test_sources_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(DatasetError, match=r"Mixing many into natural failed: expected 7 classes .* got 9"):
+        Mixture(NATURAL, numbered_images(300, "many", n_classes=9), 0.5)
+    for kind in (Mixture, Fusion):
+        with pytest.raises(DatasetError, match=r"\(3, 4, 4\).* \(3, 8, 8\)"):
+            kind(NATURAL, numbered_images(300, "large", size=8), 0.5)
+        for alpha in (-0.1, 1.1, float("nan")):
+            with pytest.raises(ConfigError, match="expected 0 to 1"):
+                kind(NATURAL, ROBUST, alpha)

@@ -1,0 +1,176 @@
+"""Recipes: what they refuse, their identity, their schedules by hand, and where snapshots lie."""
+
+import math
+
+import pytest
+from pydantic import ValidationError
+
+from robust201.core.errors import ConfigError
+from robust201.training.recipes import AUGMENTATIONS, Recipe, training_id
+
+BASE = {"epochs": 125, "batch_size": 125, "learning_rate": 0.1, "weight_decay": 5e-4, "schedule": {"cosine": {}}}
+
+
+def recipe(**changes) -> Recipe:
+    return Recipe.model_validate(BASE | changes)
+
+
+def test_a_drop_at_half_an_epoch_comes_in_its_middle():
+    """Fusion study: 125 epochs of 400 batches, a tenth from epoch 62.5 on."""
+    fields = recipe(schedule={"steps": {"at_epochs": [62.5]}})
+    assert [fields.learning_rate_of(step, 400) for step in (0, 24_999)] == [0.1, 0.1]
+    assert [fields.learning_rate_of(step, 400) for step in (25_000, 49_999)] == pytest.approx([0.01, 0.01])
+    # Where half an epoch is no whole step, the first step that begins after it is reduced.
+    assert fields.learning_rate_of(24_437, 391) == 0.1
+    assert fields.learning_rate_of(24_438, 391) == pytest.approx(0.01)
+
+
+def test_drops_at_iterations_and_epochs_multiply():
+    fields = recipe(epochs=None, iterations=78_125, schedule={"steps": {"at_iterations": [40_000, 60_000]}})
+    rates = [fields.learning_rate_of(step, 782) for step in (39_999, 40_000, 59_999, 60_000, 78_124)]
+    assert rates == pytest.approx([0.1, 0.01, 0.01, 0.001, 0.001])
+    fields = recipe(epochs=150, schedule={"steps": {"at_epochs": [50, 100], "factor": 0.5}})
+    rates = [fields.learning_rate_of(step, 391) for step in (19_549, 19_550, 39_099, 39_100)]
+    assert rates == [0.1, 0.05, 0.05, 0.025]
+
+
+def test_the_cosine_falls_to_zero_step_by_step():
+    fields = recipe(epochs=2)
+    rates = [fields.learning_rate_of(step, 4) for step in (0, 2, 4, 8)]
+    assert rates == pytest.approx([0.1, 0.05 * (1 + math.sqrt(0.5)), 0.05, 0.0])
+
+
+def test_a_snapshot_at_a_drop_comes_before_the_lower_rate():
+    fields = recipe(epochs=4, schedule={"steps": {"at_epochs": [2]}}, snapshots={"epochs": [2]})
+    assert fields.snapshot_steps(10) == (20, 40)
+    assert (fields.learning_rate_of(19, 10), fields.learning_rate_of(20, 10)) == (0.1, pytest.approx(0.01))
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({}, (1250,)),
+        ({"snapshots": {"epochs": [0, 1, 10]}}, (0, 10, 100, 1250)),
+        ({"snapshots": {"iterations": [1, 25, 1250]}}, (1, 25, 1250)),
+        ({"snapshots": {"every_epochs": 50}}, (500, 1000, 1250)),
+        ({"snapshots": {"every_epochs": 25}}, (250, 500, 750, 1000, 1250)),
+        ({"snapshots": {"epochs": [1], "iterations": [10, 11], "every_epochs": 125}}, (10, 11, 1250)),
+        ({"epochs": None, "iterations": 27, "snapshots": {"every_epochs": 1, "epochs": [2]}}, (10, 20, 27)),
+        ({"snapshots": {"every_epochs": 500}}, (1250,)),
+    ],
+    ids=str,
+)
+def test_snapshots_lie_at_these_steps(changes, steps):
+    assert recipe(**changes).snapshot_steps(n_batches=10) == steps
+
+
+def test_the_29_snapshots_of_the_robust_features_study():
+    early = [625, 1250, 1875, 2500]
+    fields = recipe(
+        epochs=None, iterations=78_125, batch_size=64, snapshots={"iterations": [*early, *range(3125, 78_126, 3125)]}
+    )
+    steps = fields.snapshot_steps(782)
+    assert len(steps) == 29
+    assert steps[-1] == 78_125
+
+
+def test_a_snapshot_beyond_the_end_is_refused():
+    fields = recipe(snapshots={"iterations": [5000]})
+    with pytest.raises(ConfigError, match="step 5000: expected one within the 1250 steps of the training"):
+        fields.snapshot_steps(10)
+
+
+WRONG = [
+    ({"momentun": 0.9}, "momentun"),
+    ({"epochs": None}, "exactly one of epochs and iterations, got none"),
+    ({"iterations": 5}, "exactly one of epochs and iterations, got epochs and iterations"),
+    ({"epochs": 0}, "greater than or equal to 1"),
+    ({"learning_rate": float("nan")}, "less than 1"),
+    ({"weight_decay": float("inf")}, "finite"),
+    ({"schedule": {}}, "exactly one of cosine and steps, got none"),
+    ({"schedule": {"steps": {}}}, "exactly one of at_epochs and at_iterations, got none"),
+    ({"schedule": {"steps": {"at_epochs": [100, 50]}}}, r"each above the one before, got \[100.0, 50.0\]"),
+    ({"schedule": {"steps": {"at_epochs": []}}}, "one or more numbers"),
+    ({"augmentation": "st"}, "got 'st'. Did you mean 'std'"),
+    ({"augmentation": {"jitter": 2}}, "less than or equal to 1"),
+    ({"augmentation": {"flip": 1, "crop": 2}}, "crop"),
+    ({"adversarial": {}}, "exactly one of pgd and trades, got none"),
+    ({"adversarial": {"pgd": {}, "trades": {}}}, "got pgd and trades"),
+    ({"adversarial": {"pgd": {"epsilon_255": -1}}}, "greater than or equal to 0"),
+    ({"adversarial": {"pgd": {"update_statistics": True}}}, "expected `mode: training`"),
+    ({"adversarial": {"trades": {"start": "none"}}}, "normal"),
+    ({"nesterov": True, "momentum": 0}, "expected a momentum above 0"),
+    ({"decay": "biases"}, "weights"),
+    ({"data": {"mixture": {"robust": "r", "alpha": 1.5}}}, "less than or equal to 1"),
+    ({"data": {}}, "exactly one of mixture and fusion"),
+    ({"snapshots": {"epochs": [126]}}, "expected snapshots within 125 epochs, got one after 126"),
+    ({"epochs": None, "iterations": 9, "snapshots": {"iterations": [10]}}, "within 9 iterations, got one after 10"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG, ids=lambda value: str(value)[:60])
+def test_wrong_recipes_are_refused(changes, message):
+    with pytest.raises(ValidationError, match=message):
+        recipe(**changes)
+
+
+IDENTITY = {
+    "space": "zoo",
+    "space_identity": {},
+    "architecture": "resnet18",
+    "n_classes": 10,
+    "data": {"images": "ab"},
+    "seed": 1,
+    "device": "cpu",
+    "threads": 1,
+}
+
+
+def test_what_decides_the_weights_decides_the_id():
+    ids = {
+        training_id(**(IDENTITY | changes), recipe=fields)
+        for changes, fields in (
+            ({}, recipe()),
+            ({"space": "mine"}, recipe()),
+            ({"space_identity": {"cells": 1}}, recipe()),
+            ({"architecture": "vgg16"}, recipe()),
+            ({"n_classes": 100}, recipe()),
+            ({"data": {"images": "cd"}}, recipe()),
+            ({"seed": 2}, recipe()),
+            ({"threads": 2}, recipe()),
+            ({"device": "cuda"}, recipe()),
+            ({"device": "cuda", "precision": "tf32"}, recipe()),
+            ({"start_sha256": "ef"}, recipe()),
+            ({}, recipe(epochs=100)),
+            ({}, recipe(augmentation="std")),
+            ({}, recipe(decay="weights")),
+            ({}, recipe(adversarial={"pgd": {}})),
+            ({}, recipe(adversarial={"trades": {}})),
+        )
+    }
+    assert len(ids) == 16
+
+
+def test_what_decides_nothing_is_not_in_the_id():
+    plain = training_id(**IDENTITY, recipe=recipe(augmentation="std"))
+    spelled_out = recipe(
+        augmentation=AUGMENTATIONS["std"].model_dump(),
+        snapshots={"epochs": [1]},
+        on=["cifar10"],
+        data={"mixture": {"robust": "by any name", "alpha": 0.3}},
+        start={"recipe": "other", "dataset": "mnist"},
+        learning_rate=0.1,
+    )
+    assert training_id(**IDENTITY, recipe=spelled_out) == plain
+    gpu = IDENTITY | {"device": "cuda"}
+    assert training_id(**(gpu | {"device": "cuda:1", "threads": 8}), recipe=recipe()) == training_id(
+        **gpu, recipe=recipe()
+    )
+
+
+def test_adversarial_defaults_are_those_of_the_sources():
+    """NAS-RobBench-201: PGD-7, 8/255 by steps of 2/255 from a random start. TRADES: beta 6."""
+    pgd = recipe(adversarial={"pgd": {}}).adversarial.pgd
+    assert (pgd.epsilon_255, pgd.step_255, pgd.steps, pgd.start, pgd.mode) == (8, 2, 7, "uniform", "evaluation")
+    trades = recipe(adversarial={"trades": {}}).adversarial.trades
+    assert (trades.epsilon_255, trades.beta, trades.start, trades.update_statistics) == (8, 6, "normal", False)
