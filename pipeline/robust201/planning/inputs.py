@@ -22,6 +22,7 @@ from robust201.images.snapshot import read_snapshot, write_snapshot
 from robust201.planning.config import CorruptionsSection, SweepConfig
 from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
 from robust201.planning.plan import Plan
+from robust201.planning.training_config import TrainingConfig
 from robust201.planning.transfers import TransferParameters
 from robust201.planning.weights import WeightsSource
 from robust201.spaces.base import Space
@@ -322,7 +323,7 @@ def locate_tasks(config: SweepConfig, code: Mapping[str, str]) -> dict[str, Task
     }
 
 
-def locate_space(config: SweepConfig, code: Mapping[str, str]) -> Space:
+def locate_space(config: SweepConfig | TrainingConfig, code: Mapping[str, str]) -> Space:
     """Find the space of a worker: a user's own file lies in the results folder."""
     space = config.make_space(code)
     if isinstance(space, UserFileSpace):
