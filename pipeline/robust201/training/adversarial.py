@@ -113,7 +113,7 @@ def ascend(
     images = start.clamp(lower, upper)
     for _ in range(fields.steps):
         images = images.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(objective(images), images)
+        (gradient,) = torch.autograd.grad(objective(images), images, materialize_grads=True)
         images = (images.detach() + fields.step_255 / 255 * gradient.sign()).clamp(lower, upper)
     return images.detach()
 
