@@ -14,6 +14,7 @@ from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.records import ImageSet
 from robust201.images import load_images
 from robust201.images.fusion import blend, pair, write_fusion
+from robust201.images.made import describe_made
 from robust201.images.specs import own_dataset
 from robust201.images.torch_images import Rounding, import_torch_images
 from robust201.training.data import Fusion
@@ -106,6 +107,14 @@ def test_the_command_makes_a_dataset_that_a_sweep_reads(robust201: RunCommand, t
     for option, word in (("--label", "third"), ("--split", "all"), ("--first", "mnits")):
         assert robust201("fuse", *both, option, word, "--out", tmp_path / "none").code == 2
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), [("a/b.c", "b.c"), ("my: {blends}", "my---blends-"), ("-x", "x"), ("_", "made"), ("été", "té")]
+)
+def test_lines_to_paste_are_yaml_of_a_sweep(folder: str, name: str) -> None:
+    ((found, section),) = yaml.safe_load(describe_made(Path(folder), 10, 32))["datasets"].items()
+    assert (found, section) == (name, {"path": folder, "classes": 10, "image_size": 32})
 
 
 # --- published robust features

@@ -19,7 +19,7 @@ from robust201.cli.demo import demo
 from robust201.cli.evaluate import evaluate
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, HELP_OPTIONS, RUN, AllowCode, add_verbs
-from robust201.cli.images import fuse, import_images
+from robust201.cli.images import fuse, import_images, robustify
 from robust201.cli.look import AsJson, doctor, logs, print_json, status
 from robust201.cli.metrics import metrics
 from robust201.cli.plot import MEAN_HELP, plot
@@ -379,7 +379,7 @@ def corrupt(
 add_verbs(
     app,
     *(demo, bench, doctor, fetch, import_weights, train),
-    *(corrupt, fuse, import_images),
+    *(corrupt, fuse, import_images, robustify),
     *(plan, run, status, logs, compact, merge),
     *(verify, audit, export, compare, convert, import_json, meta),
     *(report, plot, metrics, search, correlate, design, evaluate),

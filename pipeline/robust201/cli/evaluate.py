@@ -63,10 +63,10 @@ def evaluate(
 
     if out is not None:
         check_output_file(out)
-    normalisation = _normalisation(mean, std)
+    normalisation = read_normalisation(mean, std)
     chosen = _read_keys(keys, settings or [])
     images = _load(data, image_size, count, seed)
-    module = _build(network, weights)
+    module = build_module(network, weights)
     try:
         frame = evaluate_model(
             module,
@@ -123,7 +123,8 @@ def _read_value(text: str, *, is_list: bool) -> Any:
         return text.strip()
 
 
-def _normalisation(mean: str | None, std: str | None) -> "Normalisation | None":
+def read_normalisation(mean: str | None, std: str | None) -> "Normalisation | None":
+    """Read --mean and --std; None where neither is given, ConfigError where one is missing or wrong."""
     from robust201.core.records import Normalisation
 
     if mean is None and std is None:
@@ -172,7 +173,8 @@ def _load(data: str, image_size: int, count: int | None, seed: int) -> "ImageSet
     return images if count is None else select(images, count=count, seed=seed)
 
 
-def _build(network: str, weights: Path | None) -> "nn.Module":
+def build_module(network: str, weights: Path | None) -> "nn.Module":
+    """Build the network of FILE:FUNCTION, which is executed, with the weights of a safetensors file if one is given."""
     from torch import nn
 
     from robust201.weights.loading import fill_network, read_weights

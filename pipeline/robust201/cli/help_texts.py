@@ -24,7 +24,7 @@ DOWNLOADS = "cifar10, cifar100, ImageNet16-120, CIFAR-10-C, CIFAR-100-C, imageco
 RUN = "Run a sweep"
 PANELS = {
     "Set up": ("demo", "bench", "doctor", "fetch", "import-weights", "train"),
-    "Make images": ("corrupt", "fuse", "import-images"),
+    "Make images": ("corrupt", "fuse", "import-images", "robustify"),
     RUN: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
     "Check and export its results": ("verify", "audit", "export", "compare", "convert", "import-json", "meta"),
     "Look at a dataset": ("report", "plot", "metrics", "search", "correlate", "design"),
@@ -32,7 +32,7 @@ PANELS = {
 }
 """Verbs by the group under which the help lists them, in the order in which a sweep meets them."""
 
-KEEP_FINISHED_WORK = ("fetch", "import-weights", "train", "corrupt", "run", "submit", "audit", "export")
+KEEP_FINISHED_WORK = ("fetch", "import-weights", "train", "corrupt", "robustify", "run", "submit", "audit", "export")
 """Verbs that, run again after an interruption, go on where they stopped."""
 
 EXAMPLES = {
@@ -104,6 +104,10 @@ EXAMPLES = {
     "meta": ("robust201 meta --key-style with-norm --out meta.json",),
     "fuse": ("robust201 fuse --first mnist --second cifar10 --label second --out data/fusion-object",),
     "import-images": ("robust201 import-images datasets/robust_CIFAR --out data/robust-cifar",),
+    "robustify": (
+        "robust201 robustify resnet50 --store checkpoints --recipe adversarial --dataset cifar10 --out data/robust",
+        "robust201 robustify resnet50 --store checkpoints --dataset cifar10 --method next-target --out data/ddet",
+    ),
     "corrupt": ("robust201 corrupt --dataset digits --out corrupted --keys fog,frost",),
     "evaluate": (
         "robust201 evaluate my_model.py:build --weights w.safetensors --data images.parquet",

@@ -1,12 +1,17 @@
-"""The verbs that make images: fuse, import-images."""
+"""The verbs that make images: fuse, import-images, robustify."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from robust201.cli import console
+from robust201.cli.evaluate import build_module, read_normalisation
+from robust201.core.errors import ConfigError
+
 if TYPE_CHECKING:
     from robust201.core.records import Split
+    from robust201.engine.classifier import Classifier
 
 SplitText = Annotated[str, typer.Option("--split", help="test or train.")]
 
@@ -16,7 +21,8 @@ def read_split(text: str) -> "Split":
     from robust201.core.records import Split
     from robust201.dataset.written_file import parse_choice
 
-    return parse_choice("split", text, get_args(Split))
+    split: Split = parse_choice("split", text, get_args(Split))
+    return split
 
 
 def fuse(
@@ -62,3 +68,111 @@ def import_images(
     chosen = parse_choice("rounding", rounding, get_args(Rounding))
     size = import_torch_images(source, out, n_classes=classes, split=read_split(split), rounding=chosen)
     typer.echo(describe_made(out, classes, size))
+
+
+def robustify(
+    network: Annotated[
+        str,
+        typer.Argument(
+            metavar="NETWORK", help="An architecture, such as resnet50 or 13714, or your own FILE:FUNCTION."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write; created if absent.")],
+    dataset: Annotated[str, typer.Option(help="Dataset whose training images are taken; NETWORK was trained on it.")],
+    path: Annotated[Path | None, typer.Option(help="Path of its images.")] = None,
+    store: Annotated[Path | None, typer.Option(help="Checkpoint store that holds the weights of NETWORK.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Name of the training in the store.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Length of that training.")] = None,
+    weights_seed: Annotated[int | None, typer.Option("--weights-seed", help="Seed of that training.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Instead of a store: a safetensors file of weights.")] = None,
+    mean: Annotated[
+        str | None, typer.Option(metavar="R,G,B", help="Channel means, if not those of the dataset.")
+    ] = None,
+    std: Annotated[
+        str | None, typer.Option(metavar="R,G,B", help="Channel standard deviations, if not those of the dataset.")
+    ] = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="representation (robust features if NETWORK is robust), or for non-robust ones random-target or "
+            "next-target."
+        ),
+    ] = "representation",
+    steps: Annotated[int | None, typer.Option(help="Steps of gradient descent: 1000, with a target 100.")] = None,
+    step_size: Annotated[float | None, typer.Option(help="L2 length of a step: 0.1.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="L2 radius with a target: 0.5.")] = None,
+    count: Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the subset and of every draw.")] = 0,
+    batch_size: Annotated[int, typer.Option(help="Images per pass, and per file until all are done.")] = 100,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads; the last bits of the images depend on them.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+) -> None:
+    """Make training images that hold only the robust, or the non-robust, features of a dataset to a network."""
+    from robust201.dataset.written_file import parse_choice
+    from robust201.engine.arithmetic import configure_torch
+    from robust201.engine.classifier import Classifier
+    from robust201.images import load_images, select
+    from robust201.images.made import describe_made
+    from robust201.training.robust_features import FeatureSettings, Method, write_feature_images
+
+    settings = FeatureSettings.of(
+        parse_choice("method", method, get_args(Method)),
+        steps=steps,
+        step_size=step_size,
+        epsilon=epsilon,
+        seed=seed,
+        batch_size=batch_size,
+    )
+    normalisation = read_normalisation(mean, std)
+    images = load_images(dataset, path=path, split="train")
+    if count is not None:
+        images = select(images, count=count, seed=seed)
+    configure_torch(threads)
+    classifier = _load_classifier(
+        network, dataset, store, weights, device, recipe=recipe, epochs=epochs, seed=weights_seed
+    )
+    if normalisation is not None:
+        classifier = Classifier(classifier.network, normalisation, images.n_classes, device=classifier.device)
+    with console.counting("Making images") as progress:
+        write_feature_images(out, images, classifier, settings, network=_identify_network(network), progress=progress)
+    typer.echo(describe_made(out, images.n_classes, images.images.shape[-1]))
+
+
+def _identify_network(network: str) -> dict[str, Any]:
+    """Say what a network is beside its weights, wherever its file lies and however it is spelled."""
+    if ":" in network:
+        from robust201.core.user_code import hash_file
+
+        file, _, function = network.rpartition(":")
+        return {"function": function, "file_sha256": hash_file(Path(file))}
+    from robust201.spaces import find_architecture
+
+    space, architecture = find_architecture(_architecture(network))
+    return {"space": space.name, "architecture": architecture}
+
+
+def _architecture(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
+
+
+def _load_classifier(
+    network: str, dataset: str, store: Path | None, weights: Path | None, device: str, **training: Any
+) -> "Classifier":
+    """Load an architecture with its weights, or build a module of the user's own."""
+    if ":" not in network:
+        from robust201.api import load_model
+
+        return load_model(_architecture(network), dataset, store, weights=weights, device=device, **training)
+    from robust201.engine.classifier import Classifier
+    from robust201.engine.given_model import choose_given_device
+    from robust201.images import dataset as dataset_spec
+
+    if store is not None:
+        raise ConfigError(
+            f"Loading a network failed for {network!r}: expected --weights FILE, or weights that its function sets, "
+            "got --store. Leave --store out."
+        )
+    spec = dataset_spec(dataset)
+    return Classifier(
+        build_module(network, weights), spec.normalisation, spec.n_classes, device=choose_given_device(device)
+    )

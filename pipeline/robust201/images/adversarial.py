@@ -30,12 +30,15 @@ class AdversarialStore:
         folder: of one source, attack and selection of images; need not exist yet.
         indices: (N,) int64, rows of the full test split in the selection, ascending.
         batch_size: images that share draws, which no block divides.
+        block_images: images in a block, rounded up to whole batches.
     """
 
-    def __init__(self, folder: Path, indices: NDArray[np.int64], batch_size: int) -> None:
+    def __init__(
+        self, folder: Path, indices: NDArray[np.int64], batch_size: int, block_images: int = BLOCK_IMAGES
+    ) -> None:
         self.folder = folder
         self._indices = indices
-        self._step = batch_size * -(-BLOCK_IMAGES // batch_size)
+        self._step = batch_size * -(-block_images // batch_size)
         self._blocks: dict[tuple[float, int], NDArray[np.float32]] = {}
 
     def missing(self, strengths: Sequence[float]) -> Iterator[tuple[tuple[float, ...], int, int]]:

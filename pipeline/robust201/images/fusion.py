@@ -12,7 +12,7 @@ from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.noise import generator
 from robust201.core.records import ImageSet, Split
 from robust201.images.checks import LabelledImages
-from robust201.images.made import check_made_folder, write_made
+from robust201.images.made import find_made, write_made
 
 LabelFrom: TypeAlias = Literal["first", "second"]
 """Whose labels a blend has."""
@@ -104,7 +104,7 @@ def write_fusion(
         "seed": seed,
         "rounding": "half up to 8 bits",
     }
-    check_made_folder(folder, split, recipe)
+    find_made(folder, split, recipe)
     pairs = pair(len(first), len(second), seed)
     labelled, rows = (first, pairs.first) if label == "first" else (second, pairs.second)
     images = blend(first.images[pairs.first], second.images[pairs.second], alpha)

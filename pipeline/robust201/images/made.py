@@ -6,6 +6,7 @@ Layout: `test.npz` or `train.npz` (see `images.npz`; further arrays say what eac
 
 import io
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,11 @@ from robust201.core.files import atomic_write, load_json, write_text
 from robust201.core.records import Split, canonical_json, image_hash
 from robust201.images.checks import LabelledImages
 
-FORMAT = 1
+_FORMAT = 1
 
 
-def check_made_folder(folder: Path, split: Split, recipe: Mapping[str, Any]) -> bool:
-    """Make sure that a split may be written to a folder, which need not exist; say whether it is there and whole.
+def find_made(folder: Path, split: Split, recipe: Mapping[str, Any]) -> str | None:
+    """Make sure that a split may be written to a folder, which need not exist; give its hash if it is there already.
 
     Raises:
         DatasetError: the folder holds images of this split that were not made, or made by another recipe.
@@ -34,10 +35,10 @@ def check_made_folder(folder: Path, split: Split, recipe: Mapping[str, Any]) -> 
                 f"Making images failed for {images}: expected no such file, got one without {manifest.name}, which was "
                 "not made by this command. Choose another folder."
             )
-        return False
+        return None
     try:
         found = load_json(manifest)
-        made = dict(found["made"])
+        made, digest = dict(found["made"]), str(found["images_sha256"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DatasetError(
             f"Making images failed for {manifest}: expected the manifest of made images, got another file "
@@ -50,7 +51,7 @@ def check_made_folder(folder: Path, split: Split, recipe: Mapping[str, Any]) -> 
             f"Making images failed for {folder}: expected {differing} {wanted.get(differing)!r}, got images made with "
             f"{made.get(differing)!r}. Choose another folder, or delete this one."
         )
-    return images.is_file()
+    return digest if images.is_file() else None
 
 
 def write_made(
@@ -63,18 +64,14 @@ def write_made(
     facts: Mapping[str, Any] | None = None,
     **arrays: NDArray[Any],
 ) -> str:
-    """Write a split, and then what it was made from; equal arguments give equal bytes.
+    """Write what a split is made from, and then its images; equal arguments give equal bytes.
 
     The recipe is all that decides the images, the facts what else is worth knowing, both as JSON values; `arrays` are
     further arrays of the .npz file. Returns the hash of the images as sweeps name it (see `core.records.image_hash`).
     """
     digest = image_hash(images.images, images.labels, np.arange(len(images.labels)))
-    content = io.BytesIO()
-    np.savez(content, images=images.images, labels=images.labels, **arrays)
-    with atomic_write(folder / f"{split}.npz") as stream:
-        stream.write(content.getbuffer())
     manifest = {
-        "format": FORMAT,
+        "format": _FORMAT,
         "made": recipe,
         "images": len(images.labels),
         "classes": n_classes,
@@ -83,9 +80,16 @@ def write_made(
         **(facts or {}),
     }
     write_text(folder / f"{split}.json", json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False) + "\n")
+    content = io.BytesIO()
+    columns: dict[str, Any] = {"images": images.images, "labels": images.labels, **arrays}
+    np.savez(content, **columns)
+    with atomic_write(folder / f"{split}.npz") as stream:
+        stream.write(content.getbuffer())
     return digest
 
 
 def describe_made(folder: Path, n_classes: int, image_size: int) -> str:
     """Give the lines by which a sweep names such a folder."""
-    return f"datasets:\n  {folder.name}: {{path: {folder}, classes: {n_classes}, image_size: {image_size}}}"
+    name = re.sub(r"^[^A-Za-z0-9]+|[^\w.-]", "-", folder.name).lstrip("-") or "made"
+    path = json.dumps(str(folder), ensure_ascii=False)  # a quoted string of JSON is one of YAML
+    return f"datasets:\n  {name}: {{path: {path}, classes: {n_classes}, image_size: {image_size}}}"

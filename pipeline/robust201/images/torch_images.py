@@ -16,7 +16,7 @@ from robust201.core.files import sha256_of
 from robust201.core.records import Split
 from robust201.core.unpickling import load_torch
 from robust201.images.checks import LabelledImages, check_labels
-from robust201.images.made import check_made_folder, write_made
+from robust201.images.made import find_made, write_made
 
 IMAGES_FILE = "CIFAR_ims"
 LABELS_FILE = "CIFAR_lab"
@@ -50,11 +50,11 @@ def import_torch_images(
         "rounding": f"{rounding} to 8 bits",
         "split": split,
     }
-    check_made_folder(folder, split, recipe)
+    find_made(folder, split, recipe)
     labels = _read_labels(files[1], n_classes)
     images = _read_images(files[0], len(labels), rounding)
     write_made(folder, split, LabelledImages(images, labels), recipe=recipe, n_classes=n_classes)
-    return images.shape[-1]
+    return int(images.shape[-1])
 
 
 def _read_tensors(file: Path) -> Sequence[Any]:

@@ -1,0 +1,343 @@
+"""Datasets of robust and of non-robust features, made from training images and a network (Ilyas et al., NeurIPS 2019).
+
+Three methods, by the names of the authors' datasets:
+
+- ``representation``: each image x is replaced by one with its representation, which begins as another training image,
+  drawn at random, and descends the distance of the representations; the label of x stays. With an adversarially trained
+  network this is D_R (`robust_CIFAR`), with a standard one its counterpart (`non_robust_CIFAR`). Appendix C: 1,000
+  steps of length .1 along the gradient divided by its norm, pixels clipped to [0, 1] after each.
+- ``random-target`` and ``next-target``: each image is attacked in an L2 ball towards a class t, drawn at random from
+  all (`drand`), or the class after its own (`ddet`), and labelled t whether the attack succeeds or not: D_NR.
+  Appendix C: 100 steps of length .1, epsilon .5.
+
+The representation is what the network's last linear layer is given. Where the paper is silent, the choices are those of
+docs/training-data.md. Each batch of images is a file that ends with its hash, so that a command that was interrupted
+goes on with those that are missing (see `images.adversarial`).
+"""
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional
+
+from robust201.core.errors import ConfigError, EvaluationError
+from robust201.core.files import sole_writer
+from robust201.core.noise import generator
+from robust201.core.records import ImageSet, content_digest
+from robust201.engine.classifier import Classifier
+from robust201.images.adversarial import AdversarialStore
+from robust201.images.checks import LabelledImages
+from robust201.images.made import find_made, write_made
+
+Method: TypeAlias = Literal["representation", "random-target", "next-target"]
+
+_VERSION = 1
+"""Raised when equal settings would make other images."""
+
+_SMALLEST_NORM = 1e-10
+"""Added to a norm by which something is divided."""
+
+_BLOCK = 0.0
+"""The strength under which blocks are kept: there is only one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSettings:
+    """What decides the images beside network and training images.
+
+    Attributes:
+        steps: of gradient descent.
+        step_size: length of a step, in the L2 norm of pixels in [0, 1].
+        epsilon: radius of the L2 ball around each image; None, of ``representation``, for no ball.
+        seed: of starts and targets, which are drawn by the image's row.
+        batch_size: images per pass; the last bits of what a network computes may depend on it.
+    """
+
+    method: Method = "representation"
+    steps: int = 1000
+    step_size: float = 0.1
+    epsilon: float | None = None
+    seed: int = 0
+    batch_size: int = 100
+
+    @classmethod
+    def of(
+        cls,
+        method: Method,
+        *,
+        steps: int | None = None,
+        step_size: float | None = None,
+        epsilon: float | None = None,
+        seed: int = 0,
+        batch_size: int = 100,
+    ) -> "FeatureSettings":
+        """Fill in what a method was published with.
+
+        Raises:
+            ConfigError: a number that is no step, length or radius, or a radius of a method without a ball.
+        """
+        has_ball = method != "representation"
+        if epsilon is not None and not has_ball:
+            raise ConfigError(
+                f"Reading the settings failed for method {method}: expected no epsilon, since it has no ball, got "
+                f"{epsilon}. Leave epsilon out."
+            )
+        settings = cls(
+            method,
+            steps=(100 if has_ball else 1000) if steps is None else steps,
+            step_size=0.1 if step_size is None else step_size,
+            epsilon=(0.5 if epsilon is None else epsilon) if has_ball else None,
+            seed=seed,
+            batch_size=batch_size,
+        )
+        for name, value in asdict(settings).items():
+            if name in {"steps", "step_size", "epsilon", "batch_size"} and value is not None and not 0 < value < 1e9:
+                raise ConfigError(
+                    f"Reading the settings failed for {name}: expected a number above 0, got {value}. Correct it."
+                )
+        return settings
+
+
+def write_feature_images(
+    folder: Path,
+    images: ImageSet,
+    classifier: Classifier,
+    settings: FeatureSettings,
+    *,
+    network: Mapping[str, Any],
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> str:
+    """Make a dataset of features into a folder (see `images.made`), or go on with it; give the hash of its images.
+
+    Pixels are rounded half up to 8 bits. On a CPU equal arguments and threads give equal bytes.
+
+    Args:
+        folder: where `train.npz` goes; blocks of images lie in it until all are there.
+        images: training images.
+        classifier: the network, with its normalisation.
+        settings: how.
+        network: what else is known of the network, such as its name; part of the recipe, as the hash of its weights is.
+        progress: called with the number of images that are done and of all.
+
+    Raises:
+        ConfigError: the network has no linear layer.
+        DatasetError: the folder holds other images, or a block is damaged.
+        EvaluationError: the network's answers are not finite.
+        StorageError: another process makes images in this folder.
+    """
+    recipe = _recipe(images, classifier, settings, network)
+    with sole_writer(folder, "Making images"):
+        there = find_made(folder, "train", recipe)
+        if there is not None:
+            return there
+        blocks = folder / f"blocks-{content_digest(recipe)[:16]}"
+        work = _Work(images, classifier, settings)
+        store = AdversarialStore(blocks, np.arange(len(images)), settings.batch_size, settings.batch_size)
+        missing = [(start, stop) for _, start, stop in store.missing([_BLOCK])]
+        done = len(images) - sum(stop - start for start, stop in missing)
+        progress(done, len(images))
+        for start, stop in missing:
+            store.write(_BLOCK, start, work.make(start, stop))
+            done += stop - start
+            progress(done, len(images))
+        pixels = np.concatenate(
+            [_to_8_bits(store(_BLOCK, rows)) for rows in _batches(len(images), settings.batch_size)]
+        )
+        digest = write_made(
+            folder,
+            "train",
+            LabelledImages(pixels, work.labels),
+            recipe=recipe,
+            n_classes=images.n_classes,
+            facts={"outcome": work.measure(pixels)},
+            **work.sources,
+        )
+        shutil.rmtree(blocks)
+    return digest
+
+
+def _recipe(
+    images: ImageSet, classifier: Classifier, settings: FeatureSettings, network: Mapping[str, Any]
+) -> dict[str, Any]:
+    normalisation = [*classifier.mean.flatten().tolist(), *classifier.std.flatten().tolist()]
+    on_cpu = classifier.device.type == "cpu"
+    return {
+        "kind": "features",
+        "version": _VERSION,
+        **asdict(settings),
+        "network": {**network, "weights_sha256": _hash_weights(classifier.network), "normalisation": normalisation},
+        "images": {"dataset": images.dataset, "sha256": images.sha256},
+        "device": classifier.device.type,
+        **({"threads": torch.get_num_threads()} if on_cpu else {}),
+        "rounding": "half up to 8 bits",
+    }
+
+
+def _hash_weights(network: nn.Module) -> str:
+    """Hash a network's tensors as a store of weights does: its file would have this SHA-256."""
+    from safetensors.torch import save
+
+    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in network.state_dict().items()}
+    return hashlib.sha256(save(tensors)).hexdigest()
+
+
+class _Work:
+    """Images of a dataset of features, block by block.
+
+    Attributes:
+        labels: (N,) int64 of the images that are made.
+        sources: what each image was made from, by the name of the array: row of its training image in the full split,
+            and row of the image that it began as, or the label that it had.
+    """
+
+    def __init__(self, images: ImageSet, classifier: Classifier, settings: FeatureSettings) -> None:
+        self._images, self._classifier, self._settings = images, classifier, settings
+        # By row of the full split, so that no draw depends on batches. Raw, as NumPy promises no other stream.
+        draws = [
+            int(generator(settings.seed, "robust features", settings.method, int(row)).bit_generator.random_raw())
+            for row in images.indices
+        ]
+        count, n_classes = len(images), images.n_classes
+        self.sources: dict[str, NDArray[np.int64]] = {"source_rows": images.indices}
+        self.labels = images.labels
+        self._starts = np.arange(count)
+        if settings.method == "representation":
+            if count < 2:
+                raise ConfigError(
+                    f"Making images failed for {images.dataset}: expected two images or more, since each begins as "
+                    f"another, got {count}. Take more images."
+                )
+            others = np.array([draw % (count - 1) for draw in draws])
+            self._starts = others + (others >= np.arange(count))  # any image but itself
+            self.sources["start_rows"] = images.indices[self._starts]
+        else:
+            drawn = np.array([draw % n_classes for draw in draws], np.int64)
+            self.labels = drawn if settings.method == "random-target" else (images.labels + 1) % n_classes
+            self.sources["original_labels"] = images.labels
+
+    def make(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Make the images of some positions: (n, 3, H, W) float32 in [0, 1]."""
+        settings, rows = self._settings, slice(start, stop)
+        origin = self._pixels(self._images.images[rows])
+        if settings.method == "representation":
+            with _representation(self._classifier.network) as represent:
+                target = represent(self._classifier, origin)
+
+                def distance(pixels: torch.Tensor) -> torch.Tensor:
+                    # The square has the direction of the norm's gradient, and a gradient at 0, too.
+                    return (represent(self._classifier, pixels) - target).square().sum(dim=1)
+
+                made = self._descend(self._pixels(self._images.images[self._starts[rows]]), distance, None)
+        else:
+            labels = torch.from_numpy(self.labels[rows]).to(origin.device)
+
+            def loss(pixels: torch.Tensor) -> torch.Tensor:
+                return functional.cross_entropy(self._classifier(pixels), labels, reduction="none")
+
+            made = self._descend(origin, loss, origin)
+        if not bool(torch.isfinite(made).all()):
+            raise EvaluationError(
+                f"Making images failed for {self._images.dataset} images {start}:{stop}: expected finite gradients, "
+                "got NaN or infinity. Check the network."
+            )
+        return made.cpu().numpy()
+
+    def _descend(
+        self,
+        pixels: torch.Tensor,
+        objective: Callable[[torch.Tensor], torch.Tensor],
+        origin: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Take the steps, each of one length, within the ball around `origin` if there is one."""
+        settings = self._settings
+        for _ in range(settings.steps):
+            shown = pixels.clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(objective(shown).sum(), [shown])
+            pixels = pixels - settings.step_size * gradient / (_norms(gradient) + _SMALLEST_NORM)
+            if origin is not None and settings.epsilon is not None:
+                change = pixels - origin
+                pixels = origin + change * (settings.epsilon / _norms(change).clamp(min=settings.epsilon))
+            pixels = pixels.clamp(0, 1)
+        return pixels
+
+    def measure(self, made: NDArray[np.uint8]) -> dict[str, float]:
+        """Measure how near the images came to what was aimed at: means over all of them, as they are kept."""
+        totals: dict[str, float] = {}
+        with torch.no_grad(), _representation(self._classifier.network) as represent:
+            for rows in _batches(len(made), self._settings.batch_size):
+                pixels, labels = self._pixels(made[rows]), torch.from_numpy(self.labels[rows])
+                if self._settings.method == "representation":
+                    target = represent(self._classifier, self._pixels(self._images.images[rows]))
+                    begun = represent(self._classifier, self._pixels(self._images.images[self._starts[rows]]))
+                    size = target.norm(dim=1) + _SMALLEST_NORM
+                    found = {
+                        "distance_at_start": (begun - target).norm(dim=1) / size,
+                        "distance": (represent(self._classifier, pixels) - target).norm(dim=1) / size,
+                    }
+                else:
+                    answers = self._classifier(pixels).argmax(dim=1).cpu()
+                    found = {"share_seen_as_target": (answers == labels).double()}
+                for name, values in found.items():
+                    totals[name] = totals.get(name, 0.0) + float(values.double().sum())
+        return {name: total / len(made) for name, total in totals.items()}
+
+    def _pixels(self, images: NDArray[np.uint8]) -> torch.Tensor:
+        return torch.from_numpy(images).to(self._classifier.device).float() / 255
+
+
+def _norms(batch: torch.Tensor) -> torch.Tensor:
+    """Give the L2 norm of each image, (B, 1, 1, 1)."""
+    norms: torch.Tensor = batch.flatten(1).norm(dim=1)
+    return norms.view(-1, 1, 1, 1)
+
+
+def _batches(count: int, size: int) -> Iterator[NDArray[np.int64]]:
+    for start in range(0, count, size):
+        yield np.arange(start, min(start + size, count))
+
+
+def _to_8_bits(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
+    rounded: NDArray[np.uint8] = np.floor(pixels.astype(np.float64) * 255 + 0.5).astype(np.uint8)
+    return rounded
+
+
+@contextmanager
+def _representation(network: nn.Module) -> Iterator[Callable[[nn.Module, torch.Tensor], torch.Tensor]]:
+    """Give a function of a classifier and pixels that returns what the network's last linear layer is given, (B, D).
+
+    Raises:
+        ConfigError: the network has no linear layer.
+    """
+    layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
+    if not layers:
+        raise ConfigError(
+            f"Finding the representation failed for {type(network).__name__}: expected a network that ends with a "
+            "torch.nn.Linear, whose input is the representation, got one without. Use another network."
+        )
+    seen: list[torch.Tensor] = []
+    handle = layers[-1].register_forward_pre_hook(lambda _layer, inputs: seen.append(inputs[0]))
+
+    def represent(classifier: nn.Module, pixels: torch.Tensor) -> torch.Tensor:
+        seen.clear()
+        classifier(pixels)
+        if len(seen) != 1 or len(seen[0]) != len(pixels):
+            raise EvaluationError(
+                f"Finding the representation failed for {type(network).__name__}: expected its last linear layer to be "
+                f"called once, for each image, got {len(seen)} calls. Use another network."
+            )
+        found: torch.Tensor = seen.pop().flatten(1)
+        return found
+
+    try:
+        yield represent
+    finally:
+        handle.remove()

@@ -1,0 +1,267 @@
+"""Datasets of robust and non-robust features: what is aimed at comes nearer, and an interruption changes no byte."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from robust201.core.errors import ConfigError, DatasetError, EvaluationError
+from robust201.images import load_images, made, select
+from robust201.images.adversarial import AdversarialStore
+from robust201.images.specs import own_dataset
+from robust201.spaces import DEFAULT_SPACE, SPACES
+from robust201.training import robust_features
+from robust201.training.robust_features import FeatureSettings, Method, write_feature_images
+from tests.conftest import RunCommand
+from tests.support.tiny_networks import (
+    N_CLASSES,
+    SIZE,
+    TinyNetwork,
+    UnroundedNetwork,
+    tiny_classifier,
+    tiny_images,
+)
+
+IMAGES = tiny_images()
+SPEC = own_dataset("made", n_classes=N_CLASSES, image_size=SIZE)
+METHODS: tuple[Method, ...] = ("representation", "random-target", "next-target")
+
+
+def make(
+    folder: Path, method: Method = "representation", *, network: nn.Module | None = None, **settings: object
+) -> str:
+    chosen = FeatureSettings.of(method, **{"steps": 8, "batch_size": 8, **settings})  # type: ignore[arg-type]
+    return write_feature_images(folder, IMAGES, tiny_classifier(network), chosen, network={"name": "tiny"})
+
+
+def read(folder: Path) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray], dict[str, float]]:
+    images = load_images(SPEC, path=folder, split="train")
+    with np.load(folder / "train.npz") as arrays:
+        others = {name: arrays[name] for name in arrays.files if name not in {"images", "labels"}}
+    manifest = json.loads((folder / "train.json").read_text())
+    assert manifest["images_sha256"] == images.sha256
+    return images.images, images.labels, others, manifest["outcome"]
+
+
+def test_representations_come_nearer_and_labels_stay(tmp_path: Path) -> None:
+    make(tmp_path, steps=60)
+    images, labels, sources, outcome = read(tmp_path)
+    assert outcome["distance"] < 0.2 * outcome["distance_at_start"]
+    np.testing.assert_array_equal(labels, IMAGES.labels)
+    np.testing.assert_array_equal(sources["source_rows"], IMAGES.indices)
+    assert set(sources["start_rows"].tolist()) <= set(IMAGES.indices.tolist())
+    assert (sources["start_rows"] != sources["source_rows"]).all()
+    assert np.abs(images.astype(int) - IMAGES.images).mean() > 20, "other images, with the same representation"
+
+
+@pytest.mark.parametrize("method", METHODS[1:])
+def test_attacked_images_have_the_label_that_they_are_taken_for(tmp_path: Path, method: Method) -> None:
+    make(tmp_path, method, steps=20, step_size=0.4, epsilon=3.0)
+    images, labels, sources, outcome = read(tmp_path)
+    np.testing.assert_array_equal(sources["original_labels"], IMAGES.labels)
+    if method == "next-target":
+        np.testing.assert_array_equal(labels, (IMAGES.labels + 1) % N_CLASSES)
+    else:
+        assert set(labels.tolist()) == set(range(N_CLASSES))
+    change = (images.astype(float) - IMAGES.images).reshape(len(images), -1) / 255
+    assert np.linalg.norm(change, axis=1).max() <= 3.0 + 0.5 / 255 * np.sqrt(3 * SIZE**2)
+    before = tiny_classifier()(torch.from_numpy(IMAGES.images) / 255).argmax(dim=1).numpy()
+    assert outcome["share_seen_as_target"] > (before == labels).mean() + 0.3
+    after = tiny_classifier()(torch.from_numpy(images) / 255).argmax(dim=1).numpy()
+    assert outcome["share_seen_as_target"] == pytest.approx((after == labels).mean())
+
+
+def test_images_begin_as_any_other_image_but_themselves() -> None:
+    few = select(IMAGES, count=3, seed=0)
+    pairs = set()
+    for seed in range(20):
+        work = robust_features._Work(few, tiny_classifier(), FeatureSettings.of("representation", seed=seed))
+        pairs |= set(zip(work.sources["source_rows"].tolist(), work.sources["start_rows"].tolist(), strict=True))
+    rows = few.indices.tolist()
+    assert pairs == {(row, other) for row in rows for other in rows if row != other}
+    with pytest.raises(ConfigError, match="expected two images or more"):
+        robust_features._Work(select(IMAGES, count=1, seed=0), tiny_classifier(), FeatureSettings.of("representation"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_pixels_stay_in_range_and_the_ball_before_rounding(method: Method) -> None:
+    settings = FeatureSettings.of(method, steps=5, step_size=3.0)
+    work = robust_features._Work(IMAGES, tiny_classifier(), settings)
+    pixels = work.make(3, 12)
+    assert pixels.dtype == np.float32
+    assert pixels.shape == (9, 3, SIZE, SIZE)
+    assert pixels.min() >= 0
+    assert pixels.max() <= 1
+    if settings.epsilon is not None:
+        change = (pixels - IMAGES.images[3:12].astype(np.float32) / 255).reshape(9, -1)
+        assert np.linalg.norm(change, axis=1).max() <= settings.epsilon * (1 + 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "moment"),
+    [*((method, 2) for method in METHODS), ("representation", 0), ("representation", "before the images")],
+)
+def test_killed_and_resumed_gives_equal_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method, moment: int | str
+) -> None:
+    make(tmp_path / "whole", method)
+    written: list[int] = []
+    write, atomic_write = AdversarialStore.write, made.atomic_write
+
+    def stop_after_blocks(store: AdversarialStore, strength: float, start: int, pixels: np.ndarray) -> None:
+        if len(written) == moment:
+            raise KeyboardInterrupt
+        written.append(start)
+        write(store, strength, start, pixels)
+
+    def stop_at_images(path: Path) -> object:
+        if path.suffix == ".npz" and moment == "before the images":
+            raise KeyboardInterrupt
+        return atomic_write(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AdversarialStore, "write", stop_after_blocks)
+        patch.setattr(made, "atomic_write", stop_at_images)
+        with pytest.raises(KeyboardInterrupt):
+            make(tmp_path / "resumed", method)
+    assert not (tmp_path / "resumed/train.npz").exists()
+    moment = -1
+    before = tuple(written)
+    with monkeypatch.context() as patch:
+        patch.setattr(AdversarialStore, "write", stop_after_blocks)
+        digest = make(tmp_path / "resumed", method)
+    assert written == [0, 8, 16], "every block once"
+    assert len(before) in {0, 2, 3}
+    for name in ("train.npz", "train.json"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "resumed" / name).read_bytes()
+    assert {path.name for path in (tmp_path / "resumed").iterdir()} == {"train.npz", "train.json"}
+    monkeypatch.setattr(robust_features._Work, "make", lambda *_: pytest.fail("made again"))
+    assert make(tmp_path / "resumed", method) == digest
+
+
+def test_a_damaged_block_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(robust_features, "write_made", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            make(tmp_path)
+    block = sorted(tmp_path.glob("blocks-*/*.npy"))[1]
+    content = bytearray(block.read_bytes())
+    content[-1] ^= 1
+    block.write_bytes(content)
+    with pytest.raises(DatasetError, match="It is damaged: delete it"):
+        make(tmp_path)
+    block.unlink()
+    make(tmp_path)
+    make(tmp_path / "whole")
+    assert (tmp_path / "train.npz").read_bytes() == (tmp_path / "whole/train.npz").read_bytes()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_batches_do_not_show(tmp_path: Path, method: Method) -> None:
+    digests = {
+        make(tmp_path / str(size), method, network=UnroundedNetwork(), batch_size=size, steps=5) for size in (4, 7, 50)
+    }
+    assert len(digests) == 1
+
+
+def test_other_settings_images_and_networks_make_other_folders(tmp_path: Path) -> None:
+    make(tmp_path, seed=1)
+    for change, words in (
+        ({"seed": 2}, "expected seed 2, got images made with 1"),
+        ({"seed": 1, "steps": 9}, "expected steps 9"),
+        ({"seed": 1, "network": TinyNetwork(seed=1)}, "expected network"),
+        ({"seed": 1, "method": "next-target"}, "expected epsilon 0.5, got images made with None"),
+    ):
+        with pytest.raises(DatasetError, match=words):
+            make(tmp_path, **change)  # type: ignore[arg-type]
+    first = read(tmp_path)[2]["start_rows"]
+    make(tmp_path / "seed", seed=2)
+    assert not np.array_equal(first, read(tmp_path / "seed")[2]["start_rows"])
+
+
+def test_weights_are_named_as_a_store_names_them(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    from robust201.core.files import sha256_of
+
+    save_file(TinyNetwork().state_dict(), tmp_path / "weights.safetensors")
+    make(tmp_path / "made")
+    recipe = json.loads((tmp_path / "made/train.json").read_text())["made"]
+    assert recipe["network"]["weights_sha256"] == sha256_of(tmp_path / "weights.safetensors")
+    assert recipe["network"]["name"] == "tiny"
+    assert recipe["images"]["sha256"] == IMAGES.sha256
+
+
+def test_settings_default_to_those_of_the_paper() -> None:
+    assert FeatureSettings.of("representation") == FeatureSettings("representation", 1000, 0.1, None, 0, 100)
+    assert FeatureSettings.of("next-target") == FeatureSettings("next-target", 100, 0.1, 0.5, 0, 100)
+    for wrong in ({"steps": 0}, {"step_size": float("nan")}, {"epsilon": -1.0}, {"batch_size": 0}):
+        with pytest.raises(ConfigError, match="expected a number above 0"):
+            FeatureSettings.of("next-target", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="expected no epsilon"):
+        FeatureSettings.of("representation", epsilon=1.0)
+
+
+def test_representation_is_what_the_last_linear_layer_is_given() -> None:
+    network = TinyNetwork()
+    pixels = torch.rand(4, 3, SIZE, SIZE)
+    with robust_features._representation(network) as represent:
+        torch.testing.assert_close(represent(network, pixels), network(pixels)[0])
+    assert not network.classifier._forward_pre_hooks
+    cells = SPACES[DEFAULT_SPACE].sized(channels=4, cells=1).build(13714, n_classes=10).eval()
+    pixels = torch.rand(2, 3, 32, 32)
+    with torch.no_grad(), robust_features._representation(cells) as represent:
+        torch.testing.assert_close(represent(cells, pixels), cells(pixels)[0])
+
+
+def test_networks_without_a_representation_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"ends with a torch\.nn\.Linear"):
+        make(tmp_path, network=nn.Sequential(nn.Conv2d(3, N_CLASSES, SIZE), nn.Flatten()))
+    layer = nn.Linear(3 * SIZE**2, N_CLASSES)
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+            return self.layer(pixels.flatten(1)) + self.layer(-pixels.flatten(1))
+
+    with pytest.raises(EvaluationError, match="called once, for each image, got 2 calls"):
+        make(tmp_path, network=Twice())
+    with torch.no_grad():
+        layer.weight.fill_(float("nan"))
+    with pytest.raises(EvaluationError, match="expected finite gradients"):
+        make(tmp_path, "next-target", network=Twice())
+
+
+def test_the_command_works_on_networks_of_a_store_and_of_a_file(robust201: RunCommand, tmp_path: Path) -> None:
+    few = ("--dataset", "digits", "--count", "12", "--steps", "2", "--batch-size", "6")
+    out = tmp_path / "robust"
+    ended = robust201("robustify", "13714", *few, "--store", "bundled:benchmark_data/demo", "--out", out)
+    assert (ended.code, ended.err) == (0, "")
+    section = yaml.safe_load(ended.out)["datasets"]["robust"]
+    assert section == {"path": str(out), "classes": 10, "image_size": 32}
+    assert len(load_images(own_dataset("robust", n_classes=10, image_size=32), path=out, split="train")) == 12
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch\nfrom torch import nn\ndef build():\n    torch.manual_seed(0)\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\n"
+    )
+    own = (f"{file}:build", *few, "--method", "next-target")
+    shown = ("--mean", "0,0,0", "--std", "1,1,1")
+    assert robust201("robustify", *own, *shown, "--out", tmp_path / "own").code == 0
+    made_by = json.loads((tmp_path / "own/train.json").read_text())["made"]
+    assert made_by["network"]["normalisation"] == [0, 0, 0, 1, 1, 1]
+    moved = file.rename(tmp_path / "moved.py")
+    assert robust201("robustify", f"{moved}:build", *own[1:], *shown, "--out", tmp_path / "own").code == 0
+    for wrong in (("--store", tmp_path), ("--method", "none"), ("--steps", "0")):
+        assert robust201("robustify", *own, *wrong, "--out", tmp_path / "wrong").code == 2
+    assert not (tmp_path / "wrong").exists()
