@@ -321,6 +321,7 @@ def test_what_a_killed_driver_had_not_entered_is_recovered(tmp_path: Path) -> No
     assert list(finished.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_workers_elsewhere_give_the_same_bytes(tmp_path: Path, undisturbed: dict[str, str], ray_address: str) -> None:
     execution = {"executor": "ray", "workers": 2, "ray_address": ray_address}
