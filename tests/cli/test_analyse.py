@@ -69,12 +69,14 @@ def test_correlate_ranks_measures_against_parameters(dataset: Path, robust201: R
     ("arguments", "words"),
     [
         (("design", "--datasets", "cifar11"), "Did you mean 'cifar10'"),
-        (("design", "--score", "pdg"), "expected a score or a key and strength"),
+        (("design", "--score", "pdg"), "expected a score, a key, or a key at a strength"),
+        (("design", "--score", "flops"), "expected a score, a key, or a key at a strength"),
         (("design", "--maximise", "clean", "--minimise", "clean"), "two different objectives"),
-        (("design", "--maximise", "clean,latency"), "expected an objective among"),
+        (("design", "--maximise", "clean,latency"), "expected a score, a key, a measure, a cost or a joined column"),
         (("design", "--maximise", "pgd:1,pgd:1", "--minimise", "pgd:1"), "two different objectives"),
         (("correlate", "--join", "nothing.csv"), "expected a file, got none"),
-        (("correlate", "--keys", "clean,fog"), "expected a key with accuracies on cifar10, got another"),
+        (("correlate", "--keys", "clean,fog"), "Looking up 'fog' failed for cifar10"),
+        (("correlate", "--keys", "pgd:2"), "expected a strength of 1, 8, got 2"),
         (("correlate", "--out", "/dev/null"), "which is no folder"),
     ],
 )

@@ -46,17 +46,14 @@ def correlate(
     import pandas as pd
 
     from robust201.analysis.measure_correlations import FEWEST, correlate_measures
-    from robust201.core.errors import ConfigError, ResultsError, closest
+    from robust201.analysis.terms import evaluations_named, find_evaluations
+    from robust201.core.errors import ResultsError
 
     reader, held, tables = _read(dataset, datasets, join, weights, out)
     wanted = split_names(keys)
-    known = {key for one in held for key, _ in one.columns}
-    for key in wanted or ():
-        if key not in known:
-            raise ConfigError(
-                f"Correlating measures failed for {key!r}: expected a key with accuracies on "
-                f"{', '.join(one.name for one in held)}, got another.{closest(key, sorted(known))}"
-            )
+    for name in wanted or ():
+        if not any(find_evaluations(one, name) for one in held):
+            evaluations_named(held[0], name)  # says what is wrong with it
     found = pd.concat([correlate_measures(one, tables, keys=wanted) for one in held], ignore_index=True)
     if found.empty:
         raise ResultsError(
@@ -81,7 +78,7 @@ def design(
     datasets: Datasets = None,
     score: Annotated[
         str,
-        typer.Option(help="Score to explain: clean, adversarial or corruption; or a key at a strength, such as pgd:1."),
+        typer.Option(help="Accuracy to explain: a score, such as adversarial, a key, or a key at a strength: pgd:1."),
     ] = "adversarial",
     join: Join = None,
     maximise: Annotated[
@@ -94,17 +91,21 @@ def design(
     as_json: AsJson = False,
 ) -> None:
     """Show what makes a cell robust: effects of operations, a regression tree, prediction and the Pareto front."""
+    import pandas as pd
+
     from robust201.analysis import design as of_cells
-    from robust201.analysis.measure_correlations import collect_measures
     from robust201.analysis.network_costs import PARAMETERS
+    from robust201.analysis.terms import Terms, evaluations_named
 
     _, held, tables = _read(dataset, datasets, join, weights, out)
     payload: dict[str, dict[str, Any]] = {}
     for results in held:
-        accuracies = of_cells.choose_score(results, score)
-        columns = of_cells.objectives_of(results, collect_measures(results, tables))
+        terms = Terms(results, tables)
+        evaluations_named(results, score)  # no measure: tables show accuracies
+        accuracies = terms.mean(score)
         high = split_names(maximise) or tuple(results.scores.columns)
-        low = split_names(minimise) or ((PARAMETERS,) if minimise is None and PARAMETERS in columns else ())
+        low = split_names(minimise) or ((PARAMETERS,) if minimise is None and PARAMETERS in terms.measures else ())
+        columns = pd.DataFrame({name: terms.mean(name) for name in (*high, *low)})
         front = of_cells.pareto_table(columns, maximise=high, minimise=low)
         effects = of_cells.operation_effects(results, accuracies)
         prediction = of_cells.predict_from_cells(results, accuracies)
@@ -132,6 +133,7 @@ def _read(
     dataset: Path, datasets: str | None, join: Sequence[Path] | None, weights: str | None, out: Path | None
 ) -> "tuple[RobustnessDataset, list[DatasetResults], list[pd.DataFrame]]":
     from robust201.analysis.dataset_results import read_results
+    from robust201.analysis.terms import read_join_tables
     from robust201.core.errors import ConfigError, closest
     from robust201.core.files import check_output_file
     from robust201.reader.dataset import RobustnessDataset
@@ -149,19 +151,7 @@ def _read(
                 f"{closest(name, names)}"
             )
     chosen = [one for one in held if one.name in wanted]
-    tables = [reader.read_table(path) for path in join or ()]
-    for path, table in zip(join or (), tables, strict=True):
-        if not any(_speaks_of(table, results) for results in chosen):
-            raise ConfigError(
-                f"Joining failed for {path}: expected numbers of architectures that were evaluated on "
-                f"{', '.join(wanted)}, got those of others. Check its columns of architectures and datasets."
-            )
-    return reader, chosen, tables
-
-
-def _speaks_of(table: "pd.DataFrame", results: "DatasetResults") -> bool:
-    own = table[table["dataset"] == results.name] if "dataset" in table else table
-    return bool(own["architecture"].isin(results.accuracies.index).any())
+    return reader, chosen, read_join_tables(reader, join or (), chosen)
 
 
 def _write(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> None:

@@ -16,8 +16,9 @@ from scipy.stats import kendalltau, spearmanr
 
 from robust201.analysis.dataset_results import ADVERSARIAL, SCORE_KINDS, SCORES, DatasetResults, quartiles
 from robust201.analysis.labels import column_label, dataset_label, key_label, measure_label, strength_label
-from robust201.analysis.measure_correlations import correlate_measures, measure_name
+from robust201.analysis.measure_correlations import correlate_measures
 from robust201.analysis.network_costs import FLOPS
+from robust201.analysis.terms import measure_name
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.result_files import kind_of
 from robust201.reader.value_checks import CLEAN
