@@ -77,7 +77,7 @@ def test_a_derived_metric_at_a_strength_that_is_no_number(values: TableValues, m
     row = MetricRow("cifar10", "attack_success_rate", "pgd@Linf", 1.0, pd.Series({"0": 0.25}))
     monkeypatch.setattr(RobustnessDataset, "metrics", lambda *_, **__: DerivedMetrics((), [row], {}))
     assert read(values, "attack_success_rate(pgd:1)")[0] == 0.25
-    with pytest.raises(ConfigError, match="expected a strength of 0.5, 1, 4, got x"):
+    with pytest.raises(ConfigError, match="expected a strength of 0\\.5, 1, 4, got x"):
         read(values, "attack_success_rate(pgd:x)")
     with pytest.raises(ConfigError, match="Did you mean 'attack_success_rate\\(pgd@Linf:1"):
         read(values, "attack_success_rate(pgd:4)")
