@@ -10,7 +10,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.look import AsJson, print_json
-from robust201.cli.sweeps import Datasets, Keys, split_names
+from robust201.cli.sweeps import Datasets, split_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from robust201.analysis.dataset_results import DatasetResults
     from robust201.reader.dataset import RobustnessDataset
 
-Folder = Annotated[
-    Path,
-    typer.Argument(metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."),
+Folders = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="DATASET...",
+        help="A folder that export wrote, its parquet folder, or the published dataset. Several are read as one, the "
+        "first that has an evaluation answers.",
+    ),
 ]
 Join = Annotated[
     list[Path] | None,
@@ -34,12 +38,16 @@ SHOWN = 12
 
 
 def correlate(
-    dataset: Folder,
+    folders: Folders,
     datasets: Datasets = None,
-    keys: Keys = None,
+    keys: Annotated[str | None, typer.Option(help="Scores, keys or keys at a strength, such as clean,pgd:1.")] = None,
     join: Join = None,
     out: Out = None,
     weights: Weights = None,
+    measure_weights: Annotated[
+        str | None,
+        typer.Option("--measure-weights", help="Name of the weights that measures are of, such as random-s0."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Correlate measures with accuracies, with intervals, and compare each measure with the number of parameters."""
@@ -49,7 +57,7 @@ def correlate(
     from robust201.analysis.terms import evaluations_named, find_evaluations
     from robust201.core.errors import ResultsError
 
-    reader, held, tables = _read(dataset, datasets, join, weights, out)
+    reader, held, tables = _read(folders, datasets, join, weights, out, measure_weights)
     wanted = split_names(keys)
     for name in wanted or ():
         if not any(find_evaluations(one, name) for one in held):
@@ -74,7 +82,7 @@ def correlate(
 
 
 def design(
-    dataset: Folder,
+    folders: Folders,
     datasets: Datasets = None,
     score: Annotated[
         str,
@@ -97,7 +105,7 @@ def design(
     from robust201.analysis.network_costs import PARAMETERS
     from robust201.analysis.terms import Terms, evaluations_named
 
-    _, held, tables = _read(dataset, datasets, join, weights, out)
+    _, held, tables = _read(folders, datasets, join, weights, out)
     payload: dict[str, dict[str, Any]] = {}
     for results in held:
         terms = Terms(results, tables)
@@ -130,24 +138,34 @@ def design(
 
 
 def _read(
-    dataset: Path, datasets: str | None, join: Sequence[Path] | None, weights: str | None, out: Path | None
+    folders: Sequence[Path],
+    datasets: str | None,
+    join: Sequence[Path] | None,
+    weights: str | None,
+    out: Path | None,
+    measure_weights: str | None = None,
 ) -> "tuple[RobustnessDataset, list[DatasetResults], list[pd.DataFrame]]":
     from robust201.analysis.dataset_results import read_results
     from robust201.analysis.terms import read_join_tables
-    from robust201.core.errors import ConfigError, closest
+    from robust201.core.errors import ConfigError, ResultsError, closest
     from robust201.core.files import check_output_file
     from robust201.reader.dataset import RobustnessDataset
 
     if out is not None:
         check_output_file(out / "correlations.csv")
-    reader = RobustnessDataset(dataset, weights=weights)
-    held = read_results(reader)
+    reader = RobustnessDataset(*folders, weights=weights)
+    held = read_results(reader, measure_weights=measure_weights)
     names = [one.name for one in held]
+    if not names:
+        raise ResultsError(
+            f"Reading {reader.path} failed: expected accuracies, got none. Name a further folder that has some behind "
+            "it, or export a key such as clean."
+        )
     wanted = split_names(datasets) or names
     for name in wanted:
         if name not in names:
             raise ConfigError(
-                f"Reading {dataset} failed for {name!r}: expected one of its datasets, got another."
+                f"Reading {reader.path} failed for {name!r}: expected one of its datasets, got another."
                 f"{closest(name, names)}"
             )
     chosen = [one for one in held if one.name in wanted]

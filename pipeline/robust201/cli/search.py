@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from robust201.cli import console
-from robust201.cli.analyse import Join
+from robust201.cli.analyse import Folders, Join
 from robust201.cli.look import AsJson, print_json
 from robust201.cli.sweeps import split_names
 from robust201.core.errors import ConfigError
@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 
 def search(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."
-        ),
-    ],
+    folders: Folders,
     data: Annotated[
         str | None, typer.Option("--dataset", help="Which dataset to search on, if DATASET has several.")
     ] = None,
@@ -80,7 +75,7 @@ def search(
     """Compare search methods on a dataset's cells: what each finds, as means over runs with 95 % intervals."""
     from robust201.reader.dataset import RobustnessDataset
 
-    reader = RobustnessDataset(folder, weights=weights)
+    reader = RobustnessDataset(*folders, weights=weights)
     if blackbox is not None:
         from robust201.search.blackbox import write_blackbox
 
