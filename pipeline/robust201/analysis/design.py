@@ -63,7 +63,7 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
     specs = space.specs()
     isomorphs = np.asarray(space.isomorphs())
     by_class = accuracies.dropna()
-    lacking = np.setdiff1d(isomorphs, by_class.index.to_numpy())
+    lacking = lacking_classes(results, accuracies)
     if len(lacking):
         raise ResultsError(
             f"Computing effects of operations failed for {results.name}: expected accuracies of all "
@@ -114,23 +114,26 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
     )
 
 
+def lacking_classes(results: DatasetResults, accuracies: "pd.Series[float]") -> NDArray[np.int64]:
+    """List the isomorphism classes of cells that have no accuracy, by the architecture that stands for each."""
+    return np.setdiff1d(_cells_of(results).isomorphs(), accuracies.dropna().index.to_numpy())
+
+
 def _effect_intervals(
     codes: NDArray[np.int64], values: _Floats, isomorphs: NDArray[np.int64], n_operations: int, seed: int
 ) -> _Floats:
     """Give (E, O, 2) ends of 95 % intervals of effects: isomorphism classes are drawn, all cells of one together."""
-    _, members = np.unique(isomorphs, return_inverse=True)
-    n_classes = int(members.max()) + 1
+    _, first, members, sizes = np.unique(isomorphs, return_index=True, return_inverse=True, return_counts=True)
     rng = np.random.default_rng(seed)
-    weights = rng.multinomial(n_classes, np.full(n_classes, 1 / n_classes), size=_N_DRAWS)[:, members].astype(
-        np.float64
-    )
-    weighted = weights * values
-    overall = weighted.sum(axis=1) / weights.sum(axis=1)
+    weights = rng.multinomial(len(sizes), np.full(len(sizes), 1 / len(sizes)), size=_N_DRAWS).astype(np.float64)
+    accuracies = values[first]
+    overall = weights @ (sizes * accuracies) / (weights @ sizes)
     ends = np.empty((codes.shape[1], n_operations, 2))
-    for edge, code in np.ndindex(ends.shape[:2]):
-        chosen = codes[:, edge] == code
-        means = weighted[:, chosen].sum(axis=1) / weights[:, chosen].sum(axis=1)
-        ends[edge, code] = np.quantile(means - overall, (0.025, 0.975))
+    for edge in range(codes.shape[1]):
+        having = np.zeros((len(sizes), n_operations))  # how many cells of a class have an operation on the edge
+        np.add.at(having, (members, codes[:, edge]), 1)
+        means = weights @ (having * accuracies[:, None]) / (weights @ having)
+        ends[edge] = np.quantile(means - overall[:, None], (0.025, 0.975), axis=0).T
     return ends
 
 
