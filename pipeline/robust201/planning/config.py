@@ -405,6 +405,17 @@ class SweepConfig(Section):
                         f"keys.{key}.source: expected one of the sweep's architectures, since their weights are known, "
                         f"got {show_architecture(source)}. Add it to `architectures`."
                     )
+            first: dict[tuple[ArchitectureId, str], str] = {}
+            for key, given in self.parameters.items():
+                if key not in transfers or key in self.keys:  # not of a list of sources
+                    continue
+                source = transfers[key]
+                other = first.setdefault((source, given.model_copy(update={"source": ""}).model_dump_json()), key)
+                if other != key:
+                    raise ValueError(
+                        f"keys.{key}.source: expected different architectures in a list of sources, got "
+                        f"{show_architecture(source)} twice, as {other} too. Remove one."
+                    )
         return self
 
     @model_validator(mode="after")
