@@ -106,7 +106,7 @@ def operation_effects(results: DatasetResults) -> pd.DataFrame:
     names = ["score", "edge", "operation", "mean", "effect", "low", "high"]
     scores = results.scores if results.space is not None else pd.DataFrame()
     parts = [
-        design.operation_effects(results, scores[score]).operations.assign(score=score)[names]
+        design.operation_effects(results, scores[score]).operations.assign(score=str(score))[names]
         for score in scores
         if not len(design.lacking_classes(results, scores[score]))
     ]
