@@ -96,7 +96,7 @@ def accuracy_by_kernel_parameters(results: DatasetResults) -> pd.DataFrame:
     )
 
 
-def operation_effects(results: DatasetResults) -> pd.DataFrame:
+def effects_by_score(results: DatasetResults) -> pd.DataFrame:
     """Compute what each operation on each edge adds to the scores, over all cells of the space.
 
     Returns:

@@ -330,7 +330,7 @@ def draw_measure_correlations(frame: pd.DataFrame, results: DatasetResults, widt
 
 
 def draw_operation_effects(frame: pd.DataFrame, results: DatasetResults, width: float) -> Figure:
-    """Draw what each operation adds on each edge with its interval, one panel per score (see `operation_effects`)."""
+    """Draw what each operation adds on each edge with its interval, one panel per score (see `effects_by_score`)."""
     space = results.cells
     scores = list(frame["score"].unique())
     names = figure_data.operation_names(space)

@@ -293,7 +293,7 @@ def views_of_measure_correlations(frame: pd.DataFrame, results: DatasetResults) 
 
 
 def views_of_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
-    """Draw what each operation adds on each edge with its interval, one view per score (see `operation_effects`)."""
+    """Draw what each operation adds on each edge with its interval, one view per score (see `effects_by_score`)."""
     space = results.cells
     views = []
     for score, rows in frame.groupby("score", sort=False):
