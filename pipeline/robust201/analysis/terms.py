@@ -29,7 +29,7 @@ from robust201.reader.joined_tables import joined_name
 from robust201.reader.result_files import evaluation_names, paper_key
 from robust201.reader.value_checks import CLEAN, architecture_of
 
-NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+NUMBER_PATTERN = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
 _CALL = re.compile(r"(\w+)\(([^()]*)\)")
 
@@ -198,7 +198,7 @@ class Terms:
 def _divide(name: str) -> tuple[str, float | None]:
     """Take the strength off a name that ends in one."""
     head, mark, tail = name.rpartition(":")
-    return (head, float(tail)) if mark and re.fullmatch(NUMBER, tail.strip()) else (name, None)
+    return (head, float(tail)) if mark and re.fullmatch(NUMBER_PATTERN, tail.strip()) else (name, None)
 
 
 def _unknown(results: DatasetResults, name: str, expected: str, known: Sequence[str]) -> ConfigError:

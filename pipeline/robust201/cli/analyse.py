@@ -59,9 +59,9 @@ def correlate(
 
     reader, held, tables = _read(folders, datasets, join, weights, out, measure_weights)
     wanted = split_names(keys)
-    for name in wanted or ():
-        if not any(find_evaluations(one, name) for one in held):
-            evaluations_named(held[0], name)  # says what is wrong with it
+    for asked in wanted or ():
+        if not any(find_evaluations(one, asked) for one in held):
+            evaluations_named(held[0], asked)  # says what is wrong with it
     found = pd.concat([correlate_measures(one, tables, keys=wanted) for one in held], ignore_index=True)
     if found.empty:
         raise ResultsError(

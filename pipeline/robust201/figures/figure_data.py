@@ -96,7 +96,7 @@ def accuracy_by_kernel_parameters(results: DatasetResults) -> pd.DataFrame:
     )
 
 
-def operation_effects(results: DatasetResults) -> pd.DataFrame:
+def effects_by_score(results: DatasetResults) -> pd.DataFrame:
     """Compute what each operation on each edge adds to the scores, over all cells of the space.
 
     Returns:
@@ -106,7 +106,7 @@ def operation_effects(results: DatasetResults) -> pd.DataFrame:
     names = ["score", "edge", "operation", "mean", "effect", "low", "high"]
     scores = results.scores if results.space is not None else pd.DataFrame()
     parts = [
-        design.operation_effects(results, scores[score]).operations.assign(score=score)[names]
+        design.operation_effects(results, scores[score]).operations.assign(score=str(score))[names]
         for score in scores
         if not len(design.lacking_classes(results, scores[score]))
     ]

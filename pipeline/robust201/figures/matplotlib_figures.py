@@ -75,7 +75,7 @@ def draw_kernel_parameters(frame: pd.DataFrame, results: DatasetResults, width: 
     if max(parts.inches(len(label), parts.SMALL) for label in labels) > (width - 0.5) / len(labels):
         axes.tick_params(axis="x", rotation=90)
     reach = [frame["mean"] - frame["mean_low"], frame["mean_high"] - frame["mean"]]
-    looks = {"color": INK, "markerfacecolor": "white", "markeredgewidth": 0.6, "elinewidth": 0.9, "capsize": 1.5}
+    looks: Any = {"color": INK, "markerfacecolor": "white", "markeredgewidth": 0.6, "elinewidth": 0.9, "capsize": 1.5}
     axes.errorbar(np.arange(len(frame)) + 1, frame["mean"], reach, fmt="D", markersize=2.2, zorder=4, **looks)
     axes.set_xlabel("kernel parameters of the cell", color=INK, fontsize=parts.TEXT)
     parts.draw_chance(axes, results.chance)
@@ -330,7 +330,7 @@ def draw_measure_correlations(frame: pd.DataFrame, results: DatasetResults, widt
 
 
 def draw_operation_effects(frame: pd.DataFrame, results: DatasetResults, width: float) -> Figure:
-    """Draw what each operation adds on each edge with its interval, one panel per score (see `operation_effects`)."""
+    """Draw what each operation adds on each edge with its interval, one panel per score (see `effects_by_score`)."""
     space = results.cells
     scores = list(frame["score"].unique())
     names = figure_data.operation_names(space)
@@ -343,7 +343,13 @@ def draw_operation_effects(frame: pd.DataFrame, results: DatasetResults, width: 
             x = np.arange(len(rows)) + (place - (len(names) - 1) / 2) * 0.14
             reach = [100 * (rows["effect"] - rows["low"]), 100 * (rows["high"] - rows["effect"])]
             colour = space.operation_colours[operation]
-            looks = {"markersize": 3, "markeredgewidth": 0.4, "markeredgecolor": INK, "elinewidth": 1.1, "ecolor": INK}
+            looks: Any = {
+                "markersize": 3,
+                "markeredgewidth": 0.4,
+                "markeredgecolor": INK,
+                "elinewidth": 1.1,
+                "ecolor": INK,
+            }
             axes.errorbar(x, 100 * rows["effect"], reach, fmt="o", color=colour, capsize=1.5, **looks)
         axes.set_xticks(np.arange(len(space.edge_labels)), space.edge_labels)
         axes.tick_params(axis="x", length=0)

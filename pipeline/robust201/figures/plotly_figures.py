@@ -293,7 +293,7 @@ def views_of_measure_correlations(frame: pd.DataFrame, results: DatasetResults) 
 
 
 def views_of_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
-    """Draw what each operation adds on each edge with its interval, one view per score (see `operation_effects`)."""
+    """Draw what each operation adds on each edge with its interval, one view per score (see `effects_by_score`)."""
     space = results.cells
     views = []
     for score, rows in frame.groupby("score", sort=False):
@@ -392,9 +392,10 @@ def views_of_neighbours(frame: pd.DataFrame, results: DatasetResults) -> list[Vi
         named = f"#{architecture}{palette.tie_words(tied)}"
         label = f"best by {SCORES[str(best)]} ({named}): change of {SCORES[str(score)]}"
         figure = _change_map(changes, texts)
-        for row in rows[rows["low"].notna()].itertuples():
-            line = figure["data"][0]["hovertext"][row.edge]
-            line[results.cells.operations.index(row.operation)] += f" ({100 * row.low:+.2f} to {100 * row.high:+.2f})"
+        known: Any = rows[rows["low"].notna()][["edge", "operation", "low", "high"]].to_numpy().tolist()
+        for edge, operation, low, high in known:
+            line = figure["data"][0]["hovertext"][edge]
+            line[results.cells.operations.index(operation)] += f" ({100 * low:+.2f} to {100 * high:+.2f})"
         views.append(View(label, figure))
     return views
 

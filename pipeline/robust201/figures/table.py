@@ -225,7 +225,7 @@ FIGURES: dict[str, FigureRow] = {
             "bootstrap over classes.",
             "",
             "an accuracy of all isomorphism classes, of architectures that are cells",
-            figure_data.operation_effects,
+            figure_data.effects_by_score,
             "operation_effects",
             averages=True,
         ),

@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import DatasetResults
-from robust201.analysis.terms import NUMBER, Terms
+from robust201.analysis.terms import NUMBER_PATTERN, Terms
 from robust201.core.errors import ConfigError, closest
 from robust201.reader.dataset import RobustnessDataset
 from robust201.search.benchmark import WeightedSum
@@ -32,8 +32,8 @@ MOST_OBJECTIVES = 4
 LEAST_WEIGHT, LARGEST_WEIGHT = 1e-9, 1e9
 """Sizes of weights: no sum of numbers under them is lost or overflows."""
 
-_TERM = re.compile(rf"(?:({NUMBER})\s*\*\s*|(-)\s*)?([^*]+)")
-_CONSTRAINT = re.compile(rf"\s*(.+?)\s*(<=|>=)\s*({NUMBER})\s*")
+_TERM = re.compile(rf"(?:({NUMBER_PATTERN})\s*\*\s*|(-)\s*)?([^*]+)")
+_CONSTRAINT = re.compile(rf"\s*(.+?)\s*(<=|>=)\s*({NUMBER_PATTERN})\s*")
 
 
 class ObjectiveTerm(NamedTuple):
