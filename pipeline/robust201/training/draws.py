@@ -22,7 +22,7 @@ def epoch_draws(seed: int, epoch: int, purpose: str, count: int) -> NDArray[np.u
 
 def uniform(draws: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Turn words into numbers in [0, 1) with 53 bits."""
-    numbers: NDArray[np.float64] = (draws >> np.uint64(11)) * 2.0**-53
+    numbers: NDArray[np.float64] = np.multiply(draws >> np.uint64(11), 2.0**-53, dtype=np.float64)
     return numbers
 
 
