@@ -56,10 +56,16 @@ LAYOUTS = ("library", "library_channels_last")
 ENGINES = (*LAYOUTS, "fused")
 
 
-def choose_parameters(key: str, passes: float, n_classes: int) -> Parameters:
-    """Set one strength, and cut an attack's lengths by one factor until an image takes so many forward passes."""
+def choose_parameters(key: str, passes: float, n_classes: int, epsilon_255: float = 1.0) -> Parameters:
+    """Set one strength, and cut an attack's lengths by one factor until an image takes so many forward passes.
+
+    The strength of Linf attacks is `epsilon_255`.
+    """
     row = TASKS[key]
-    given: dict[str, Any] = {} if row.constraint is None else {STRENGTHS[row.constraint.name][0]: [_strength(key)]}
+    given: dict[str, Any] = {}
+    if row.constraint is not None:
+        name, strength = STRENGTHS[row.constraint.name]
+        given[name] = [epsilon_255 if row.constraint.name == "Linf" else strength]
     whole = row.parameters(**given)
     lengths = {name: getattr(whole, name) for name in LENGTHS if name in row.parameters.model_fields}
     chosen = whole
@@ -69,11 +75,6 @@ def choose_parameters(key: str, passes: float, n_classes: int) -> Parameters:
         if row.passes(chosen, n_classes) <= passes:
             break
     return chosen
-
-
-def _strength(key: str) -> float:
-    constraint = TASKS[key].constraint
-    return 0.0 if constraint is None else STRENGTHS[constraint.name][1]
 
 
 class Case:
@@ -195,15 +196,16 @@ def main() -> int:
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=ATTACKS)
     parser.add_argument("--images", type=int, default=24)
     parser.add_argument("--passes", type=float, default=30.0, help="forward passes per image that lengths are cut to")
+    parser.add_argument("--epsilon-255", type=float, default=1.0, help="strength of the attacks in Linf")
     parser.add_argument("--parity-images", type=int, default=4, help="images of which bits are compared")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("attack-table.json"))
     options = parser.parse_args()
     configure_torch(threads=1)
     folder = Path(os.environ.get("ROBUST201_DATA", "data"))
-    settings = {name: getattr(options, name) for name in ("images", "passes", "parity_images", "repeats")} | {
-        name: version(name) for name in ("torch", "foolbox", "pyautoattack")
-    }
+    settings = {
+        name: getattr(options, name) for name in ("images", "passes", "epsilon_255", "parity_images", "repeats")
+    } | {name: version(name) for name in ("torch", "foolbox", "pyautoattack")}
     payload: dict[str, Any] = {"settings": settings, "results": {}}
     if options.out.exists():
         payload = json.loads(options.out.read_text(encoding="utf-8"))
@@ -218,7 +220,7 @@ def main() -> int:
             cases[network] = Case(folder, network, images)
             for engine in ENGINES:  # what a form computes once is not part of an attack
                 cases[network].attack(engine, "fgsm", choose_parameters("fgsm", options.passes, images.n_classes))
-        parameters = choose_parameters(key, options.passes, images.n_classes)
+        parameters = choose_parameters(key, options.passes, images.n_classes, options.epsilon_255)
         found = measure(cases[network], key, parameters, repeats=options.repeats, parity_images=options.parity_images)
         print(f"#{network} {key}: {sum(map(sum, found['seconds'].values())):.1f} CPU s", file=sys.stderr, flush=True)
         return found

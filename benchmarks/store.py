@@ -12,10 +12,12 @@ rows in as many compacted shards, row groups and footers as the 133 GB that `pla
 confidences and with values that compress to nothing: a resume hashes a shard once only, scans read no values, and no
 disk is filled. What a first resume takes follows from the rate at which it hashes the shards that are then compacted.
 Those are real in size: confidences are drawn at random, which does not compress at all, where true ones do by a
-quarter. Needs 12 GB in FOLDER at scale 1.
+quarter. `verify` decodes and checks every value, so it gets rows that are sound: of ten classes on all datasets, cycled
+through a bank of eight. Needs 12 GB in FOLDER at scale 1.
 """
 
 import argparse
+import functools
 import itertools
 import os
 import re
@@ -29,7 +31,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from benchmarks.export import MEASUREMENTS, make_bank
 from robust201.core.files import bundled, make_folder, sha256_of
 from robust201.core.records import ArchitectureId, EvaluationResult, Part, Unit
 from robust201.planning.config import SweepConfig
@@ -130,17 +134,43 @@ def write_compacted_shards(store: ShardStore, plan: Plan, tables: "MakeTables | 
     return n_rows
 
 
+_N_CLASSES = 10
+"""Of all datasets in compacted shards: larger matrices would take minutes to write, and no scan reads them."""
+
+
 def zero_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> Iterator[Any]:
     """Row groups of evaluations whose values are all zero."""
+    from robust201.tasks.columns import COLUMNS
+
+    def zeros(name: str, n_images: int) -> NDArray[Any]:
+        return np.zeros((1, *COLUMNS[name].shape(_N_CLASSES, n_images)), COLUMNS[name].dtype)
+
+    return _tables(rows, columns, zeros)
+
+
+def sound_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> Iterator[Any]:
+    """Row groups of evaluations whose values a check finds nothing wrong with."""
+
+    @functools.cache
+    def values(name: str, n_images: int) -> NDArray[Any]:
+        bank = make_bank(np.random.default_rng(n_images), 8, _N_CLASSES, n_images)
+        return np.stack([result[name] for result in bank])
+
+    return _tables(rows, columns, values)
+
+
+def _tables(
+    rows: Sequence[tuple[Unit, float]], columns: Sequence[str], values_of: Callable[[str, int], NDArray[Any]]
+) -> Iterator[Any]:
+    """Row groups of evaluations that cycle through values (B, …) of a column and a number of images."""
     import pyarrow as pa
 
     from robust201.shards.parquet import IDENTITY_TYPES, MEASUREMENT_TYPES
-    from robust201.tasks.columns import COLUMNS
 
     schema = pa.schema(IDENTITY_TYPES | {name: MEASUREMENT_TYPES[name] for name in columns})
     for first in range(0, len(rows), ROWS_PER_GROUP):
         group = rows[first : first + ROWS_PER_GROUP]
-        n_classes = 10  # of all datasets: zeros of larger matrices would take minutes to write, and no scan reads them
+        n_classes = _N_CLASSES
         arrays = {
             "unit_id": [unit.id for unit, _ in group],
             "architecture": [unit.architecture for unit, _ in group],
@@ -157,11 +187,11 @@ def zero_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> I
             "provenance": ["{}"] * len(group),
         }
         for name in columns:
-            size = int(np.prod(COLUMNS[name].shape(n_classes, group[0][0].n_images)))
-            zeros = pa.array(np.zeros(size * len(group), COLUMNS[name].dtype))
-            offsets = np.arange(len(group) + 1, dtype=np.int32) * size
-            kind = schema.field(name).type
-            arrays[name] = pa.ListArray.from_arrays(offsets, zeros, type=kind) if pa.types.is_list(kind) else zeros
+            bank = values_of(name, group[0][0].n_images)
+            values = bank[np.arange(len(group)) % len(bank)].reshape(len(group), -1)
+            offsets = np.arange(len(group) + 1, dtype=np.int32) * values.shape[1]
+            flat, kind = pa.array(values.ravel()), schema.field(name).type
+            arrays[name] = pa.ListArray.from_arrays(offsets, flat, type=kind) if pa.types.is_list(kind) else flat
         yield pa.table(arrays, schema=schema)
 
 
@@ -228,6 +258,14 @@ def compact_step(folder: Path) -> str:
     return f"{report.inputs:,} shards, {n_bytes / 1e9:.2f} GB at {rate:.0f} MB/s into {report.outputs}"
 
 
+def verify_step(folder: Path) -> str:
+    """Check every row, as `verify` does."""
+    from robust201.dataset.verify import verify_results
+
+    verdict = verify_results(folder)
+    return f"{verdict.n_shards:,} shards, {verdict.n_evaluations:,} evaluations, {len(verdict.findings)} findings"
+
+
 STEPS: dict[str, Callable[[Path], str]] = {
     "plan": plan_step,
     "resume": resume_step,
@@ -235,6 +273,7 @@ STEPS: dict[str, Callable[[Path], str]] = {
     "scan": scan_step,
     "compare": compare_step,
     "compact": compact_step,
+    "verify": verify_step,
 }
 
 
@@ -299,6 +338,11 @@ def measure_all(folder: Path, scale: float) -> None:
     measure("finished sweep: status, cold", "status", finished)
     measure("finished sweep: status, index", "status", finished)
     measure("finished sweep: compared with itself", "compare", finished)
+    sound = folder / "sound"
+    plan, store = make_results_folder(sound, MEASUREMENTS)
+    write_compacted_shards(store, plan.narrow(architectures=plan_architectures(plan, scale)), sound_tables)
+    measure("finished sweep: verify", "verify", sound)
+    shutil.rmtree(sound)
     small = folder / "small"
     plan, store = make_results_folder(small)
     write_small_shards(store, plan.units[: round(SMALL_SHARDS * scale)], confidences=False)

@@ -8,7 +8,8 @@ import pytest
 from scipy.stats import kendalltau
 
 from robust201.analysis.dataset_results import DatasetResults
-from robust201.analysis.measure_correlations import CORRELATION_COLUMNS, FEWEST, collect_measures, correlate_measures
+from robust201.analysis.measure_correlations import CORRELATION_COLUMNS, FEWEST, correlate_measures
+from robust201.analysis.terms import collect_measures
 from robust201.figures import figure_data
 from robust201.spaces.nasbench201 import cells
 from robust201.spaces.nasbench201.space import NasBench201
@@ -77,6 +78,9 @@ def test_keys_are_chosen_and_few_architectures_have_no_rows(tmp_path: Path) -> N
     results, table = planted(tmp_path / "enough", FEWEST)
     assert set(correlate_measures(results, [table], keys=["clean"])["key"]) == {"clean"}
     assert set(correlate_measures(results, [table], keys=["pgd@Linf"])["key"]) == {"pgd"}
+    one = correlate_measures(results, [table], keys=["pgd:8"])
+    assert set(zip(one["key"], one["strength"], strict=True)) == {("pgd", 8.0)}
+    assert set(correlate_measures(results, [table], keys=["adversarial"])["strength"]) == {1.0, 8.0}
 
 
 def test_architectures_without_a_measure_are_left_out_of_its_rows_only(tmp_path: Path) -> None:

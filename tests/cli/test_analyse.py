@@ -1,13 +1,17 @@
 """`robust201 correlate` and `robust201 design` on an invented dataset of the paper's size."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from scipy.stats import kendalltau
 
+from robust201.core.records import Weights
 from robust201.spaces.nasbench201 import cells
 from tests.conftest import RunCommand
+from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_unit, make_values
 from tests.support.small_results import write_results
 
 
@@ -69,12 +73,14 @@ def test_correlate_ranks_measures_against_parameters(dataset: Path, robust201: R
     ("arguments", "words"),
     [
         (("design", "--datasets", "cifar11"), "Did you mean 'cifar10'"),
-        (("design", "--score", "pdg"), "expected a score or a key and strength"),
+        (("design", "--score", "pdg"), "expected a score, a key, or a key at a strength"),
+        (("design", "--score", "flops"), "expected a score, a key, or a key at a strength"),
         (("design", "--maximise", "clean", "--minimise", "clean"), "two different objectives"),
-        (("design", "--maximise", "clean,latency"), "expected an objective among"),
+        (("design", "--maximise", "clean,latency"), "expected a score, a key, a measure, a cost or a joined column"),
         (("design", "--maximise", "pgd:1,pgd:1", "--minimise", "pgd:1"), "two different objectives"),
         (("correlate", "--join", "nothing.csv"), "expected a file, got none"),
-        (("correlate", "--keys", "clean,fog"), "expected a key with accuracies on cifar10, got another"),
+        (("correlate", "--keys", "clean,fog"), "Looking up 'fog' failed for cifar10"),
+        (("correlate", "--keys", "pgd:2"), "expected a strength of 1, 8, got 2"),
         (("correlate", "--out", "/dev/null"), "which is no folder"),
     ],
 )
@@ -105,3 +111,77 @@ def test_the_numbers_of_a_figure_are_written_as_csv(dataset: Path, robust201: Ru
         *("clean", "mean adversarial", "mean PGD"),
     ]
     assert "PGD, ε = 1/255" in (tmp_path / "rank-correlation.csv").read_text()
+
+
+ARCHITECTURES = (0, 2, 9, 10, 21, 55, 309, 991, 1462, 9930)
+STRENGTHS = {"clean": (0.0,), "pgd": (1.0, 8.0), "jacobian": (0.0,)}
+
+
+def plan_of(keys: Sequence[str], names: Sequence[str] = ("",)) -> FabricatedPlan:
+    units = [
+        make_unit(one, "cifar10", key, STRENGTHS[key], weights=name)
+        for key in keys
+        for one in ARCHITECTURES
+        for name in names
+    ]
+    weights = {name: Weights("w" * 64, epochs=200, seed=seed) for seed, name in enumerate(names) if name}
+    return FabricatedPlan(tuple(units), weights=weights)
+
+
+def jacobians(name: str = "") -> list[float]:
+    """What `make_values` makes of the architectures, in order."""
+    units = [make_unit(one, "cifar10", "jacobian", (0.0,), weights=name) for one in ARCHITECTURES]
+    return [float(make_values(unit, 0.0)["squared_norm"]) for unit in units]
+
+
+def accuracies(name: str = "") -> list[float]:
+    units = [make_unit(one, "cifar10", "pgd", (1.0, 8.0), weights=name) for one in ARCHITECTURES]
+    return [float(make_values(unit, 1.0)["accuracy"]) for unit in units]
+
+
+def correlations(robust201: RunCommand, *words: object) -> pd.DataFrame:
+    ended = robust201("correlate", *words, "--json")
+    assert ended.code == 0, ended.err
+    rows = pd.DataFrame(json.loads(ended.out)["correlations"])
+    return rows[rows["measure"] == "jacobian.squared_norm"].set_index(["key", "strength"])
+
+
+def test_measures_of_one_folder_meet_accuracies_of_another(robust201: RunCommand, tmp_path: Path) -> None:
+    export(tmp_path / "accuracies", plan_of(["clean", "pgd"]))
+    export(tmp_path / "measures", plan_of(["jacobian"]), formats=("parquet",))
+    found = correlations(robust201, tmp_path / "accuracies", tmp_path / "measures", "--keys", "clean,pgd:1")
+    assert list(found.index) == [("clean", 0.0), ("pgd", 1.0)]
+    assert found.loc[("pgd", 1.0), "kendall"] == pytest.approx(kendalltau(jacobians(), accuracies()).statistic)
+    alone = robust201("correlate", tmp_path / "measures")
+    assert alone.code == 2
+    assert "expected accuracies, got none. Name a further folder" in alone.err
+
+
+def test_measures_may_be_of_other_weights_than_accuracies(robust201: RunCommand, tmp_path: Path) -> None:
+    export(tmp_path / "both", plan_of(list(STRENGTHS), ("e200-s0", "e200-s1")), formats=("parquet",))
+    unnamed = robust201("correlate", tmp_path / "both")
+    assert unnamed.code == 2
+    assert "expected weights='e200-s0' or 'e200-s1', got no name" in unnamed.err
+    for of_measures in ("e200-s0", "e200-s1"):
+        chosen = ("--weights", "e200-s0", "--measure-weights", of_measures)
+        found = correlations(robust201, tmp_path / "both", *chosen)
+        expected = kendalltau(jacobians(of_measures), accuracies("e200-s0")).statistic
+        assert found.loc[("pgd", 1.0), "kendall"] == pytest.approx(expected)
+
+
+def test_folders_of_different_weights_are_combined(robust201: RunCommand, tmp_path: Path) -> None:
+    export(tmp_path / "trained", plan_of(["clean", "pgd"], ("e200-s0",)), formats=("parquet",))
+    export(tmp_path / "new", plan_of(["jacobian"], ("random-s0", "random-s1")), formats=("parquet",))
+    chosen = ("--weights", "e200-s0", "--measure-weights", "random-s1")
+    found = correlations(robust201, tmp_path / "trained", tmp_path / "new", *chosen)
+    expected = kendalltau(jacobians("random-s1"), accuracies("e200-s0")).statistic
+    assert found.loc[("pgd", 1.0), "kendall"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_a_partial_export_is_correlated_over_what_it_has(robust201: RunCommand, tmp_path: Path, form: str) -> None:
+    lacking = {(0, "pgd", 8.0), (21, "jacobian", 0.0)}
+    export(tmp_path, plan_of(list(STRENGTHS)), FabricatedStore(lacking=lacking), partial=True, formats=(form,))
+    found = correlations(robust201, tmp_path)
+    counts = {place: int(n) for place, n in found["n"].items()}
+    assert counts == {("clean", 0.0): 9, ("pgd", 1.0): 8, ("pgd", 8.0): 8}

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
@@ -20,6 +21,7 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from tests.support.fabricated import FabricatedStore, export, make_plan
+from tests.support.planted import planted_accuracy
 from tests.support.small_results import results_of, write_results
 
 WIDTH = 6.75
@@ -51,9 +53,63 @@ def several(tmp_path_factory) -> RobustnessDataset:
     return RobustnessDataset(out)
 
 
+@pytest.fixture(scope="module")
+def whole(results) -> DatasetResults:
+    """Invented accuracies of all isomorphism classes."""
+    cells = nasbench201.evaluated_indices()
+    columns = {("clean", 0.0): planted_accuracy("clean", 0.0), ("pgd", 1.0): planted_accuracy("pgd", 1.0)}
+    accuracies = pd.DataFrame({column: values[list(cells)] for column, values in columns.items()}, index=cells)
+    return DatasetResults("digits", results.reader, accuracies.rename_axis(columns=["key", "strength"]))
+
+
+def test_effects_of_operations_are_drawn_with_their_intervals(whole):
+    row = FIGURES["operation-effects"]
+    frame = row.compute(whole)
+    assert list(frame["score"].unique()) == ["clean", "adversarial"]
+    assert ((frame["low"] < frame["effect"]) & (frame["effect"] < frame["high"])).all()
+    views = row.draw_page(frame, whole)
+    assert [view.label for view in views] == ["clean accuracy", "mean adversarial accuracy"]
+    figure = row.draw_file(frame, whole, WIDTH)
+    for view, axes, (_, rows) in zip(views, figure.axes, frame.groupby("score", sort=False), strict=True):
+        go.Figure(view.figure)
+        by_operation = rows.groupby("operation", sort=False)
+        for trace, (name, own), drawn in zip(view.figure["data"], by_operation, axes.containers, strict=True):
+            assert (trace["name"], trace["x"]) == (name, own["edge"].tolist())
+            assert trace["y"] == pytest.approx(100 * own["effect"], abs=1e-3)
+            line, _, (bars,) = drawn
+            np.testing.assert_allclose(line.get_ydata(orig=False), 100 * own["effect"])
+            ends = np.array([segment[:, 1] for segment in bars.get_segments()])
+            np.testing.assert_allclose(ends, 100 * own[["low", "high"]])
+            lengths = [trace["error_y"]["arrayminus"], trace["error_y"]["array"]]
+            np.testing.assert_allclose(np.sum(lengths, axis=0), ends[:, 1] - ends[:, 0], atol=2e-3)
+
+
+def test_means_by_kernel_parameters_have_intervals(frames, results):
+    frame = frames["kernel-parameters"]
+    assert frame["mean_low"].isna().sum() == (frame["n"] == 1).sum() > 0  # one cell says nothing of the spread
+    figure = matplotlib_figures.draw_kernel_parameters(frame, results, WIDTH)
+    ((line, *_),) = figure.axes[0].containers
+    np.testing.assert_allclose(line.get_ydata(orig=False), frame["mean"])
+    (view,) = FIGURES["kernel-parameters"].draw_page(frame, results)
+    assert view.figure["data"][-1]["y"] == pytest.approx(frame["mean"].tolist(), abs=1e-5)
+
+
+def test_changes_of_neighbours_show_their_intervals_on_the_page(tied):
+    sized = replace(tied, name="cifar10")
+    assert sized.n_images == 10_000
+    frame = FIGURES["neighbours"].compute(sized)
+    row = frame[(frame["neighbour"] == 9930) & (frame["score"] == "clean")].iloc[0]
+    reach = 1.959964 * ((0.9 * 0.1 + 0.883 * 0.117) / 10_000) ** 0.5
+    assert (row["low"], row["high"]) == pytest.approx((-0.017 - reach, -0.017 + reach), abs=1e-6)
+    (view, *_) = FIGURES["neighbours"].draw_page(frame, sized)
+    texts = [text for line in view.figure["data"][0]["hovertext"] for text in line]
+    assert f"-1.70 percentage points ({100 * row['low']:+.2f} to {100 * row['high']:+.2f})" in texts
+
+
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_of_the_page_is_valid_plotly(name, frames, results, several):
-    frame = FIGURES[name].compute(read_results(several)[0]) if FIGURES[name].across else frames[name]
+def test_every_figure_of_the_page_is_valid_plotly(name, frames, results, several, whole):
+    needed = {"rank-correlation-datasets": read_results(several)[0], "operation-effects": whole}
+    frame = FIGURES[name].compute(needed[name]) if name in needed else frames[name]
     views = FIGURES[name].draw_page(frame, results)
     assert len({view.label for view in views}) == len(views)
     assert sum(view.first for view in views) <= 1
@@ -328,8 +384,8 @@ def test_a_title_is_drawn_if_asked_for(dataset, tmp_path, name):
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("name", [name for name, row in FIGURES.items() if row.averages])
 @pytest.mark.each_value
-def test_figures_of_means_say_how_these_are_weighted(tied, name, mean):
-    held = replace(tied, mean=mean)
+def test_figures_of_means_say_how_these_are_weighted(tied, whole, name, mean):
+    held = replace(whole if name == "operation-effects" else tied, mean=mean)
     frame = FIGURES[name].compute(held)
     if name == "clean-vs-corrupted":
         assert frame.empty

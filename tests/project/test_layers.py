@@ -29,6 +29,7 @@ ROOMS = (
     "search",
     "figures",
     "dataset",
+    "studies",
     "submission",
     "monitoring",
     "bench",

@@ -12,7 +12,7 @@ from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.records import Weights
 from robust201.figures.report import summary_table
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.derived import DerivedMetrics, worst_case_accuracies
+from robust201.reader.derived import DerivedMetrics
 from robust201.statistics.robustness import robustness_r
 from robust201.tasks import TASKS
 from tests.conftest import RunCommand
@@ -59,11 +59,11 @@ def test_success_and_worst_case_are_by_image(found: DerivedMetrics, folder: Path
         assert success[one] == (clean & ~pgd).sum() / clean.sum()
         assert worst[one] == (fgsm & pgd).mean()
     data = RobustnessDataset(folder)
-    some = worst_case_accuracies(data, "cifar10", [("clean", 0), ("fog", 5.0), ("pgd", 0.5)])
+    some = data.worst_case("cifar10", [("clean", 0), ("fog", 5.0), ("pgd", 0.5)])
     for one in ARCHITECTURES:
         assert some[one] == (expected(one, "clean", 0.0) & expected(one, "fog", 5.0) & expected(one, "pgd", 0.5)).mean()
     with pytest.raises(ConfigError, match="expected one task or more"):
-        worst_case_accuracies(data, "cifar10", [])
+        data.worst_case("cifar10", [])
 
 
 def test_calibration_is_of_stored_means(found: DerivedMetrics) -> None:

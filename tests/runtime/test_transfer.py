@@ -26,6 +26,7 @@ from robust201.runtime.scheduler import RunTally
 from robust201.runtime.share_run import run_share
 from robust201.runtime.sweep import Filters, prepare_sweep, run_sweep
 from robust201.shards import ShardStore
+from robust201.spaces.nasbench201 import cells
 from robust201.tasks.evaluate import perturb_part
 from tests.conftest import MakeSweep
 
@@ -43,6 +44,8 @@ WRONG = [
     ({"source": 0, "key": "pgb"}, r"Did you mean 'pgd'"),
     ({"source": 0, "key": "pgd", "epsilon": [1]}, r"keys.shown.epsilon"),
     ({"source": [0, 0], "key": "pgd"}, r"expected one or more different architectures"),
+    ({"source": [0, 0.0], "key": "pgd"}, r"expected one or more different architectures, got \[0, 0.0\]"),
+    ({"source": [0, cells.specs()[0]], "key": "pgd"}, r"in a list of sources, got #0 twice, as shown_0 too"),
     ({"source": 0, "key": "aa_fab", "queries": 3}, r"keys.shown.queries"),
     ({"source": 0, "key": "shown"}, r"keys.shown.key: expected an attack, such as pgd, got 'shown'"),
 ]

@@ -438,6 +438,39 @@ def test_random_networks_of_the_zoo(make_sweep: MakeSweep) -> None:
     assert len(set(norms.values())) == len(norms) == 2
 
 
+SMALL_NETWORKS = [
+    *("resnet50-w2", "resnet50-imagenet-stem-w2", "resnet32-narrow-w2", "vgg16-w2", "gresnet18-w1", "stn-resnet18-w2"),
+    *("ptn-resnet18-w2", "lenet5-w3", "fc7500-w16"),
+]
+
+
+def test_all_kinds_of_networks_by_name_and_width(make_sweep: MakeSweep) -> None:
+    keys = {"clean": {}, "pgd": {"epsilons_255": [8], "steps": 1}}
+    config = make_sweep(**zoo_fields({"random": {}}, architectures=SMALL_NETWORKS, keys=keys))
+    tally, preview = run(config)
+    assert tally.evaluations == 2 * len(SMALL_NETWORKS)
+    assert {unit.architecture for unit in preview.plan.units} == set(SMALL_NETWORKS)
+
+
+@pytest.mark.slow
+def test_measures_of_all_kinds_of_networks(make_sweep: MakeSweep) -> None:
+    """Second derivatives included, which `grid_sample` has not."""
+    keys = {"jacobian": {"images": 4}, "hessian_input": {"images": 4}, "proxies": {"images": 8}}
+    config = make_sweep(**zoo_fields({"random": {}}, architectures=SMALL_NETWORKS, keys=keys))
+    assert run(config)[0].evaluations == 3 * len(SMALL_NETWORKS)
+
+
+def test_networks_of_one_image_size_are_refused_before_a_run(
+    write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    images = write_parquet(tmp_path / "small.parquet", size=16)
+    mine = {"path": str(images), "form": "parquet", "classes": 10, "image_size": 16}
+    sweep = write_sweep(
+        **zoo_fields({"random": {}}, architectures=["resnet18-w2", "lenet5"], keys=CLEAN, datasets={"mine": mine})
+    )
+    assert "Planning failed for lenet5: expected images of 32x32 pixels" in robust201("run", sweep).refusal(2)
+
+
 def test_precision_bf16(make_sweep: MakeSweep) -> None:
     run(make_sweep(**zoo_fields({"random": {}}, keys=CLEAN, precision="bf16")))
 

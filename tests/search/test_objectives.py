@@ -9,10 +9,9 @@ import pytest
 from robust201 import RobustnessDataset
 from robust201.core.errors import ConfigError, RobustError
 from robust201.reader.derived import DerivedMetrics, MetricRow
-from robust201.search import objectives
 from robust201.search.benchmark import Benchmark, spread_order
 from robust201.search.cells import SearchCells
-from robust201.search.objectives import TableValues, are_accuracies, held_datasets, meets, parse_objectives
+from robust201.search.objectives import TableValues, held_datasets, meets, parse_objectives
 from robust201.search.optimiser import Query
 from robust201.spaces import SPACES
 from tests.support.planted import planted_accuracy, write_planted
@@ -76,31 +75,56 @@ def test_a_derived_metric(values: TableValues) -> None:
 
 def test_a_derived_metric_at_a_strength_that_is_no_number(values: TableValues, monkeypatch: pytest.MonkeyPatch) -> None:
     row = MetricRow("cifar10", "attack_success_rate", "pgd@Linf", 1.0, pd.Series({"0": 0.25}))
-    monkeypatch.setattr(objectives, "derive_metrics", lambda *_, **__: DerivedMetrics((), [row], {}))
+    monkeypatch.setattr(RobustnessDataset, "metrics", lambda *_, **__: DerivedMetrics((), [row], {}))
     assert read(values, "attack_success_rate(pgd:1)")[0] == 0.25
-    with pytest.raises(ConfigError, match="Did you mean 'attack_success_rate\\(pgd@Linf:1"):
+    with pytest.raises(ConfigError, match="expected a strength of 0\\.5, 1, 4, got x"):
         read(values, "attack_success_rate(pgd:x)")
+    with pytest.raises(ConfigError, match="Did you mean 'attack_success_rate\\(pgd@Linf:1"):
+        read(values, "attack_success_rate(pgd:4)")
 
 
-def test_what_is_shown_in_percent() -> None:
-    shown = {text: are_accuracies(text) for text in ("clean", "-pgd_l2:0.5", "0.5*clean + adversarial", "clean, pgd:1")}
-    assert all(shown.values())
-    others = ("jacobian.squared_norm", "robustness_r(pgd)", "flops", "clean + -1*parameters", "jacobian.norm:0.5")
-    assert not any(map(are_accuracies, others))
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *dict.fromkeys(("clean", "-pgd:0.5", "0.5*clean + adversarial"), True).items(),
+        *dict.fromkeys(("robustness_r(pgd)", "flops", "clean + -1*parameters"), False).items(),
+    ],
+)
+def test_what_is_shown_in_percent(values: TableValues, text: str, expected: bool) -> None:
+    ((name, terms),) = parse_objectives(text)
+    assert values.objective(name, terms).is_accuracy == expected
 
 
 def test_costs_are_the_spaces(values: TableValues) -> None:
     space = SPACES["nasbench201"]
     for cell in CELLS:
-        assert read(values, "parameters")[cell] == space.parameter_count(cell, n_classes=10) / 1e3
-        assert read(values, "flops")[cell] == space.macs(cell, n_classes=10, image_size=32) / 1e6
-    met = meets(values, ["parameters <= 200", "flops >= 20"])
+        assert read(values, "parameters")[cell] == space.parameter_count(cell, n_classes=10)
+        assert read(values, "flops")[cell] == space.macs(cell, n_classes=10, image_size=32)
+    met = meets(values, ["parameters <= 2e5", "flops >= 20000000"])
     small = read(values, "parameters")
-    assert 0 < met.sum() < (small <= 200).sum()
-    assert (small[met] <= 200).all()
+    assert 0 < met.sum() < (small <= 200_000).sum()
+    assert (small[met] <= 200_000).all()
 
 
-@pytest.mark.parametrize("text", ["clean >= 0.9", "parameters < 3", "parameters <= many"])
+def test_a_constraint_that_no_cell_meets_is_refused_with_the_range(values: TableValues) -> None:
+    smallest = int(np.nanmin(read(values, "parameters")))
+    with pytest.raises(ConfigError, match=f"parameters lies between {smallest} and "):
+        meets(values, ["parameters <= 800"])  # in thousands
+
+
+def test_columns_of_a_joined_table_are_costs_in_their_own_units(tmp_path: Path) -> None:
+    values = TableValues(RobustnessDataset(write_planted(tmp_path / "few", cells=CELLS)), "cifar10")
+    table = pd.DataFrame({"index": CELLS[:2], "edgegpu_latency": [4.0, 6.0], "pgd": [1.0, 2.0], "a<=b 8.0": [1.0, 3.0]})
+    values.join([values.reader.read_table(table)])
+    known = ["parameters", "flops", "edgegpu_latency", "pgd (joined)", "a<=b 8.0"]
+    assert values.terms.beforehand == known
+    np.testing.assert_array_equal(read(values, "-edgegpu_latency")[list(CELLS)], [-4.0, -6.0, np.nan])
+    assert read(values, "pgd (joined)")[CELLS[1]] == 2
+    for text, expected in (("edgegpu_latency <= 5", [CELLS[0]]), ("a<=b 8.0 >= 2", [CELLS[1]])):
+        assert np.flatnonzero(meets(values, [text])).tolist() == expected
+
+
+@pytest.mark.parametrize("text", ["clean >= 0.9", "parameters < 3", "parameters <= many", "latency <= 5"])
 def test_constraints_on_what_must_be_evaluated_are_refused(values: TableValues, text: str) -> None:
     with pytest.raises(ConfigError, match="belongs in the objective"):
         meets(values, [text])
@@ -112,8 +136,9 @@ def test_constraints_on_what_must_be_evaluated_are_refused(values: TableValues, 
         ("pdg", "Did you mean 'pgd"),
         ("pgd:3", "expected a strength of 0.5, 1, 4, got 3"),
         ("pgd:x", "got x"),
-        ("fog", "expected a key with accuracy, got 'fog'"),
-        ("corruption", "expected results of a corruption on cifar10, got none"),
+        ("fog", "Looking up 'fog' failed for cifar10"),
+        ("corruption", "failed for cifar10: expected results of a corruption, got none"),
+        ("robustness_r(pdg)", "Did you mean 'pgd'"),
     ],
 )
 def test_what_the_dataset_lacks_is_said(values: TableValues, text: str, said: str) -> None:

@@ -1,6 +1,7 @@
 """What every row of `METHODS` fulfils: budget, members, determinism; and what each is known for."""
 
 import multiprocessing
+import os
 from collections.abc import Sequence
 from functools import partial
 
@@ -82,7 +83,8 @@ def test_several_objectives(method: str, planted_front: Benchmark) -> None:
     assert len(asked) == budget(method)
 
 
-def test_processes_do_not_matter(planted: Benchmark) -> None:
+def test_processes_do_not_matter(planted: Benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     first, second = (
         run_methods([planted], ["random", "local"], n_queries=30, n_runs=6, processes=processes)[0]
         for processes in (1, 2)
@@ -90,6 +92,13 @@ def test_processes_do_not_matter(planted: Benchmark) -> None:
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one.asked, other.asked)
         np.testing.assert_array_equal(one.ready, other.ready)
+
+
+def test_processes_are_no_more_than_cpus(planted: Benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr(runs, "ProcessPoolExecutor", None)
+    (found,) = run_methods([planted], ["random"], n_queries=5, n_runs=6, processes=1_000_000)[0]
+    assert len(found.asked) == 6
 
 
 def test_processes_end_with_the_search(planted: Benchmark) -> None:

@@ -8,7 +8,7 @@ import pytest
 from robust201 import RobustnessDataset
 from robust201.core.errors import ConfigError
 from robust201.search.benchmark import Benchmark
-from robust201.search.published import OPTIMUM, compare_with_published, holds_published
+from robust201.search.published import compare_with_paper
 from robust201.search.runs import run_methods
 from robust201.search.studies import VOLUME, SearchStudy, front_shares, make_studies
 from robust201.statistics.intervals import mean_intervals
@@ -63,7 +63,7 @@ def test_searching_on_one_dataset_and_reporting_on_another(reader: RobustnessDat
 def test_distinct_cells_and_constraints(reader: RobustnessDataset) -> None:
     whole = study(reader, distinct=True, methods=["evolution"])
     assert whole.n_members == len(reader.non_isomorph_ids)
-    narrow = study(reader, constraints=["parameters <= 300"])
+    narrow = study(reader, constraints=["parameters <= 300000"])
     assert 300 < narrow.n_members < 15_625
     assert narrow.optimum["clean"] < whole.optimum["clean"]
 
@@ -97,23 +97,16 @@ def test_too_few_architectures(tmp_path: Path) -> None:
         study(reader)
 
 
-def test_published_accuracies_are_recognised_and_compared(planted_folder: Path, tmp_path: Path) -> None:
+def test_published_accuracies_are_recognised_and_compared(
+    planted_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reader = RobustnessDataset(planted_folder)
-    assert holds_published(reader, "cifar10")  # its layout and extent; that its numbers differ is for the comparison
-    assert not holds_published(reader, "cifar100")
-    few = RobustnessDataset(write_planted(tmp_path / "few", cells=range(3)))
-    assert not holds_published(few, "cifar10")
-    found = study(reader, n_queries=20)
-    optimum = 100 * found.optimum["clean"]
-    published = {
-        ("clean", OPTIMUM, "clean"): round(optimum, 1),
-        ("clean", "local", "clean"): 100 * found.results[0].reported["clean"].mean + 30,
-        ("clean", "bananas", "clean"): 1.0,  # not run
-        ("fgsm:1", OPTIMUM, "clean"): 1.0,  # another objective
-    }
-    agreeing, differing = compare_with_published(found, published)
-    assert agreeing.within
-    assert agreeing.ours == optimum
-    assert not differing.within
-    (real,) = compare_with_published(found)
-    assert (real.published, real.within) == (94.68, False)
+    found = study(reader, n_queries=20, n_runs=1)
+    compared = compare_with_paper(reader, [found])  # its layout and extent are those of the published results
+    assert compared == (0.9468, found.optimum["clean"], False)
+    monkeypatch.setattr("robust201.search.published.PAPER_OPTIMUM", found.optimum["clean"] + 0.0004)
+    assert compare_with_paper(reader, [found]).agrees
+    narrow = study(reader, n_queries=20, n_runs=1, constraints=["parameters <= 300000"])
+    (other,) = make_studies(reader, "cifar100", ["clean"], methods=["random"], n_queries=20, n_runs=1, processes=1)
+    assert compare_with_paper(reader, [narrow]) is None
+    assert compare_with_paper(reader, [other]) is None

@@ -1,5 +1,6 @@
 """The zoo: names, costs and networks."""
 
+import hashlib
 import subprocess
 import sys
 
@@ -40,18 +41,88 @@ def counted_macs(network, size):
     return sum(counted)
 
 
+def parameters(network):
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_costs_are_counted(name):
-    network = built(name)
-    assert counted_macs(network, 32) == NETWORKS[name].macs_at_32
-    assert ZOO.macs(name, n_classes=10, image_size=32) == NETWORKS[name].macs_at_32
-    assert ZOO.macs(name, n_classes=100, image_size=16) == pytest.approx(counted_macs(built(name, 100), 16), rel=1e-3)
+    """At widths that do not divide what is scaled."""
+    small = f"{name}-w5"
+    assert ZOO.macs(small, n_classes=10, image_size=32) == counted_macs(built(small), 32)
 
 
-def test_resnet18_is_the_known_network():
-    network = built()
-    assert sum(parameter.numel() for parameter in network.parameters()) == 11_173_962
-    assert sum(parameter.numel() for parameter in built(n_classes=100).parameters()) == 11_173_962 + 90 * 513
+@pytest.mark.parametrize("size", [16, 33])
+@pytest.mark.parametrize("name", ["resnet18-w2", "resnet50-imagenet-stem-w2", "ptn-resnet18-w2"])
+def test_costs_are_counted_at_other_sizes(name, size):
+    assert ZOO.macs(name, n_classes=120, image_size=size) == counted_macs(built(name, 120), size)
+
+
+def test_networks_that_take_one_size_are_refused_when_a_sweep_is_planned():
+    refused = [name for name, network in NETWORKS.items() if network.is_for_32]
+    assert refused == ["vgg16", "stn-resnet18", "stn-resnet34", "lenet5", "fc7500"]
+    for name in refused:
+        with pytest.raises(ArchitectureError, match=f"Planning failed for {name}: expected images of 32x32.*16x16"):
+            ZOO.macs(name, n_classes=10, image_size=16)
+
+
+def test_macs_of_resnet18_are_those_that_sweeps_were_planned_with():
+    assert ZOO.macs("resnet18", n_classes=10, image_size=32) == 555_422_720
+
+
+LOCALISATION = 3 * 32 * 9 + 3 * 32 * 32 * 9 + (512 + 1) * 1024 + (1024 + 1) * 6
+PREDICTOR = 3 * 32 * 25 + 32 * 32 * 25 + 4 * 32
+POLAR = 2 * PREDICTOR + 3 * 32 * 5
+LIFTED = 23 * 3 * 9
+
+
+def group_stages(counts):
+    """Parameters of a group network: kernels (O, 8 I, 3, 3), and two numbers per channel in each BatchNorm."""
+    widths = (23, 45, 91, 181)
+    total = LIFTED + 2 * widths[0]
+    before = widths[0]
+    for width, count in zip(widths, counts, strict=True):
+        total += 8 * 9 * width * (before + (2 * count - 1) * width) + 2 * width * 2 * count
+        total += (8 * before * width + 2 * width) if width != before else 0
+        before = width
+    return total + (8 * 181 + 1) * 10
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # These are the published counts, of many implementations.
+        ("resnet18", 11_173_962),
+        ("resnet34", 21_282_122),
+        ("resnet50", 23_520_842),
+        ("resnet50-imagenet-stem", 23_528_522),
+        ("vgg16", 14_728_266),
+        ("resnet32-narrow", 464_154),
+        ("lenet5", 62_006),
+        ("fc7500", 23_122_510),
+        ("gresnet18", group_stages((2, 2, 2, 2))),
+        ("gresnet34", group_stages((3, 4, 6, 3))),
+        ("stn-resnet18", 11_173_962 + LOCALISATION),
+        ("stn-resnet34", 21_282_122 + LOCALISATION),
+        ("ptn-resnet18", 11_173_962 + POLAR),
+        ("ptn-resnet34", 21_282_122 + POLAR),
+    ],
+)
+def test_networks_have_the_published_number_of_parameters(name, expected):
+    # Shapes alone, except where the first normal draw on `meta` would import for seconds.
+    with torch.device("cpu" if name == "resnet32-narrow" else "meta"):
+        network = ZOO.build(name, n_classes=10)
+    assert parameters(network) == expected
+    # The last linear layer is the classifier.
+    last = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]
+    assert last.out_features == 10
+
+
+def test_resnet18_has_the_weights_that_a_seed_has_always_given():
+    digest = hashlib.sha256()
+    for name, tensor in built().state_dict().items():
+        digest.update(name.encode() + tensor.numpy().tobytes())
+    assert digest.hexdigest() == "a0ed38121d22c5cb16fc8fae526ad7709e2e0d94fe3d6f7f8fc22c4b05fefaef"
 
 
 def expected_names():
@@ -111,10 +182,19 @@ def test_channels_last_changes_rounding_only():
 
 
 def test_selections():
-    assert ZOO.select("evaluated") == tuple(NETWORKS)
+    assert ZOO.select("evaluated") == ("resnet18",)  # sweeps over all networks keep their size
+    assert ZOO.select(list(NETWORKS)) == tuple(NETWORKS)
     assert ZOO.select(" resnet18 , resnet18") == ZOO.select(["resnet18"]) == ("resnet18",)
     with pytest.raises(ArchitectureError, match=r"'resnet81'.*Did you mean 'resnet18'|'resnet81'.*resnet18"):
         ZOO.select(["resnet81"])
+    names = "vgg16-w16, resnet18-w128, vgg16-w4, resnet18, vgg16-w64"
+    assert ZOO.select(names) == ("resnet18", "resnet18-w128", "vgg16", "vgg16-w4", "vgg16-w16")
+    for wrong, near in {
+        "resnet81-w8": "resnet18-w8", "vgg-w16": "vgg16-w16", "gresnet-18": "gresnet18", "resnet18-w0": "resnet18",
+        "resnet18-w08": "resnet18", "resnet18-w8-w8": "resnet18-w8", "resnet18-w100000": "resnet18",
+    }.items():  # fmt: skip
+        with pytest.raises(ArchitectureError, match=rf"{wrong}.*Did you mean '{near}'"):
+            ZOO.select([wrong])
     for nothing in ("", []):
         with pytest.raises(ConfigError, match="empty list"):
             ZOO.select(nothing)

@@ -53,7 +53,7 @@ def build(architecture, n_classes):
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network of the zoo that computes in a moment."""
-    monkeypatch.setitem(NETWORKS, "tiny", ZooNetwork(lambda n_classes: Small(4, n_classes), 1000))
+    monkeypatch.setitem(NETWORKS, "tiny", ZooNetwork(Small, lambda *_: 1000, 4))
 
 
 def write_state(path: Path, width: int = 4, seed: int = 0) -> Path:

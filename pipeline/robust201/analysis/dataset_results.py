@@ -1,7 +1,7 @@
 """What the figures are computed from: the results of one dataset, one row per architecture."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
@@ -74,6 +74,7 @@ class DatasetResults:
             the order of the table of tasks, clean as ``("clean", 0.0)``; NaN where an evaluation is missing.
         mean: how `scores` weigh keys and strengths, a name of `MEANS`.
         folder: the results of all datasets of the folder, these among them, for figures across datasets.
+        measure_weights: name of the weights that `measures` are of; None for those that the accuracies are of.
     """
 
     name: str
@@ -81,6 +82,7 @@ class DatasetResults:
     accuracies: pd.DataFrame
     mean: str = OVER_EVALUATIONS
     folder: "Sequence[DatasetResults]" = field(default=(), repr=False)
+    measure_weights: str | None = None
 
     @classmethod
     def of(
@@ -233,11 +235,12 @@ class DatasetResults:
             float64 by architecture and (key, measurement, strength); NaN where there is none. Lists are left out.
         """
         columns: dict[tuple[str, str, float], pd.Series] = {}
-        for key in (*self.reader.keys_measure, *self.reader.keys_other):
-            for measure in self.reader.measurements(self.name, key):
-                if measure in MEASUREMENTS or self.reader.files.find(self.name, key, measure) is None:
+        files = self.reader.files.choosing(self.measure_weights)
+        for key in sorted(files.keys, key=lambda key: files.kind_of(key) == "other"):
+            for measure in files.measurements_of(self.name, key) if files.kind_of(key) in ("measure", "other") else ():
+                if measure in MEASUREMENTS or files.find(self.name, key, measure) is None:
                     continue
-                frame = self.reader.to_frame(self.name, key, measure)
+                frame = self.reader.to_frame(self.name, key, measure, weights=self.measure_weights)
                 if frame["value"].dtype.kind == "f":
                     for strength, rows in frame.groupby("strength"):
                         columns[key, measure, float(str(strength))] = rows.set_index("architecture")["value"]
@@ -256,7 +259,11 @@ class DatasetResults:
 
 
 def read_results(
-    reader: RobustnessDataset, frame: pd.DataFrame | None = None, *, mean: str = OVER_EVALUATIONS
+    reader: RobustnessDataset,
+    frame: pd.DataFrame | None = None,
+    *,
+    mean: str = OVER_EVALUATIONS,
+    measure_weights: str | None = None,
 ) -> list[DatasetResults]:
     """Divide a folder's accuracies, which are read where they are not given, by dataset, those without any left out."""
     if mean not in MEANS:
@@ -269,7 +276,9 @@ def read_results(
     held: list[DatasetResults] = []
     for name in frame["dataset"].cat.categories:
         if name in present:
-            held.append(DatasetResults.of(reader, frame, str(name), mean, held))
+            held.append(
+                replace(DatasetResults.of(reader, frame, str(name), mean, held), measure_weights=measure_weights)
+            )
     return held
 
 

@@ -5,7 +5,6 @@ isomorphism class. So effects of edges and of pairs are orthogonal, and their sh
 """
 
 import itertools
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,15 +13,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import DatasetResults
-from robust201.core.errors import ConfigError, ResultsError, closest
-from robust201.reader.result_files import evaluation_names, paper_key
-from robust201.reader.value_checks import CLEAN
+from robust201.core.errors import ConfigError, ResultsError
 from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.pareto import on_front
 
 _Floats = NDArray[np.float64]
-
-_NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
 
 _N_DRAWS = 400
 """Draws of isomorphism classes behind the intervals of effects."""
@@ -53,32 +48,12 @@ class Effects(NamedTuple):
     pairs: pd.DataFrame
 
 
-def choose_score(results: DatasetResults, name: str) -> "pd.Series[float]":
-    """Find what cells are compared by: a name of `dataset_results.SCORES`, or a key and strength such as ``pgd:1``.
-
-    Raises:
-        ConfigError: the results have no such accuracies.
-    """
-    if name in results.scores:
-        return results.scores[name]
-    names = evaluation_names(results.columns)
-    key, _, strength = name.partition(":")
-    wanted = f"{paper_key(key)}:{float(strength):g}" if _NUMBER.fullmatch(strength) else paper_key(key)
-    if wanted not in names:
-        known = [*results.scores.columns, *names]
-        raise ConfigError(
-            f"Comparing cells failed for {name!r}: expected a score or a key and strength of {results.name}, such as "
-            f"{known[0]!r}, got none of them.{closest(name, known)}"
-        )
-    return results.column(*results.columns[names.index(wanted)])
-
-
 def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *, seed: int = 0) -> Effects:
     """Compute the effects of operations and of pairs of them over all cells of the space.
 
     Args:
         results: of a dataset.
-        accuracies: by evaluated architecture (see `choose_score`).
+        accuracies: by evaluated architecture.
         seed: of the bootstrap.
 
     Raises:
@@ -88,7 +63,7 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
     specs = space.specs()
     isomorphs = np.asarray(space.isomorphs())
     by_class = accuracies.dropna()
-    lacking = np.setdiff1d(isomorphs, by_class.index.to_numpy())
+    lacking = lacking_classes(results, accuracies)
     if len(lacking):
         raise ResultsError(
             f"Computing effects of operations failed for {results.name}: expected accuracies of all "
@@ -139,23 +114,26 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
     )
 
 
+def lacking_classes(results: DatasetResults, accuracies: "pd.Series[float]") -> NDArray[np.int64]:
+    """List the isomorphism classes of cells that have no accuracy, by the architecture that stands for each."""
+    return np.setdiff1d(_cells_of(results).isomorphs(), accuracies.dropna().index.to_numpy())
+
+
 def _effect_intervals(
     codes: NDArray[np.int64], values: _Floats, isomorphs: NDArray[np.int64], n_operations: int, seed: int
 ) -> _Floats:
     """Give (E, O, 2) ends of 95 % intervals of effects: isomorphism classes are drawn, all cells of one together."""
-    _, members = np.unique(isomorphs, return_inverse=True)
-    n_classes = int(members.max()) + 1
+    _, first, members, sizes = np.unique(isomorphs, return_index=True, return_inverse=True, return_counts=True)
     rng = np.random.default_rng(seed)
-    weights = rng.multinomial(n_classes, np.full(n_classes, 1 / n_classes), size=_N_DRAWS)[:, members].astype(
-        np.float64
-    )
-    weighted = weights * values
-    overall = weighted.sum(axis=1) / weights.sum(axis=1)
+    weights = rng.multinomial(len(sizes), np.full(len(sizes), 1 / len(sizes)), size=_N_DRAWS).astype(np.float64)
+    accuracies = values[first]
+    overall = weights @ (sizes * accuracies) / (weights @ sizes)
     ends = np.empty((codes.shape[1], n_operations, 2))
-    for edge, code in np.ndindex(ends.shape[:2]):
-        chosen = codes[:, edge] == code
-        means = weighted[:, chosen].sum(axis=1) / weights[:, chosen].sum(axis=1)
-        ends[edge, code] = np.quantile(means - overall, (0.025, 0.975))
+    for edge in range(codes.shape[1]):
+        having = np.zeros((len(sizes), n_operations))  # how many cells of a class have an operation on the edge
+        np.add.at(having, (members, codes[:, edge]), 1)
+        means = weights @ (having * accuracies[:, None]) / (weights @ having)
+        ends[edge] = np.quantile(means - overall[:, None], (0.025, 0.975), axis=0).T
     return ends
 
 
@@ -226,15 +204,9 @@ def pareto_table(columns: pd.DataFrame, *, maximise: Sequence[str], minimise: Se
         The rows on the front, sorted by the first objective, the best first.
 
     Raises:
-        ConfigError: fewer than two objectives, or one is no column.
+        ConfigError: fewer than two objectives, or one twice.
     """
     names = [*maximise, *minimise]
-    for name in names:
-        if name not in columns:
-            raise ConfigError(
-                f"Finding the Pareto front failed for {name!r}: expected an objective among "
-                f"{', '.join(map(str, columns.columns))}, got another.{closest(name, list(map(str, columns.columns)))}"
-            )
     if len(set(names)) < 2 or len(set(names)) != len(names):
         raise ConfigError(
             f"Finding the Pareto front failed for {', '.join(names) or 'no objective'}: expected two different "
@@ -245,12 +217,6 @@ def pareto_table(columns: pd.DataFrame, *, maximise: Sequence[str], minimise: Se
     first = names[0]
     chosen = held[on_front(held.to_numpy(np.float64) * signs)]
     return chosen.sort_values(first, ascending=first in minimise, kind="stable")
-
-
-def objectives_of(results: DatasetResults, measures: pd.DataFrame) -> pd.DataFrame:
-    """Put scores, measures (see `measure_correlations.collect_measures`) and accuracies (``pgd:1``) side by side."""
-    accuracies = results.accuracies.set_axis(evaluation_names(results.columns), axis=1)
-    return pd.concat([results.scores, measures, accuracies.drop(columns=CLEAN, errors="ignore")], axis=1)
 
 
 def _cells_of(results: DatasetResults) -> CellSpace:

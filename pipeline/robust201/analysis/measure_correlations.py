@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 
 from robust201.analysis.dataset_results import DatasetResults
-from robust201.analysis.network_costs import PARAMETERS, network_costs
+from robust201.analysis.network_costs import PARAMETERS
+from robust201.analysis.terms import collect_measures, find_evaluations
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader.joined_tables import joined_name
-from robust201.reader.result_files import evaluation_names, paper_key
 from robust201.reader.value_checks import CLEAN
 from robust201.statistics.rank_correlation import Coefficients, correlate_ranks
 
@@ -30,34 +29,6 @@ CORRELATION_COLUMNS = (
 )
 
 
-def collect_measures(results: DatasetResults, tables: Sequence[pd.DataFrame] = ()) -> pd.DataFrame:
-    """Put side by side what is known of architectures besides their accuracies.
-
-    Args:
-        results: of a dataset.
-        tables: joined tables, as `reader.joined_tables.read_joined` gives them.
-
-    Returns:
-        float64 by evaluated architecture: numbers of parameters and multiply-accumulates, where architectures are
-        cells, the measures of the results, and the columns of the tables.
-    """
-    costs = network_costs(results.reader, results.name, results.architectures, n_classes=results.n_classes)
-    columns: dict[str, pd.Series] = {str(name): numbers for name, numbers in costs.items()}
-    for place, numbers in results.measures.items():
-        columns[measure_name(*place)] = numbers  # type: ignore[misc]
-    accuracies = {*results.scores, *evaluation_names(results.columns)}
-    for table in tables:
-        own = table[table["dataset"] == results.name].drop(columns="dataset") if "dataset" in table else table
-        for name, numbers in own.set_index("architecture").items():
-            columns[joined_name(str(name), {*columns, *accuracies})] = numbers
-    return pd.DataFrame(columns).reindex(results.accuracies.index)
-
-
-def measure_name(key: str, measurement: str, strength: float) -> str:
-    """Name a number of a measure: ``jacobian.squared_norm``, with the strength behind it if that is not 0."""
-    return f"{key}.{measurement}" + (f":{strength:g}" if strength != CLEAN_STRENGTH else "")
-
-
 def correlate_measures(
     results: DatasetResults, tables: Sequence[pd.DataFrame] = (), *, keys: Sequence[str] | None = None
 ) -> pd.DataFrame:
@@ -69,7 +40,7 @@ def correlate_measures(
     Args:
         results: of a dataset.
         tables: joined tables (see `collect_measures`).
-        keys: only these.
+        keys: only the accuracies under these scores, keys and keys at strengths (see `terms.find_evaluations`).
 
     Returns:
         One row per measure, key and strength: the columns of `CORRELATION_COLUMNS`. `kendall` is tau-b; `partial` is
@@ -79,8 +50,8 @@ def correlate_measures(
         for all architectures.
     """
     measures = collect_measures(results, tables)
-    wanted = None if keys is None else {paper_key(key) for key in keys}
-    chosen = [column for column in results.columns if wanted is None or column[0] in wanted]
+    wanted = None if keys is None else {column for name in keys for column in find_evaluations(results, name)}
+    chosen = [column for column in results.columns if wanted is None or column in wanted]
     rows = []
     # Key by key: memory grows with the square of the columns. Columns are known by their places, as measures may have
     # any name.

@@ -10,7 +10,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.look import AsJson, print_json
-from robust201.cli.sweeps import Datasets, Keys, split_names
+from robust201.cli.sweeps import Datasets, split_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from robust201.analysis.dataset_results import DatasetResults
     from robust201.reader.dataset import RobustnessDataset
 
-Folder = Annotated[
-    Path,
-    typer.Argument(metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."),
+Folders = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="DATASET...",
+        help="A folder that export wrote, its parquet folder, or the published dataset. Several are read as one, the "
+        "first that has an evaluation answers.",
+    ),
 ]
 Join = Annotated[
     list[Path] | None,
@@ -34,29 +38,30 @@ SHOWN = 12
 
 
 def correlate(
-    dataset: Folder,
+    folders: Folders,
     datasets: Datasets = None,
-    keys: Keys = None,
+    keys: Annotated[str | None, typer.Option(help="Scores, keys or keys at a strength, such as clean,pgd:1.")] = None,
     join: Join = None,
     out: Out = None,
     weights: Weights = None,
+    measure_weights: Annotated[
+        str | None,
+        typer.Option("--measure-weights", help="Name of the weights that measures are of, such as random-s0."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Correlate measures with accuracies, with intervals, and compare each measure with the number of parameters."""
     import pandas as pd
 
     from robust201.analysis.measure_correlations import FEWEST, correlate_measures
-    from robust201.core.errors import ConfigError, ResultsError, closest
+    from robust201.analysis.terms import evaluations_named, find_evaluations
+    from robust201.core.errors import ResultsError
 
-    reader, held, tables = _read(dataset, datasets, join, weights, out)
+    reader, held, tables = _read(folders, datasets, join, weights, out, measure_weights)
     wanted = split_names(keys)
-    known = {key for one in held for key, _ in one.columns}
-    for key in wanted or ():
-        if key not in known:
-            raise ConfigError(
-                f"Correlating measures failed for {key!r}: expected a key with accuracies on "
-                f"{', '.join(one.name for one in held)}, got another.{closest(key, sorted(known))}"
-            )
+    for asked in wanted or ():
+        if not any(find_evaluations(one, asked) for one in held):
+            evaluations_named(held[0], asked)  # says what is wrong with it
     found = pd.concat([correlate_measures(one, tables, keys=wanted) for one in held], ignore_index=True)
     if found.empty:
         raise ResultsError(
@@ -77,11 +82,11 @@ def correlate(
 
 
 def design(
-    dataset: Folder,
+    folders: Folders,
     datasets: Datasets = None,
     score: Annotated[
         str,
-        typer.Option(help="Score to explain: clean, adversarial or corruption; or a key at a strength, such as pgd:1."),
+        typer.Option(help="Accuracy to explain: a score, such as adversarial, a key, or a key at a strength: pgd:1."),
     ] = "adversarial",
     join: Join = None,
     maximise: Annotated[
@@ -94,17 +99,21 @@ def design(
     as_json: AsJson = False,
 ) -> None:
     """Show what makes a cell robust: effects of operations, a regression tree, prediction and the Pareto front."""
-    from robust201.analysis import design as of_cells
-    from robust201.analysis.measure_correlations import collect_measures
-    from robust201.analysis.network_costs import PARAMETERS
+    import pandas as pd
 
-    _, held, tables = _read(dataset, datasets, join, weights, out)
+    from robust201.analysis import design as of_cells
+    from robust201.analysis.network_costs import PARAMETERS
+    from robust201.analysis.terms import Terms, evaluations_named
+
+    _, held, tables = _read(folders, datasets, join, weights, out)
     payload: dict[str, dict[str, Any]] = {}
     for results in held:
-        accuracies = of_cells.choose_score(results, score)
-        columns = of_cells.objectives_of(results, collect_measures(results, tables))
+        terms = Terms(results, tables)
+        evaluations_named(results, score)  # no measure: tables show accuracies
+        accuracies = terms.mean(score)
         high = split_names(maximise) or tuple(results.scores.columns)
-        low = split_names(minimise) or ((PARAMETERS,) if minimise is None and PARAMETERS in columns else ())
+        low = split_names(minimise) or ((PARAMETERS,) if minimise is None and PARAMETERS in terms.measures else ())
+        columns = pd.DataFrame({name: terms.mean(name) for name in (*high, *low)})
         front = of_cells.pareto_table(columns, maximise=high, minimise=low)
         effects = of_cells.operation_effects(results, accuracies)
         prediction = of_cells.predict_from_cells(results, accuracies)
@@ -129,39 +138,38 @@ def design(
 
 
 def _read(
-    dataset: Path, datasets: str | None, join: Sequence[Path] | None, weights: str | None, out: Path | None
+    folders: Sequence[Path],
+    datasets: str | None,
+    join: Sequence[Path] | None,
+    weights: str | None,
+    out: Path | None,
+    measure_weights: str | None = None,
 ) -> "tuple[RobustnessDataset, list[DatasetResults], list[pd.DataFrame]]":
     from robust201.analysis.dataset_results import read_results
-    from robust201.core.errors import ConfigError, closest
+    from robust201.analysis.terms import read_join_tables
+    from robust201.core.errors import ConfigError, ResultsError, closest
     from robust201.core.files import check_output_file
     from robust201.reader.dataset import RobustnessDataset
 
     if out is not None:
         check_output_file(out / "correlations.csv")
-    reader = RobustnessDataset(dataset, weights=weights)
-    held = read_results(reader)
+    reader = RobustnessDataset(*folders, weights=weights)
+    held = read_results(reader, measure_weights=measure_weights)
     names = [one.name for one in held]
+    if not names:
+        raise ResultsError(
+            f"Reading {reader.path} failed: expected accuracies, got none. Name a further folder that has some behind "
+            "it, or export a key such as clean."
+        )
     wanted = split_names(datasets) or names
     for name in wanted:
         if name not in names:
             raise ConfigError(
-                f"Reading {dataset} failed for {name!r}: expected one of its datasets, got another."
+                f"Reading {reader.path} failed for {name!r}: expected one of its datasets, got another."
                 f"{closest(name, names)}"
             )
     chosen = [one for one in held if one.name in wanted]
-    tables = [reader.read_table(path) for path in join or ()]
-    for path, table in zip(join or (), tables, strict=True):
-        if not any(_speaks_of(table, results) for results in chosen):
-            raise ConfigError(
-                f"Joining failed for {path}: expected numbers of architectures that were evaluated on "
-                f"{', '.join(wanted)}, got those of others. Check its columns of architectures and datasets."
-            )
-    return reader, chosen, tables
-
-
-def _speaks_of(table: "pd.DataFrame", results: "DatasetResults") -> bool:
-    own = table[table["dataset"] == results.name] if "dataset" in table else table
-    return bool(own["architecture"].isin(results.accuracies.index).any())
+    return reader, chosen, read_join_tables(reader, join or (), chosen)
 
 
 def _write(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> None:

@@ -24,6 +24,7 @@ from robust201.cli.look import AsJson, doctor, logs, print_json, status
 from robust201.cli.metrics import metrics
 from robust201.cli.plot import MEAN_HELP, plot
 from robust201.cli.search import search
+from robust201.cli.study import study
 from robust201.cli.submit import submit_app
 from robust201.cli.sweeps import (
     Architectures,
@@ -382,6 +383,6 @@ add_verbs(
     *(corrupt, fuse, import_images, robustify),
     *(plan, run, status, logs, compact, merge),
     *(verify, audit, export, compare, convert, import_json, meta),
-    *(report, plot, metrics, search, correlate, design, evaluate),
+    *(report, plot, metrics, search, correlate, design, study, evaluate),
 )
 app.add_typer(submit_app, rich_help_panel=RUN)

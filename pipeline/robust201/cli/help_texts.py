@@ -27,7 +27,7 @@ PANELS = {
     "Make images": ("corrupt", "fuse", "import-images", "robustify"),
     RUN: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
     "Check and export its results": ("verify", "audit", "export", "compare", "convert", "import-json", "meta"),
-    "Look at a dataset": ("report", "plot", "metrics", "search", "correlate", "design"),
+    "Look at a dataset": ("report", "plot", "metrics", "search", "correlate", "design", "study"),
     "Evaluate one network": ("evaluate",),
 }
 """Verbs by the group under which the help lists them, in the order in which a sweep meets them."""
@@ -100,6 +100,10 @@ EXAMPLES = {
         "robust201 search dataset --table1",
         "robust201 search dataset --objective pgd:1 --methods local,evolution --figure regret.svg",
         "robust201 search dataset --objective clean,pgd:1 --distinct",
+    ),
+    "study": (
+        "robust201 study --published image-distribution",
+        "robust201 study jobs/image-distribution-small.yaml --out runs/image-distribution-small/study",
     ),
     "meta": ("robust201 meta --key-style with-norm --out meta.json",),
     "fuse": ("robust201 fuse --first mnist --second cifar10 --label second --out data/fusion-object",),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from robust201.cli import console
+from robust201.cli.analyse import Folders, Join
 from robust201.cli.look import AsJson, print_json
 from robust201.cli.sweeps import split_names
 from robust201.core.errors import ConfigError
@@ -15,17 +16,11 @@ from robust201.core.files import check_output_file, write_text
 
 if TYPE_CHECKING:
     from robust201.reader.dataset import RobustnessDataset
-    from robust201.search.published import ComparedNumber
     from robust201.search.studies import Estimated, SearchStudy
 
 
 def search(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."
-        ),
-    ],
+    folders: Folders,
     data: Annotated[
         str | None, typer.Option("--dataset", help="Which dataset to search on, if DATASET has several.")
     ] = None,
@@ -49,8 +44,12 @@ def search(
     runs: Annotated[int, typer.Option(min=1, max=10_000, help="Runs of each method.")] = 100,
     constraint: Annotated[
         list[str] | None,
-        typer.Option(help="'parameters <= 800' (thousands) or 'flops <= 120' (millions). Repeatable."),
+        typer.Option(
+            help="'parameters <= 800000', 'flops <= 1.2e8', or a column of a joined table: 'edgegpu_latency <= 5'. "
+            "Repeatable."
+        ),
     ] = None,
+    join: Join = None,
     report: Annotated[
         str | None, typer.Option(help="Objectives to report for the cells found, separated by commas.")
     ] = None,
@@ -59,7 +58,7 @@ def search(
     ] = None,
     distinct: Annotated[bool, typer.Option("--distinct", help="Count isomorphic cells as one cell.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all draws.")] = 0,
-    processes: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="Processes; at most and by default one per CPU.")] = None,
     weights: Annotated[
         str | None, typer.Option(help="Name of the weights, if DATASET has several per architecture.")
     ] = None,
@@ -76,14 +75,14 @@ def search(
     """Compare search methods on a dataset's cells: what each finds, as means over runs with 95 % intervals."""
     from robust201.reader.dataset import RobustnessDataset
 
-    reader = RobustnessDataset(folder, weights=weights)
+    reader = RobustnessDataset(*folders, weights=weights)
     if blackbox is not None:
         from robust201.search.blackbox import write_blackbox
 
         for path in write_blackbox(reader, blackbox):
             typer.echo(path)
         return
-    from robust201.search.published import compare_with_published, holds_published
+    from robust201.search.published import compare_with_paper
     from robust201.search.studies import TABLE1_OBJECTIVES, make_studies
 
     if table1 and (objective or report):
@@ -110,19 +109,22 @@ def search(
             report=split_names(report),
             report_on=report_on,
             constraints=constraint or (),
+            join=join or (),
             distinct=distinct,
             processes=processes,
             on_progress=progress,
         )
-    compared = []
-    if holds_published(reader, dataset) and report_on in {None, dataset} and not constraint:
-        compared = [row for study in studies for row in compare_with_published(study)]
+    paper = compare_with_paper(reader, studies)
     if as_json:
-        print_json(
-            {"studies": [study.to_payload() for study in studies], "published": [row._asdict() for row in compared]}
-        )
+        published = None if paper is None else paper._asdict()
+        print_json({"studies": [study.to_payload() for study in studies], "published": published})
     else:
-        _show(studies, compared)
+        _show(studies)
+        if paper is not None:
+            typer.echo(
+                f"Clean optimum of the paper's table 1: {100 * paper.published:.2f} %; here {100 * paper.ours:.2f} %, "
+                f"which {'agrees' if paper.agrees else 'differs'}."
+            )
     if out is not None:
         import pandas as pd
 
@@ -149,7 +151,7 @@ def _choose(reader: "RobustnessDataset", data: str | None) -> str:
     )
 
 
-def _show(studies: "Sequence[SearchStudy]", compared: "Sequence[ComparedNumber]") -> None:
+def _show(studies: "Sequence[SearchStudy]") -> None:
     from robust201.search.methods import METHODS
     from robust201.search.studies import TABLE1_COLUMNS
 
@@ -161,11 +163,15 @@ def _show(studies: "Sequence[SearchStudy]", compared: "Sequence[ComparedNumber]"
             "in percent"
         )
         headings = [TABLE1_COLUMNS.get(name, name) for name in study.columns]
-        optimum = ("Optimum", *(_number(name, study.optimum[name]) for name in study.columns), "")
+        optimum = (
+            "Optimum",
+            *(_number(study.optimum[name], in_percent=study.in_percent[name]) for name in study.columns),
+            "",
+        )
         rows = [
             (
                 METHODS[result.method].title,
-                *(_with_interval(name, one) for name, one in result.reported.items()),
+                *(_with_interval(one, in_percent=study.in_percent[name]) for name, one in result.reported.items()),
                 f"{100 * result.hits:.0f} %",
             )
             for result in study.results
@@ -173,28 +179,14 @@ def _show(studies: "Sequence[SearchStudy]", compared: "Sequence[ComparedNumber]"
         console.show_table(title, ("", *headings, "at optimum"), [optimum, *rows])
     if absent := dict.fromkeys(name for study in studies for name in study.absent):
         console.say(f"Not reported, since {studies[0].reported_on} has no such results: {', '.join(absent)}.")
-    if compared:
-        rows = [
-            (
-                f"{row.objective}, {METHODS[row.method].title if row.method in METHODS else row.method}, {row.column}",
-                f"{row.published:.2f}",
-                f"{row.ours:.2f}",
-                f"{row.ours - row.published:+.2f}",
-                "yes" if row.within else "no",
-            )
-            for row in compared
-        ]
-        console.show_table("Table 1 of the paper, percent", ("", "paper", "here", "difference", "agrees"), rows)
 
 
-def _number(column: str, value: float) -> str:
-    """Write accuracies, and the share of the volume, in percent, other numbers as they are."""
-    from robust201.search.objectives import are_accuracies
-    from robust201.search.studies import VOLUME
-
-    return f"{100 * value:.2f}" if column == VOLUME or are_accuracies(column) else f"{value:.5g}"
+def _number(value: float, *, in_percent: bool) -> str:
+    if in_percent:
+        return f"{100 * value:.2f}"
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.5g}"
 
 
-def _with_interval(column: str, estimated: "Estimated") -> str:
-    mean, low, high = (_number(column, value) for value in estimated[:3])
+def _with_interval(estimated: "Estimated", *, in_percent: bool) -> str:
+    mean, low, high = (_number(value, in_percent=in_percent) for value in estimated[:3])
     return mean if math.isnan(estimated.low) else f"{mean} [{low}, {high}]"  # a single run has no interval

@@ -14,14 +14,17 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import kendalltau, spearmanr
 
+from robust201.analysis import design
 from robust201.analysis.dataset_results import ADVERSARIAL, SCORE_KINDS, SCORES, DatasetResults, quartiles
 from robust201.analysis.labels import column_label, dataset_label, key_label, measure_label, strength_label
-from robust201.analysis.measure_correlations import correlate_measures, measure_name
+from robust201.analysis.measure_correlations import correlate_measures
 from robust201.analysis.network_costs import FLOPS
+from robust201.analysis.terms import measure_name
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.result_files import kind_of
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace
+from robust201.statistics.intervals import NORMAL_QUANTILE, accuracy_intervals, mean_intervals
 from robust201.statistics.pareto import on_front
 
 REFERENCE_EPSILON_255 = 1.0
@@ -78,14 +81,36 @@ def accuracy_by_kernel_parameters(results: DatasetResults) -> pd.DataFrame:
     """Summarise mean adversarial accuracies by the kernel parameters of the cell, for box plots.
 
     Returns:
-        One row per box as of `accuracy_boxes`, with `kernel_parameters` (ascending) in place of key and strength.
+        One row per box as of `accuracy_boxes`, with `kernel_parameters` (ascending) in place of key and strength, and
+        the mean over the cells with the ends of its 95 % interval by Student's t: `mean`, `mean_low`, `mean_high`.
     """
     names = ["kernel_parameters"]
     if results.space is None or ADVERSARIAL not in results.scores:
         return _boxes({}, names)
     sizes = np.array([results.space.kernel_parameters(results.spec(index)) for index in results.architectures])
     means = results.scores[ADVERSARIAL]
-    return _boxes({(int(size),): means[sizes == size] for size in np.unique(sizes)}, names)
+    boxes = _boxes({(int(size),): means[sizes == size] for size in np.unique(sizes)}, names)
+    ends = [mean_intervals(means[sizes == size].dropna()) for size in boxes["kernel_parameters"]]
+    return boxes.assign(
+        **dict(zip(("mean", "mean_low", "mean_high"), np.array(ends, np.float64).reshape(-1, 3).T, strict=True))
+    )
+
+
+def effects_by_score(results: DatasetResults) -> pd.DataFrame:
+    """Compute what each operation on each edge adds to the scores, over all cells of the space.
+
+    Returns:
+        One row per score that all isomorphism classes have, edge and operation: `score` (of `SCORES`), `edge`,
+        `operation`, `mean`, `effect`, `low` and `high` (see `design.Effects`).
+    """
+    names = ["score", "edge", "operation", "mean", "effect", "low", "high"]
+    scores = results.scores if results.space is not None else pd.DataFrame()
+    parts = [
+        design.operation_effects(results, scores[score]).operations.assign(score=str(score))[names]
+        for score in scores
+        if not len(design.lacking_classes(results, scores[score]))
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=names)
 
 
 def box_range(boxes: pd.DataFrame) -> tuple[float, float]:
@@ -355,9 +380,10 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
     Returns:
         One row per architecture and edge: `score` (of `SCORES`), `among` (`ALL_CELLS`, or those of
         `CellSpace.reference_kernel_parameters`), `rank` among these, which equally accurate ones share,
-        `tied`, how many do (see `DatasetResults.ranked`), `architecture`, `accuracy`, `edge` and `operation`.
+        `tied`, how many do (see `DatasetResults.ranked`), `architecture`, `accuracy` with `low` and `high` (see
+        `accuracy_ends`), `edge` and `operation`.
     """
-    names = ["score", "among", "rank", "tied", "architecture", "accuracy", "edge", "operation"]
+    names = ["score", "among", "rank", "tied", "architecture", "accuracy", "low", "high", "edge", "operation"]
     space = results.space
     if space is None:
         return pd.DataFrame(columns=names)
@@ -371,7 +397,8 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
             (f"cells with {size} kernel parameters", values[values.index.isin(fixed)]),
         ):
             for top in results.ranked(members)[:TOP_CELLS]:
-                head = (score, among, top.rank, top.tied, top.architecture, top.accuracy)
+                ends = accuracy_ends(results, top.accuracy)
+                head = (score, among, top.rank, top.tied, top.architecture, top.accuracy, *ends)
                 rows += [(*head, *edge) for edge in enumerate(space.parse(results.spec(top.architecture)))]
     return pd.DataFrame(rows, columns=names)
 
@@ -380,8 +407,9 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
     """Find the best architecture by clean accuracy, each attack's mean and the means of attacks and corruptions.
 
     Returns:
-        One row per criterion (the index): `architecture`, the first by `DatasetResults.ranked`, `spec`, `accuracy`,
-        `tied`, how many are as accurate, and one column per criterion with the edit distance to its best architecture.
+        One row per criterion (the index): `architecture`, the first by `DatasetResults.ranked`, `spec`, `accuracy` with
+        `low` and `high` (see `accuracy_ends`), `tied`, how many are as accurate, and one column per criterion with the
+        edit distance to its best architecture.
     """
     space = results.space
     if space is None:
@@ -389,11 +417,17 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
     criteria = {label: results.scores[score] for score, label in SCORES.items() if score in results.scores}
     criteria |= {f"mean {key_label(key)}": results.key_mean(key) for key in results.keys("attack")}
     rows = {
-        label: (top.architecture, results.spec(top.architecture), top.accuracy, top.tied)
+        label: (
+            *(top.architecture, results.spec(top.architecture), top.accuracy),
+            *accuracy_ends(results, top.accuracy),
+            top.tied,
+        )
         for label, values in criteria.items()
         for top in results.ranked(values)[:1]
     }
-    frame = pd.DataFrame.from_dict(rows, orient="index", columns=["architecture", "spec", "accuracy", "tied"])
+    frame = pd.DataFrame.from_dict(
+        rows, orient="index", columns=["architecture", "spec", "accuracy", "low", "high", "tied"]
+    )
     for label, (_, spec, *_) in rows.items():
         frame[label] = [space.edit_distance(spec, other) for other in frame["spec"]]
     return frame
@@ -405,9 +439,11 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
     Returns:
         One row per evaluated neighbour and score: `best` (the score that the architecture is best by), `tied`,
         how many are as accurate by it (see `DatasetResults.ranked`), `architecture`, `edge`, `operation`, `neighbour`
-        (the evaluated one of its class), `score` and `change`, the neighbour's accuracy minus the architecture's.
+        (the evaluated one of its class), `score` and `change`, the neighbour's accuracy minus the architecture's, with
+        the ends `low` and `high` of a 95 % interval as if both had been evaluated on images of their own, which is
+        wider than needed where they fail on the same ones; NaN where the number of images is unknown.
     """
-    names = ["best", "tied", "architecture", "edge", "operation", "neighbour", "score", "change"]
+    names = ["best", "tied", "architecture", "edge", "operation", "neighbour", "score", "change", "low", "high"]
     space = results.space
     if space is None:
         return pd.DataFrame(columns=names)
@@ -420,9 +456,24 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
                 other = int(results.reader.get_uid(spec))
                 if other in evaluated:
                     head = (best, top.tied, top.architecture, edge, operation, other)
-                    changes = {score: values[other] - values[top.architecture] for score, values in scores.items()}
-                    rows += [(*head, score, float(change)) for score, change in changes.items() if not np.isnan(change)]
+                    for score, values in scores.items():
+                        pair = float(values[top.architecture]), float(values[other])
+                        if not np.isnan(change := pair[1] - pair[0]):
+                            reach = NORMAL_QUANTILE * math.sqrt(
+                                sum(p * (1 - p) for p in pair) / (results.n_images or math.nan)
+                            )
+                            rows.append((*head, score, change, change - reach, change + reach))
     return pd.DataFrame(rows, columns=names)
+
+
+def accuracy_ends(results: DatasetResults, accuracy: float) -> tuple[float, float]:
+    """Give the ends of an accuracy's 95 % interval for the sampling of images; NaN where their number is unknown.
+
+    Of a mean over evaluations of the same images it is wider than needed: an image's share of evaluations that it
+    withstands varies less between images than right and wrong do.
+    """
+    low, high = accuracy_intervals(accuracy, math.nan if results.n_images is None else results.n_images)
+    return float(low), float(high)
 
 
 def reference_strength(key: str, strengths: Sequence[float]) -> float:

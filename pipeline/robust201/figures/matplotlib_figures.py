@@ -74,6 +74,9 @@ def draw_kernel_parameters(frame: pd.DataFrame, results: DatasetResults, width: 
     _draw_boxes(axes, frame, labels, [colours(size) for size in sizes])
     if max(parts.inches(len(label), parts.SMALL) for label in labels) > (width - 0.5) / len(labels):
         axes.tick_params(axis="x", rotation=90)
+    reach = [frame["mean"] - frame["mean_low"], frame["mean_high"] - frame["mean"]]
+    looks: Any = {"color": INK, "markerfacecolor": "white", "markeredgewidth": 0.6, "elinewidth": 0.9, "capsize": 1.5}
+    axes.errorbar(np.arange(len(frame)) + 1, frame["mean"], reach, fmt="D", markersize=2.2, zorder=4, **looks)
     axes.set_xlabel("kernel parameters of the cell", color=INK, fontsize=parts.TEXT)
     parts.draw_chance(axes, results.chance)
     return figure
@@ -323,6 +326,40 @@ def draw_measure_correlations(frame: pd.DataFrame, results: DatasetResults, widt
     texts = palette.correlation_texts(tau.to_numpy())
     parts.draw_heat_map(axes, tau, texts, (-1, 1), colours=palette.CORRELATION, field=field, squares=False)
     parts.draw_colour_bar(figure, ScalarMappable(Normalize(-1, 1), palette.CORRELATION), [axes], "Kendall's tau-b")
+    return figure
+
+
+def draw_operation_effects(frame: pd.DataFrame, results: DatasetResults, width: float) -> Figure:
+    """Draw what each operation adds on each edge with its interval, one panel per score (see `effects_by_score`)."""
+    space = results.cells
+    scores = list(frame["score"].unique())
+    names = figure_data.operation_names(space)
+    figure = Figure(figsize=(width, 1.75 * len(scores) + 0.4), layout="constrained")
+    for axes, score in zip(parts.make_panels(figure, len(scores), 1), scores, strict=True):
+        parts.style(axes)
+        axes.axhline(0, color=INK, linewidth=0.6)
+        for place, (operation, name) in enumerate(zip(space.operations, names, strict=True)):
+            rows = frame[(frame["score"] == score) & (frame["operation"] == name)]
+            x = np.arange(len(rows)) + (place - (len(names) - 1) / 2) * 0.14
+            reach = [100 * (rows["effect"] - rows["low"]), 100 * (rows["high"] - rows["effect"])]
+            colour = space.operation_colours[operation]
+            looks: Any = {
+                "markersize": 3,
+                "markeredgewidth": 0.4,
+                "markeredgecolor": INK,
+                "elinewidth": 1.1,
+                "ecolor": INK,
+            }
+            axes.errorbar(x, 100 * rows["effect"], reach, fmt="o", color=colour, capsize=1.5, **looks)
+        axes.set_xticks(np.arange(len(space.edge_labels)), space.edge_labels)
+        axes.tick_params(axis="x", length=0)
+        axes.grid(axis="y", color=palette.GRID, linewidth=0.5)
+        axes.set_ylabel("percentage points", fontsize=parts.TEXT, color=INK)
+        axes.set_title(f"{SCORES[score]} accuracy", color=INK, fontsize=parts.TITLE)
+    handles = [
+        Patch(color=space.operation_colours[one], label=name) for one, name in zip(space.operations, names, strict=True)
+    ]
+    parts.draw_legend(figure, handles)
     return figure
 
 

@@ -80,6 +80,7 @@ def views_of_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> 
     figure["data"] = [
         _box_trace(frame, palette.KEY_COLOURS["fgsm"], places) | on,
         _outlier_trace(frame, places) | on,
+        _mean_trace(frame, places) | on,
     ]
     figure["layout"]["meta"] |= {"width": 900, "grows": True}
     figure["layout"]["xaxis"] |= {
@@ -291,6 +292,46 @@ def views_of_measure_correlations(frame: pd.DataFrame, results: DatasetResults) 
     return [View("", figure)]
 
 
+def views_of_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+    """Draw what each operation adds on each edge with its interval, one view per score (see `effects_by_score`)."""
+    space = results.cells
+    views = []
+    for score, rows in frame.groupby("score", sort=False):
+        traces = []
+        for operation, name in zip(space.operations, figure_data.operation_names(space), strict=True):
+            own = 100 * rows[rows["operation"] == name].set_index("edge")[["effect", "low", "high"]]
+            ends = [f"{low:+.2f} to {high:+.2f}" for low, high in zip(own["low"], own["high"], strict=True)]
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "name": name,
+                    "x": list(own.index),
+                    "y": parts.rounded(own["effect"], 3),
+                    "error_y": _error_bars(own["effect"], own["low"], own["high"], 3),
+                    "customdata": ends,
+                    "marker": {"color": space.operation_colours[operation], "size": 8},
+                    "hovertemplate": f"%{{x}} {name}: %{{y:+.2f}} (%{{customdata}})<extra></extra>",
+                }
+            )
+        layout = {
+            "height": 380,
+            "meta": {"width": 760},
+            "showlegend": True,
+            "legend": {"orientation": "h", "x": 0, "y": 1, "yref": "container", "yanchor": "top"},
+            "scattermode": "group",
+            "xaxis": {"type": "category", "showgrid": False, "fixedrange": True},
+            "yaxis": {
+                "title": {"text": "percentage points"},
+                "zeroline": True,
+                "zerolinecolor": INK,
+                "fixedrange": True,
+            },
+        }
+        views.append(View(f"{SCORES[str(score)]} accuracy", {"data": traces, "layout": layout}))
+    return views
+
+
 def views_of_top_cells(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     """Draw the operations of the best cells, one column per cell, one row per edge (see `top_cells`)."""
     space = results.cells
@@ -350,7 +391,12 @@ def views_of_neighbours(frame: pd.DataFrame, results: DatasetResults) -> list[Vi
             changes.iloc[edge, operation] = 0.0
         named = f"#{architecture}{palette.tie_words(tied)}"
         label = f"best by {SCORES[str(best)]} ({named}): change of {SCORES[str(score)]}"
-        views.append(View(label, _change_map(changes, texts)))
+        figure = _change_map(changes, texts)
+        known: Any = rows[rows["low"].notna()][["edge", "operation", "low", "high"]].to_numpy().tolist()
+        for edge, operation, low, high in known:
+            line = figure["data"][0]["hovertext"][edge]
+            line[results.cells.operations.index(operation)] += f" ({100 * low:+.2f} to {100 * high:+.2f})"
+        views.append(View(label, figure))
     return views
 
 
@@ -385,6 +431,23 @@ def _box_trace(rows: pd.DataFrame, colour: str, places: list[str]) -> dict[str, 
         "hoverinfo": "y",
         "yhoverformat": ".2%",
     }
+
+
+def _mean_trace(boxes: pd.DataFrame, places: list[str]) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": places,
+        "y": parts.rounded(boxes["mean"], 5),
+        "error_y": _error_bars(boxes["mean"], boxes["mean_low"], boxes["mean_high"], 5),
+        "marker": {"symbol": "diamond", "size": 6, "color": "#ffffff", "line": {"color": INK, "width": 1}},
+        "hovertemplate": "mean %{y:.2%}<extra></extra>",
+    }
+
+
+def _error_bars(middle: pd.Series, low: pd.Series, high: pd.Series, digits: int) -> dict[str, Any]:
+    ends = {"array": parts.rounded(high - middle, digits), "arrayminus": parts.rounded(middle - low, digits)}
+    return {"type": "data", "symmetric": False, "color": INK, "thickness": 1, "width": 3} | ends
 
 
 def _outlier_trace(boxes: pd.DataFrame, places: list[str]) -> dict[str, Any]:

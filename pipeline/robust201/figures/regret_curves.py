@@ -14,7 +14,6 @@ from robust201.figures.matplotlib_parts import SMALL, TEXT, TITLE, count_columns
 from robust201.figures.palette import GRID
 from robust201.figures.plots import METADATA, PNG_DPI, parse_width
 from robust201.search.methods import METHODS
-from robust201.search.objectives import are_accuracies
 from robust201.search.studies import SearchStudy
 from robust201.spaces.cell_space import INK
 
@@ -48,7 +47,7 @@ def save_regret_curves(studies: Sequence[SearchStudy], out: Path, *, width: str 
         for axes, study in zip(make_panels(figure, len(studies), n_columns), studies, strict=True):
             style(axes)
             queries = np.arange(1, study.n_queries + 1)
-            in_points = not study.is_front and are_accuracies(study.objective)
+            in_points = not study.is_front and study.in_percent[study.objective]
             scale = 100 if in_points else 1
             lowest = min((float(np.nanmin(one.regret[one.regret > 0], initial=1)) for one in study.results), default=1)
             floor = scale * lowest / 2

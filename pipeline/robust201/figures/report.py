@@ -390,7 +390,7 @@ def _ranking_table(results: "DatasetResults") -> str:
     lines = []
     previous = ""
     known = results.n_images is not None
-    for row in list_rankings(results.reader, results.name, results.accuracies) if known else ():
+    for row in list_rankings(results.reader.files, results.name, results.accuracies) if known else ():
         key = paper_key(row.key)
         name = key_label(key) if key != previous else ""
         previous = key

@@ -188,7 +188,8 @@ FIGURES: dict[str, FigureRow] = {
             "kernel-parameters",
             "Mean adversarial accuracy by kernel parameters",
             "Mean adversarial accuracies of the cells that have so many kernel parameters: 9 for a 3×3 and 1 for a 1×1 "
-            "convolution that reaches the output; boxes as above.",
+            "convolution that reaches the output; boxes as above, a diamond at the mean over the cells, with its 95% "
+            "interval.",
             "Fig. 28",
             "an attack, on architectures that are cells",
             figure_data.accuracy_by_kernel_parameters,
@@ -215,6 +216,18 @@ FIGURES: dict[str, FigureRow] = {
             "a measure, such as `jacobian`, and an accuracy, of eight architectures or more",
             figure_data.measure_correlations,
             "measure_correlations",
+        ),
+        FigureRow(
+            "operation-effects",
+            "What each operation adds on each edge",
+            "Mean accuracy of all cells that have an operation on an edge, minus the mean over all cells of the space, "
+            "in percentage points; cells have the accuracy of their isomorphism class. Lines span 95% intervals from a "
+            "bootstrap over classes.",
+            "",
+            "an accuracy of all isomorphism classes, of architectures that are cells",
+            figure_data.effects_by_score,
+            "operation_effects",
+            averages=True,
         ),
         FigureRow(
             "top-cells",
@@ -245,7 +258,8 @@ FIGURES: dict[str, FigureRow] = {
             "What one changed edge gains or loses",
             "The best cells with one edge changed: by how many percentage points the accuracy of the neighbour (of its "
             "isomorphism class) differs. A dot marks the cell's own operation; the class of an empty square was not "
-            "evaluated.",
+            "evaluated. On the page, pointing at a square shows the 95% interval of the change, as if both cells had "
+            "been evaluated on images of their own.",
             "Fig. 30",
             "the best cell and one of its neighbours, of architectures that are cells",
             figure_data.neighbour_changes,

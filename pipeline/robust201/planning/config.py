@@ -386,7 +386,8 @@ class SweepConfig(Section):
                 lacking = [name for name in names if str(name) not in self.weights.files_on(dataset)]
                 if lacking:
                     raise ValueError(
-                        f"weights.files: expected a file for each architecture, got none for {lacking[0]} on {dataset}."
+                        f"weights.files: expected a file for each architecture, got none for "
+                        f"{show_architecture(lacking[0])} on {dataset}."
                     )
         return self
 
@@ -403,6 +404,17 @@ class SweepConfig(Section):
                     raise ValueError(
                         f"keys.{key}.source: expected one of the sweep's architectures, since their weights are known, "
                         f"got {show_architecture(source)}. Add it to `architectures`."
+                    )
+            first: dict[tuple[ArchitectureId, str], str] = {}
+            for key, given in self.parameters.items():
+                if key not in transfers or key in self.keys:  # not of a list of sources
+                    continue
+                source = transfers[key]
+                other = first.setdefault((source, given.model_copy(update={"source": ""}).model_dump_json()), key)
+                if other != key:
+                    raise ValueError(
+                        f"keys.{key}.source: expected different architectures in a list of sources, got "
+                        f"{show_architecture(source)} twice, as {other} too. Remove one."
                     )
         return self
 

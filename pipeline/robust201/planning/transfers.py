@@ -133,9 +133,12 @@ def read_transfers(
     attack = parse(name, TASKS[key].parameters, {field: v for field, v in given.items() if field not in own})
     several = isinstance(own["source"], list | tuple)
     sources = list(own["source"]) if several else [own["source"]]
-    if not sources or len(set(map(str, sources))) != len(sources):
-        raise ValueError(f"keys.{name}.source: expected one or more different architectures, got {sources}.")
+    by_source: dict[str, TransferParameters] = {}
     for source in sources:
         parameters = parse(name, TransferParameters, own | {"source": source, "attack": attack})
         assert isinstance(parameters, TransferParameters)  # noqa: S101 - what was asked for
-        yield f"{name}_{re.sub(r'[^A-Za-z0-9.-]+', '-', str(source))}" if several else name, parameters
+        by_source[str(parameters.source)] = parameters  # as it is understood: 0.0 is 0
+    if not sources or len(by_source) != len(sources):
+        raise ValueError(f"keys.{name}.source: expected one or more different architectures, got {sources}.")
+    for text, parameters in by_source.items():
+        yield f"{name}_{re.sub(r'[^A-Za-z0-9.-]+', '-', text)}" if several else name, parameters

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from robust201.core.errors import ArchitectureError, ConfigError, closest
-from robust201.core.records import CLEAN_STRENGTH
+from robust201.core.records import CLEAN_STRENGTH, show_architecture
 from robust201.reader.arguments import as_folder, as_name, as_names, as_strength
 from robust201.reader.overlay import OverlaidFiles
 from robust201.reader.result_files import (
@@ -23,7 +23,7 @@ from robust201.reader.result_files import (
     spellings,
     values_by_strength,
 )
-from robust201.reader.value_checks import show_id
+from robust201.reader.value_checks import architecture_of, show_id
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from robust201.tasks.columns import PUBLISHED
 
@@ -114,12 +114,9 @@ class RobustnessDataset:
         self.non_isomorph_ids: list[str] = [i for i, row in rows if str(row.get("isomorph", i)) == i]
         self.weights = self.files.weight_names
         self.data, self.measures = self.files.datasets, self.files.measures
-        by_kind: dict[str, list[str]] = {}
-        for key in self.files.keys:
-            by_kind.setdefault(self.files.kind_of(key), []).append(key)
-        self.keys_clean, self.keys_adv = by_kind.get("clean", []), by_kind.get("attack", [])
-        self.keys_cc, self.keys_measure = by_kind.get("corruption", []), by_kind.get("measure", [])
-        self.keys_other = by_kind.get("other", [])
+        by_kind = self.files.keys_by_kind()
+        self.keys_clean, self.keys_adv, self.keys_cc = by_kind["clean"], by_kind["attack"], by_kind["corruption"]
+        self.keys_measure, self.keys_other = by_kind["measure"], by_kind["other"]
         self.keys_all = self.keys_clean + self.keys_adv + self.keys_cc + self.keys_measure + self.keys_other
 
     def __repr__(self) -> str:
@@ -215,8 +212,8 @@ class RobustnessDataset:
         space = self.files.space
         if space is None:
             raise ArchitectureError(
-                f"Drawing failed for {identifier}: expected an architecture that is a cell, got one of the space "
-                f"{self.files.space_name or 'of these files'}. Only cells can be drawn."
+                f"Drawing failed for {show_architecture(identifier)}: expected a cell, got an "
+                f"architecture of the space {self.files.space_name or 'of these files'}. Only cells can be drawn."
             )
         if ax is None:
             import matplotlib.pyplot as plt
@@ -470,7 +467,34 @@ class RobustnessDataset:
             (None if names is None else as_names(names, what))
             for names, what in ((datasets, "datasets"), (keys, "keys"))
         )
-        return derive_metrics(self, *named, reference=reference, level=ties, n_draws=n_draws, seed=seed)
+        network = None if reference is None else architecture_of(self.get_uid(reference))
+        return derive_metrics(self.files, *named, reference=network, level=ties, n_draws=n_draws, seed=seed)
+
+    def worst_case(
+        self, dataset: str, tasks: Sequence[tuple[str, float]], *, weights: str | None = None
+    ) -> "pd.Series[float]":
+        """Give the share of images that each architecture classifies correctly under every one of several tasks.
+
+        Args:
+            dataset: its name.
+            tasks: keys and strengths; a clean one is ``("clean", 0)``.
+            weights: whose results are read.
+
+        Returns:
+            Accuracies by architecture, of those that have outcomes of all tasks.
+
+        Raises:
+            ConfigError: no task is named.
+            ResultsError: outcomes of a task are not stored.
+        """
+        from robust201.reader.derived import worst_case_accuracies
+
+        if not tasks:
+            raise ConfigError(
+                f"Computing the worst case failed for {dataset}: expected one task or more, got none. Name some."
+            )
+        outcomes = [self.outcomes(dataset, key, strength, weights=weights) for key, strength in tasks]
+        return worst_case_accuracies(outcomes)
 
     def _strength(self, what: str, dataset: str, key: str, strength: float) -> float:
         return as_strength(strength, self.strengths(dataset, key), f"{what} failed for {dataset} {key}")
@@ -544,30 +568,18 @@ class RobustnessDataset:
             such as grids of rotations. Of several folders `source` besides, the folder that a value comes from, but
             for `wide`.
         """
-        from robust201.reader.frames import make_frame, read_table
+        from robust201.reader.frames import read_frame
 
-        datasets = self.data if data is None else as_names(data, "dataset")
-        keys = self.keys_all if key is None else as_names(key, "key")
-        measure, explicit = as_name(measure, "measurement"), data is not None and key is not None
+        datasets = None if data is None else as_names(data, "dataset")
+        keys = None if key is None else as_names(key, "key")
+        measure = as_name(measure, "measurement")
         if intervals and (wide or measure != "accuracy"):
             raise ConfigError(
                 f"Making a table failed for {measure}: expected accuracies in the long form for intervals, got "
                 f"{'the wide form' if wide else 'another measurement'}. Leave `wide` or `intervals` out."
             )
         files = self._choose(self.files, weights)
-        tables = [
-            read_table(files, dataset, name, measure)
-            for dataset in datasets
-            for name in keys
-            if explicit or files.find(dataset, name, measure) is not None
-        ]
-        for name in () if data is None or not keys else datasets:
-            if name not in {table.dataset for table in tables}:
-                raise self.files.absence(name, keys[0], measure)
-        for name in () if key is None or not datasets else keys:
-            if name not in {table.key for table in tables}:
-                raise self.files.absence(datasets[0], name, measure)
-        frame = make_frame(tables, self.files, wide=wide, isomorphs=isomorphs)
+        frame = read_frame(files, datasets, keys, measure, wide=wide, isomorphs=isomorphs)
         if not intervals:
             return frame
         from robust201.reader.error_bars import add_intervals

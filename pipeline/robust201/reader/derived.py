@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, show_architecture
 from robust201.reader.arguments import as_level
+from robust201.reader.frames import read_frame
 from robust201.reader.outcomes import Outcomes
-from robust201.reader.rankings import HeldResults, Ranking, Results, plain_number, rank_evaluations
-from robust201.reader.result_files import row_of
+from robust201.reader.rankings import HeldResults, Ranking, plain_number, rank_evaluations
+from robust201.reader.result_files import ResultFiles, row_of
 from robust201.reader.value_checks import CLEAN, architecture_of
 from robust201.statistics.calibration import NEEDS, stored_calibration
 from robust201.statistics.outcomes import attack_success_rates, count_correct, worst_case
@@ -81,56 +82,32 @@ class DerivedMetrics:
 
 
 def derive_metrics(
-    data: Results,
+    files: ResultFiles,
     datasets: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
     *,
-    reference: int | str | None = None,
+    reference: ArchitectureId | None = None,
     level: float = 0.05,
     n_draws: int = 0,
     seed: int = 0,
 ) -> DerivedMetrics:
     """Compute what follows from the stored results (see `RobustnessDataset.metrics`)."""
-    level = as_level(level, f"Computing metrics failed for {data.files.path}")
+    level = as_level(level, f"Computing metrics failed for {files.path}")
     datasets, keys = (None if names is None else tuple(dict.fromkeys(names)) for names in (datasets, keys))
     metrics: list[MetricRow] = []
     rankings: list[Ranking] = []
     needs: dict[str, str] = {"ece, maximum and class-wise error, brier, aurc": NEEDS}
-    for dataset in datasets or data.data:
-        held = HeldResults.read(data, dataset, keys)
+    for dataset in datasets or files.datasets:
+        held = HeldResults.read(files, dataset, keys)
         rankings += rank_evaluations(held, level, n_draws, seed)
         metrics += [row for make in _METRICS for row in make(held, needs)]
         metrics += _corruption_errors(held, needs, reference)
-    metrics += _seed_rows(data, datasets, keys, needs)
+    metrics += _seed_rows(files, datasets, keys, needs)
     return DerivedMetrics(rankings, metrics, needs)
 
 
-def worst_case_accuracies(
-    data: Results, dataset: str, tasks: Sequence[tuple[str, float]], *, weights: str | None = None
-) -> "pd.Series[float]":
-    """Give the share of images that each architecture classifies correctly under every one of several tasks.
-
-    Args:
-        data: the dataset, with outcomes by image.
-        dataset: its name.
-        tasks: keys and strengths; a clean one is ``("clean", 0)``.
-        weights: whose results are read.
-
-    Returns:
-        Accuracies by architecture, of those that have outcomes of all tasks.
-
-    Raises:
-        ConfigError: no task is named.
-        ResultsError: outcomes of a task are not stored.
-    """
-    if not tasks:
-        raise ConfigError(
-            f"Computing the worst case failed for {dataset}: expected one task or more, got none. Name some."
-        )
-    return _worst([data.outcomes(dataset, key, strength, weights=weights) for key, strength in tasks])
-
-
-def _worst(several: Sequence[Outcomes]) -> "pd.Series[float]":
+def worst_case_accuracies(several: Sequence[Outcomes]) -> "pd.Series[float]":
+    """Give the share of images that each architecture classifies correctly in all outcomes (see `worst_case`)."""
     shared = [one for one in several[0].architectures if all(one in other.architectures for other in several[1:])]
     packed = worst_case([one.of(shared).packed for one in several])
     return pd.Series(count_correct(packed) / several[0].n_images, index=shared)
@@ -138,7 +115,7 @@ def _worst(several: Sequence[Outcomes]) -> "pd.Series[float]":
 
 def _robustness(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow]:
     for key in held.keys("attack"):
-        if not held.data.files.repeats_clean(held.name, key):  # strength 0 is its own, so its curve has no clean end
+        if not held.files.repeats_clean(held.name, key):  # strength 0 is its own, so its curve has no clean end
             continue
         curves = held.accuracies[key].dropna()
         if CLEAN_STRENGTH not in curves or len(curves.columns) < 2:
@@ -154,7 +131,7 @@ def _robustness(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow]
 def _success(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow]:
     clean = held.outcomes(CLEAN, CLEAN_STRENGTH)
     for key, strength in held.evaluations():
-        if held.data.files.kind_of(key) != "attack":
+        if held.files.kind_of(key) != "attack":
             continue
         attacked = held.outcomes(key, strength)
         if clean is None or attacked is None:
@@ -167,7 +144,7 @@ def _success(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow]:
 
 def _worst_cases(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow]:
     """Combine attacks in the same ball at the same radius, where there are two or more."""
-    attacks = [(key, s) for key, s in held.evaluations() if held.data.files.kind_of(key) == "attack"]
+    attacks = [(key, s) for key, s in held.evaluations() if held.files.kind_of(key) == "attack"]
     groups: dict[tuple[Any, float], list[str]] = {}
     for key, strength in attacks:
         row = row_of(key)
@@ -181,12 +158,12 @@ def _worst_cases(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow
         if any(one is None for one in several):
             needs["worst_case_accuracy"] = NEEDS_OUTCOMES
             continue
-        worst = _worst([one for one in several if one is not None])
+        worst = worst_case_accuracies([one for one in several if one is not None])
         yield MetricRow(held.name, "worst_case_accuracy", "+".join(keys), strength, worst)
 
 
 def _calibration(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow]:
-    files = held.data.files
+    files = held.files
     for key in held.accuracies:
         if any(files.find(held.name, key, name) is None for name in ("confidence", "cm")):
             needs["overconfidence, class_calibration_gap"] = "the measurements `confidence` and `cm`"
@@ -226,13 +203,14 @@ _METRICS: tuple[Callable[[HeldResults, dict[str, str]], Iterator[MetricRow]], ..
 )
 
 
-def _corruption_errors(held: HeldResults, needs: dict[str, str], reference: int | str | None) -> Iterator[MetricRow]:
+def _corruption_errors(
+    held: HeldResults, needs: dict[str, str], reference: ArchitectureId | None
+) -> Iterator[MetricRow]:
     keys = held.keys("corruption")
     if reference is None:
         if keys:
             needs["corruption_error, mean_corruption_error"] = "a reference network: --reference ARCHITECTURE"
         return
-    network = architecture_of(held.data.get_uid(reference))
     if not keys:
         needs["corruption_error, mean_corruption_error"] = "results of a corruption"
         return
@@ -240,35 +218,35 @@ def _corruption_errors(held: HeldResults, needs: dict[str, str], reference: int 
     clean = held.accuracies[CLEAN][CLEAN_STRENGTH] if CLEAN in held.accuracies else None
     for key in keys:
         frame = held.accuracies[key].dropna()
-        if network not in frame.index:
+        if reference not in frame.index:
             raise ConfigError(
                 f"Computing corruption errors failed for {held.name} {key}: expected results of the reference "
-                f"{show_architecture(network)}, got none. Name another."
+                f"{show_architecture(reference)}, got none. Name another."
             )
-        own = frame.loc[network].to_numpy()[None]
+        own = frame.loc[reference].to_numpy()[None]
         values = frame.to_numpy()[:, None]
         errors[key] = pd.Series(corruption_errors(values, own)[:, 0], index=frame.index)
         yield MetricRow(
-            held.name, "corruption_error", key, None, errors[key], f"relative to {show_architecture(network)}"
+            held.name, "corruption_error", key, None, errors[key], f"relative to {show_architecture(reference)}"
         )
         if clean is not None:
             there = frame.index.intersection(clean.dropna().index)
-            if network in there:
+            if reference in there:
                 values = frame.loc[there].to_numpy()[:, None]
-                found = relative_corruption_errors(values, clean[there], own, float(clean[network]))[:, 0]
+                found = relative_corruption_errors(values, clean[there], own, float(clean[reference]))[:, 0]
                 relative[key] = pd.Series(found, index=there)
     for metric, by_key in (("mean_corruption_error", errors), ("relative_mean_corruption_error", relative)):
         if by_key:
             mean = pd.DataFrame(by_key).mean(axis=1, skipna=False)
-            note = f"over {len(by_key)} corruptions, relative to {show_architecture(network)}"
+            note = f"over {len(by_key)} corruptions, relative to {show_architecture(reference)}"
             yield MetricRow(held.name, metric, "+".join(by_key), None, mean, note)
 
 
 def _seed_rows(
-    data: Results, datasets: Sequence[str] | None, keys: Sequence[str] | None, needs: dict[str, str]
+    files: ResultFiles, datasets: Sequence[str] | None, keys: Sequence[str] | None, needs: dict[str, str]
 ) -> Iterator[MetricRow]:
     """Compare trainings that differ in their seed alone, of each recipe and length that has two seeds or more."""
-    recorded = {} if data.sweep is None else data.sweep.get("weights") or {}
+    recorded = {} if files.sweep is None else files.sweep.get("weights") or {}
     trained = [
         ((one.get("recipe"), one.get("epochs"), one.get("steps")), name)
         for name, one in recorded.items()
@@ -279,10 +257,10 @@ def _seed_rows(
     groups = [names for names in groups if len(names) > 1]
     if not groups:
         needs["training_seed_deviation"] = "weights of several training seeds (`weights` of the sweep), as Parquet"
-    for names, dataset in itertools.product(groups, datasets or data.data):
-        frames = [data.to_frame(dataset, keys, weights=name).assign(trained=name) for name in names]
+    for names, dataset in itertools.product(groups, datasets or files.datasets):
+        frames = [read_frame(files.choosing(name), [dataset], keys).assign(trained=name) for name in names]
         for (key, strength), rows in pd.concat(frames).groupby(["key", "strength"], observed=True):
-            if strength == CLEAN_STRENGTH and data.files.repeats_clean(dataset, str(key)):
+            if strength == CLEAN_STRENGTH and files.repeats_clean(dataset, str(key)):
                 continue
             wide = rows.pivot_table(index="architecture", columns="trained", values="value", dropna=False)
             found = summarise_seeds(wide.to_numpy())

@@ -52,6 +52,34 @@ def read_table(files: ResultFiles, dataset: str, key: str, measure: str) -> Tabl
     return Table(dataset, key, strengths, rows, sources)
 
 
+def read_frame(
+    files: ResultFiles,
+    datasets: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    measure: str = "accuracy",
+    *,
+    wide: bool = False,
+    isomorphs: bool = False,
+) -> pd.DataFrame:
+    """Read a measurement of some or all datasets and keys (see `RobustnessDataset.to_frame`)."""
+    explicit = datasets is not None and keys is not None
+    chosen = files.datasets if datasets is None else datasets
+    named = [key for group in files.keys_by_kind().values() for key in group] if keys is None else keys
+    tables = [
+        read_table(files, dataset, key, measure)
+        for dataset in chosen
+        for key in named
+        if explicit or files.find(dataset, key, measure) is not None
+    ]
+    for name in () if datasets is None or not named else chosen:
+        if name not in {table.dataset for table in tables}:
+            raise files.absence(name, named[0], measure)
+    for name in () if keys is None or not chosen else named:
+        if name not in {table.key for table in tables}:
+            raise files.absence(chosen[0], name, measure)
+    return make_frame(tables, files, wide=wide, isomorphs=isomorphs)
+
+
 def _read_rows(
     files: ResultFiles, dataset: str, key: str, measure: str
 ) -> tuple[dict[str, list[Any]], dict[str, list[str | None]] | None]:

@@ -132,7 +132,9 @@ def join_tables(accuracies: pd.DataFrame, table: pd.DataFrame, files: ResultFile
 
 def joined_name(name: str, taken: Collection[str]) -> str:
     """Name a table's column among others: ``clean (joined)`` where there is ``clean`` already."""
-    return f"{name} (joined)" if name in taken else name
+    while name in taken:
+        name += " (joined)"
+    return name
 
 
 def _refuse_repeats(table: pd.DataFrame, named: "pd.Series[Any]", by: Sequence[str], name: str) -> None:

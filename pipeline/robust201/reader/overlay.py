@@ -33,7 +33,7 @@ class OverlaidFiles(ResultFiles):
     def __init__(self, layers: Sequence[ResultFiles]) -> None:
         """See folders as one."""
         first = layers[0]
-        self.layers = tuple(layers)
+        self.layers = self._opened = tuple(layers)
         self.path, self.parquet, self.sweep, self.missing = first.path, first.parquet, None, {}
         self.space_name, self.space = first.space_name, first.space
         self._kept = KeptRows()
@@ -61,13 +61,19 @@ class OverlaidFiles(ResultFiles):
     @property
     def weight_names(self) -> list[str]:
         """Names of the weights whose results the Parquet files of any folder have."""
-        return list(dict.fromkeys(name for layer in self.layers for name in layer.weight_names))
+        return list(dict.fromkeys(name for layer in self._opened for name in layer.weight_names))
 
     def choosing(self, weights: str | None) -> Self:
-        """Give the files as they are read for one choice of weights, which folders without names do not make."""
+        """Give the files as they are read for one choice of weights, which folders without names do not make.
+
+        Folders with results of other named weights alone have no part in it.
+        """
         chosen = super().choosing(weights)
         if chosen is not self:
-            chosen.layers = tuple(layer.choosing(weights) if layer.weight_names else layer for layer in self.layers)
+            named = [(layer, layer.weight_names) for layer in self._opened]
+            chosen.layers = tuple(
+                layer.choosing(weights) if names else layer for layer, names in named if not names or weights in names
+            )
         return chosen
 
     @property

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.reader.error_bars import check_outcomes, find_ties, images_behind
-from robust201.reader.outcomes import Outcomes, has_outcomes_of
-from robust201.reader.overlay import OverlaidFiles
+from robust201.reader.frames import read_frame
+from robust201.reader.outcomes import Outcomes, has_outcomes_of, read_outcomes
 from robust201.reader.result_files import ResultFiles
 from robust201.statistics.bootstrap import (
     Drawn,
@@ -24,23 +24,6 @@ from robust201.statistics.bootstrap import (
     rank_intervals,
 )
 from robust201.statistics.intervals import accuracy_intervals
-
-
-class Results(Protocol):
-    """What rankings and derived metrics need of a `RobustnessDataset`."""
-
-    data: list[str]
-    files: ResultFiles | OverlaidFiles
-    sweep: dict[str, Any] | None
-
-    def get_uid(self, i: int | str) -> str:
-        """Give the evaluated id of an architecture."""
-
-    def outcomes(self, dataset: str, key: str, strength: float, *, weights: str | None = None) -> Outcomes:
-        """Read which images were classified correctly."""
-
-    def to_frame(self, *names: Any, **options: Any) -> pd.DataFrame:
-        """Give accuracies in the long form."""
 
 
 @dataclass(frozen=True)
@@ -101,45 +84,45 @@ class Ranking:
         return payload
 
 
-def list_rankings(data: Results, dataset: str, accuracies: pd.DataFrame, level: float = 0.05) -> list[Ranking]:
+def list_rankings(files: ResultFiles, dataset: str, accuracies: pd.DataFrame, level: float = 0.05) -> list[Ranking]:
     """List how sure the order of architectures is under every key at every strength (see `derive_metrics`).
 
     Args:
-        data: the dataset.
+        files: the folder, or several.
         dataset: its name.
         accuracies: by architecture and (key, strength).
         level: of significance, for ties with the best.
     """
     keys = dict.fromkeys(accuracies.columns.get_level_values("key"))
     by_key: dict[str, pd.DataFrame] = {str(key): accuracies[key] for key in keys}
-    return list(rank_evaluations(HeldResults(data, dataset, by_key), level, 0, 0))
+    return list(rank_evaluations(HeldResults(files, dataset, by_key), level, 0, 0))
 
 
 class HeldResults:
     """Accuracies of one dataset, by key in a frame of architectures and strengths, and outcomes, read once."""
 
-    def __init__(self, data: Results, name: str, accuracies: Mapping[str, pd.DataFrame]) -> None:
-        self.data, self.name, self.accuracies = data, name, accuracies
+    def __init__(self, files: ResultFiles, name: str, accuracies: Mapping[str, pd.DataFrame]) -> None:
+        self.files, self.name, self.accuracies = files, name, accuracies
         self._outcomes: dict[tuple[str, float], Outcomes | None] = {}
 
     @classmethod
-    def read(cls, data: Results, name: str, keys: Sequence[str] | None) -> "HeldResults":
+    def read(cls, files: ResultFiles, name: str, keys: Sequence[str] | None) -> "HeldResults":
         """Read the accuracies of a dataset, of all keys or some; numbers of measures are left out."""
         accuracies = {
             str(key): rows.set_index(["architecture", "strength"])["value"].unstack("strength").sort_index()
-            for key, rows in data.to_frame(name, keys).groupby("key", observed=True)
-            if data.files.kind_of(str(key)) != "measure"
+            for key, rows in read_frame(files, [name], keys).groupby("key", observed=True)
+            if files.kind_of(str(key)) != "measure"
         }
-        return cls(data, name, accuracies)
+        return cls(files, name, accuracies)
 
     def keys(self, kind: str) -> list[str]:
         """List the keys of a kind."""
-        return [key for key in self.accuracies if self.data.files.kind_of(key) == kind]
+        return [key for key in self.accuracies if self.files.kind_of(key) == kind]
 
     def evaluations(self) -> Iterator[tuple[str, float]]:
         """Keys and strengths, clean first, and each evaluation once: an attack may repeat the values of clean."""
-        for key in sorted(self.accuracies, key=lambda key: self.data.files.kind_of(key) != "clean"):
-            repeats_clean = self.data.files.repeats_clean(self.name, key)
+        for key in sorted(self.accuracies, key=lambda key: self.files.kind_of(key) != "clean"):
+            repeats_clean = self.files.repeats_clean(self.name, key)
             strengths = (float(str(strength)) for strength in self.accuracies[key].columns)
             yield from ((key, one) for one in strengths if not (repeats_clean and one == CLEAN_STRENGTH))
 
@@ -147,8 +130,8 @@ class HeldResults:
         """Give outcomes by image that agree with the accuracies; None where none are stored."""
         place = (key, strength)
         if place not in self._outcomes:
-            stored = has_outcomes_of(self.data.files, self.name, key)
-            found = self.data.outcomes(self.name, key, strength) if stored else None
+            stored = has_outcomes_of(self.files, self.name, key)
+            found = read_outcomes(self.files, self.name, key, strength) if stored else None
             if found is not None and key in self.accuracies:
                 check_outcomes(found, self.accuracies[key][strength].dropna(), f"{self.name} {key}")
             self._outcomes[place] = found
@@ -159,7 +142,7 @@ def rank_evaluations(held: HeldResults, level: float, n_draws: int, seed: int) -
     """Rank the architectures of a dataset under every key at every strength (see `derive_metrics`)."""
     clean: tuple[pd.Series[float], Drawn] | None = None
     for key, strength in held.evaluations():
-        n_images = images_behind(held.data.files, held.name, key)
+        n_images = images_behind(held.files, held.name, key)
         accuracies = held.accuracies[key][strength].dropna().sort_values(ascending=False, kind="stable")
         if n_images is None or accuracies.empty:
             continue
@@ -177,7 +160,7 @@ def rank_evaluations(held: HeldResults, level: float, n_draws: int, seed: int) -
             )
             estimates["median"] = median_estimate(accuracies, drawn, n_images)
             ranks = pd.DataFrame(rank_intervals(drawn)._asdict(), index=accuracies.index)
-            if held.data.files.kind_of(key) == "clean":
+            if held.files.kind_of(key) == "clean":
                 clean = accuracies, drawn
             elif clean is not None and len(both := accuracies.index.intersection(clean[0].index)) > 1:
                 places = [one.index.get_indexer(both) for one in (accuracies, clean[0])]

@@ -291,6 +291,13 @@ class ResultFiles:
             return in_table_order({key for keys in self._keys_by_dataset.values() for key in keys})
         return ["clean", *in_table_order({*self.meta["epsilons"], *CORRUPTIONS})]
 
+    def keys_by_kind(self) -> dict[str, list[str]]:
+        """Divide the keys by what they are (see `kind_of`)."""
+        found: dict[str, list[str]] = {kind: [] for kind in ("clean", "attack", "corruption", "measure", "other")}
+        for key in self.keys:
+            found.setdefault(self.kind_of(key), []).append(key)
+        return found
+
     @property
     def measures(self) -> list[str]:
         """Measurements that the folder names, except those with a value for each image."""

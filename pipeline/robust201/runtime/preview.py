@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from robust201.core.errors import ConfigError, closest
-from robust201.core.records import ArchitectureId, Part, is_imported
+from robust201.core.records import ArchitectureId, Part, is_imported, show_architecture
 from robust201.planning.config import SweepConfig
 from robust201.planning.coverage import count_coverage
 from robust201.planning.identity import describe_difference
@@ -53,7 +53,7 @@ class Filters:
         names = self.architectures
         if names is not None and not {*names} & {*config.selected_architectures}:
             raise ConfigError(
-                f"Narrowing the sweep failed for {', '.join(map(str, names[:5]))}: expected some of "
+                f"Narrowing the sweep failed for {', '.join(map(show_architecture, names[:5]))}: expected some of "
                 f"{config.name}'s architectures, got none of them. Correct the option, or add them to the sweep."
             )
 

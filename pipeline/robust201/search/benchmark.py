@@ -20,11 +20,13 @@ class WeightedSum:
         name: as it was asked for.
         columns: (n, E) values of its evaluations by index of the space; NaN where there are none.
         weights: (E,) of the evaluations.
+        is_accuracy: whether it is made of fractions of images alone, which tables and figures show in percent.
     """
 
     name: str
     columns: _Floats
     weights: _Floats
+    is_accuracy: bool = True
 
     @property
     def values(self) -> _Floats:

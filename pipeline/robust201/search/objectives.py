@@ -1,43 +1,30 @@
-"""What a search maximises, as text: ``clean``, ``0.5*clean + 0.5*pgd:1``, ``clean, pgd:1`` (a Pareto front).
+"""What a search maximises, as text: ``clean``, ``0.5*clean + 0.5*pgd:1``, ``clean, -latency`` (a Pareto front).
 
-    objectives  = sum, sum, …                 several objectives, each maximised
-    sum         = [number*]term + …           weighted; a weight may be negative
-    term        = KEY                         clean, or the mean over all strengths of a key
-                | KEY:STRENGTH                one evaluation
-                | KEY.MEASURE                 a number of a measure, such as jacobian.squared_norm
-                | adversarial | corruption    mean over all pairs of attack and epsilon, corruption and severity
-                | METRIC(KEY[:STRENGTH])      a derived metric, such as robustness_r(pgd)
-                | parameters | flops          of the network, in thousands and millions, as they are known beforehand
+    objectives  = sum, sum, …           several objectives, each maximised
+    sum         = [number*]term + …     weighted; a weight may be negative
+    term                                see `analysis.terms`
 
-A constraint is ``parameters <= 800`` or ``flops <= 120``: known without an evaluation, so it narrows the search.
+A constraint is ``parameters <= 8e5`` or ``latency <= 5``: of costs and joined columns, which are known without an
+evaluation, so it narrows the search.
 """
 
 import math
 import re
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from robust201.analysis.dataset_results import SCORE_KINDS
-from robust201.analysis.network_costs import FLOPS, PARAMETERS, network_costs
+from robust201.analysis.dataset_results import DatasetResults
+from robust201.analysis.terms import NUMBER_PATTERN, Terms
 from robust201.core.errors import ConfigError, closest
-from robust201.core.records import CLEAN_STRENGTH
-from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.derived import derive_metrics
-from robust201.reader.result_files import spellings
-from robust201.reader.value_checks import CLEAN
 from robust201.search.benchmark import WeightedSum
 from robust201.spaces.cell_space import CellSpace
 
 _Floats = NDArray[np.float64]
-
-COSTS = {PARAMETERS: 1e3, FLOPS: 1e6}
-"""What is known of a network without evaluating it, and the unit it is given in."""
 
 MOST_OBJECTIVES = 4
 """The time that a hypervolume takes grows exponentially with its dimension."""
@@ -45,10 +32,8 @@ MOST_OBJECTIVES = 4
 LEAST_WEIGHT, LARGEST_WEIGHT = 1e-9, 1e9
 """Sizes of weights: no sum of numbers under them is lost or overflows."""
 
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_TERM = re.compile(rf"(?:({_NUMBER})\s*\*\s*|(-)\s*)?([^*]+)")
-_CALL = re.compile(r"(\w+)\(([^()]*)\)")
-_CONSTRAINT = re.compile(rf"\s*(\w+)\s*(<=|>=)\s*({_NUMBER})\s*")
+_TERM = re.compile(rf"(?:({NUMBER_PATTERN})\s*\*\s*|(-)\s*)?([^*]+)")
+_CONSTRAINT = re.compile(rf"\s*(.+?)\s*(<=|>=)\s*({NUMBER_PATTERN})\s*")
 
 
 class ObjectiveTerm(NamedTuple):
@@ -61,11 +46,6 @@ class ObjectiveTerm(NamedTuple):
 
     weight: float
     name: str
-
-    @property
-    def is_accuracy(self) -> bool:
-        """Whether it is a fraction of images: no number of a measure, no metric and no cost."""
-        return self.name not in COSTS and not re.search(r"[(.]", self.name.partition(":")[0])
 
 
 def parse_objectives(text: str) -> list[tuple[str, tuple[ObjectiveTerm, ...]]]:
@@ -86,11 +66,6 @@ def parse_objectives(text: str) -> list[tuple[str, tuple[ObjectiveTerm, ...]]]:
             f"Reading the objective failed for {text!r}: expected each objective once, got one twice. Remove one."
         )
     return found
-
-
-def are_accuracies(text: str) -> bool:
-    """Whether objectives are made of accuracies alone, which tables and figures show in percent."""
-    return all(term.is_accuracy for _, terms in parse_objectives(text) for term in terms)
 
 
 def _parse_sum(part: str, text: str) -> Iterator[ObjectiveTerm]:
@@ -130,7 +105,13 @@ def held_datasets(reader: RobustnessDataset) -> list[str]:
 
 
 class TableValues:
-    """TableValues of one dataset of a folder, by index of its space of cells.
+    """The values of one dataset of a folder, by index of its space of cells.
+
+    Attributes:
+        reader: the folder.
+        dataset: the dataset.
+        space: the space.
+        terms: the numbers of the evaluated architectures.
 
     Raises:
         ConfigError: the architectures are no cells, or there is no such dataset.
@@ -139,13 +120,17 @@ class TableValues:
     def __init__(self, reader: RobustnessDataset, dataset: str) -> None:
         self.reader, self.dataset = reader, dataset
         self.space = cells_of(reader)
-        self._terms: dict[str, _Floats] = {}
         held = held_datasets(reader)
         if dataset not in held:
             raise ConfigError(
                 f"Searching failed for {reader.path}: expected one of its datasets, got {dataset!r}."
                 f"{closest(dataset, held)}"
             )
+        self.terms = Terms(DatasetResults.of(reader, reader.to_frame(dataset), dataset))
+
+    def join(self, tables: Sequence[pd.DataFrame]) -> None:
+        """Make the columns of tables (see `terms.read_join_tables`) terms."""
+        self.terms = Terms(self.terms.results, tables)
 
     @property
     def n(self) -> int:
@@ -163,121 +148,15 @@ class TableValues:
             found = self.term(term.name)
             columns.append(found)
             weights += [term.weight / found.shape[1]] * found.shape[1]
-        return WeightedSum(name, np.concatenate(columns, axis=1), np.array(weights))
+        is_accuracy = all(self.terms.is_accuracy(term.name) for term in terms)
+        return WeightedSum(name, np.concatenate(columns, axis=1), np.array(weights), is_accuracy)
 
     def term(self, name: str) -> _Floats:
-        """Read one term, once: (n, E) values of its evaluations, whose mean it is."""
-        if name not in self._terms:
-            self._terms[name] = self._read_term(name)
-        return self._terms[name]
-
-    def _read_term(self, name: str) -> _Floats:
-        if name in COSTS:
-            return self.cost(name)[:, None]
-        if name in SCORE_KINDS:
-            return self._mean_of_kind(name)
-        if call := _CALL.fullmatch(name):
-            return self._metric(*call.groups())[:, None]
-        key, _, strength = name.partition(":")
-        key, _, measure = key.partition(".")
-        measure = measure or "accuracy"
-        frame = self.reader.to_frame(self.dataset, self._key(key, measure), measure)
-        if frame["value"].dtype.kind != "f":
-            raise ConfigError(
-                f"Reading the objective failed for {name}: expected numbers, got values of type "
-                f"{frame['value'].dtype}. Choose another measurement."
-            )
-        if strength:
-            chosen = self._strength(self._key(key, measure), strength)
-            frame = frame[frame["strength"] == chosen]
-        elif self._repeats_clean(self._key(key, measure)):
-            frame = frame[frame["strength"] != CLEAN_STRENGTH]
-        return self._columns(frame)
-
-    def cost(self, name: str) -> _Floats:
-        """Give parameters in thousands or multiply-accumulates in millions, by index."""
-        if name not in self._costs:
-            raise ConfigError(
-                f"Computing {name} failed for {self.dataset}: expected a dataset whose images and classes are known, "
-                f"got another. Known: {', '.join(DATASETS)}."
-            )
-        return self._by_index(self._costs[name]) / COSTS[name]
-
-    @cached_property
-    def _costs(self) -> pd.DataFrame:
-        # Cells of a class may differ in size: the evaluated one counts.
-        return network_costs(self.reader, self.dataset, sorted(set(self.space.isomorphs())))
-
-    def _key(self, key: str, measure: str = "accuracy") -> str:
-        """Find a key that has results, in either spelling."""
-        find = self.reader.files.find
-        known = [one for one in self.reader.keys_all if find(self.dataset, one, measure) is not None]
-        for spelling in spellings(key):
-            if spelling in known:
-                return spelling
-        names = dict.fromkeys(one for name in known for one in reversed(spellings(name)))
-        raise ConfigError(
-            f"Reading the objective failed for {self.dataset}: expected a key with {measure}, got {key!r}."
-            f"{closest(key, [*names, *SCORE_KINDS, *COSTS])}"
-        )
-
-    def _strength(self, key: str, text: str) -> float:
-        known = self.reader.strengths(self.dataset, key)
-        value = _number(text)
-        if value not in known:
-            raise ConfigError(
-                f"Reading the objective failed for {key}:{text}: expected a strength of "
-                f"{', '.join(f'{one:g}' for one in known)}, got {text}. Choose one of them."
-            )
-        return value
-
-    def _repeats_clean(self, key: str) -> bool:
-        return key != CLEAN and self.reader.files.repeats_clean(self.dataset, key)
-
-    def _mean_of_kind(self, name: str) -> _Floats:
-        kind = SCORE_KINDS[name]
-        found = [key for key in self.reader.keys_all if self.reader.files.kind_of(key) == kind]
-        held = [key for key in found if self.reader.files.find(self.dataset, key, "accuracy") is not None]
-        if not held:
-            raise ConfigError(
-                f"Reading the objective failed for {name}: expected results of {'an' if kind == 'attack' else 'a'} "
-                f"{kind} on {self.dataset}, got none. Choose another objective, or export more keys."
-            )
-        return np.concatenate([self.term(key) for key in held], axis=1)
-
-    def _metric(self, metric: str, place: str) -> _Floats:
-        key, _, strength = place.partition(":")
-        keys = [self._key(one.strip()) for one in key.split("+")]
-        rows = derive_metrics(self.reader, datasets=[self.dataset], keys=list(dict.fromkeys([CLEAN, *keys]))).metrics
-        named = [row for row in rows if row.metric == metric]
-        here = [row for row in named if {*row.key.split("+")} == {*keys}]
-        at = [row for row in here if (row.strength is None) == (not strength)]
-        if strength:
-            at = [row for row in at if row.strength == _number(strength)]
-        if len(at) != 1:
-            known = {f"{row.metric}({row.key}{'' if row.strength is None else f':{row.strength:g}'})" for row in rows}
-            wanted = f"{metric}({place})"
-            raise ConfigError(
-                f"Reading the objective failed for {wanted}: expected a metric that follows from the results, got none."
-                f"{closest(wanted, sorted(known))}"
-            )
-        return self._by_index(at[0].values)
-
-    def _columns(self, frame: pd.DataFrame) -> _Floats:
-        wide = frame.set_index(["architecture", "strength"])["value"].unstack("strength")
-        found = np.full((self.n, wide.shape[1]), math.nan)
-        found[wide.index.to_numpy()] = wide.to_numpy(np.float64)
+        """Read one term: (n, E) values of its evaluations, whose mean it is; NaN where there are none."""
+        columns = self.terms.columns(name)
+        found = np.full((self.n, columns.shape[1]), math.nan)
+        found[columns.index.to_numpy(np.int64)] = columns.to_numpy(np.float64)
         return found
-
-    def _by_index(self, values: "pd.Series[float]") -> _Floats:
-        found = np.full(self.n, math.nan)
-        found[values.index.to_numpy(np.int64)] = values.to_numpy(np.float64)
-        return found
-
-
-def _number(text: str) -> float:
-    """Read a strength; NaN, which equals none, where it is no number."""
-    return float(text) if re.fullmatch(_NUMBER, text.strip()) else math.nan
 
 
 def cells_of(reader: RobustnessDataset) -> CellSpace:
@@ -291,19 +170,26 @@ def cells_of(reader: RobustnessDataset) -> CellSpace:
 
 
 def meets(values: TableValues, constraints: Sequence[str]) -> NDArray[np.bool_]:
-    """Say by index which cells meet all constraints.
+    """Say by index which evaluated cells meet all constraints; one without the number meets none.
 
     Raises:
-        ConfigError: one is not understood, or is of something that only an evaluation tells.
+        ConfigError: one is not understood, is of something that only an evaluation tells, or is met by no cell.
     """
     met = np.ones(values.n, dtype=np.bool_)
     for text in constraints:
         match = _CONSTRAINT.fullmatch(text)
-        if match is None or match[1] not in COSTS:
+        if match is None or match[1] not in values.terms.beforehand:
+            known = ", ".join(values.terms.beforehand) or "no cost, as nothing is joined and the classes are unknown"
             raise ConfigError(
-                f"Reading the constraint failed for {text!r}: expected {' or '.join(COSTS)}, <= or >=, and a number, "
-                "such as 'parameters <= 800', got another. Anything else belongs in the objective."
+                f"Reading the constraint failed for {text!r}: expected a cost, <= or >=, and a number, such as "
+                f"'parameters <= 800000', got another. Costs here: {known}. Anything else belongs in the objective."
             )
-        cost = values.cost(match[1])
-        met &= cost <= float(match[3]) if match[2] == "<=" else cost >= float(match[3])
+        cost = values.term(match[1])[:, 0]
+        own = cost <= float(match[3]) if match[2] == "<=" else cost >= float(match[3])
+        if not own.any():
+            raise ConfigError(
+                f"Constraining the search failed for {text!r}: expected a constraint that some cell meets, got none: "
+                f"{match[1]} lies between {np.nanmin(cost):.10g} and {np.nanmax(cost):.10g}. Choose another number."
+            )
+        met &= own
     return met

@@ -1,76 +1,35 @@
-"""Table 1 of Jung, Lukasik and Keuper (ICLR 2023) beside a search on the accuracies that they published."""
+"""The clean optimum of table 1 of Jung, Lukasik and Keuper (ICLR 2023), beside that of a search on their results."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import PUBLISHED_DATASETS
+from robust201.reader.value_checks import CLEAN
 from robust201.search.studies import SearchStudy
 
-OPTIMUM = "optimum"
+PAPER_OPTIMUM = 0.9468
+"""Clean accuracy on CIFAR-10; the only number of the table whose source was at hand."""
 
-PUBLISHED_TABLE1: Mapping[tuple[str, str, str], float] = {
-    ("clean", OPTIMUM, "clean"): 94.68,
-}
-"""Percent by objective, method (or `OPTIMUM`) and column. Only numbers whose source was at hand stand here."""
-
-PUBLISHED_DECIMALS = 3
-"""Decimals of the published accuracies, as fractions."""
+TOLERANCE = 0.0005 + 1e-9
+"""Published accuracies have three decimals."""
 
 
-class ComparedNumber(NamedTuple):
-    """A number of table 1 beside ours.
+class PaperComparison(NamedTuple):
+    """The optimum of table 1 and ours, as fractions, and whether they agree to the decimals that were published."""
 
-    Attributes:
-        published: in percent.
-        ours: in percent.
-        within: whether an optimum agrees as far as the published accuracies' decimals show, or a mean lies in the 95 %
-            interval of ours, widened by those decimals.
-    """
-
-    objective: str
-    method: str
-    column: str
     published: float
     ours: float
-    within: bool
+    agrees: bool
 
 
-def holds_published(reader: RobustnessDataset, dataset: str) -> bool:
-    """Whether accuracies are those that were published: CIFAR-10, all evaluated cells, and computed by no sweep."""
-    if dataset != PUBLISHED_DATASETS[0] or reader.files.space is None:
-        return False
+def compare_with_paper(reader: RobustnessDataset, studies: Sequence[SearchStudy]) -> PaperComparison | None:
+    """Compare the clean optimum, where a study is of the published results: of CIFAR-10, of all cells, of no sweep."""
     if reader.sweep is not None and "network" in reader.sweep.get("sweep", {}):
-        return False
-    if reader.files.find(dataset, "clean", "accuracy") is None:
-        return False
-    frame = reader.to_frame(dataset, "clean")
-    count = int((frame["value"].notna() & (frame["strength"] == CLEAN_STRENGTH)).sum())
-    return count == len(reader.non_isomorph_ids)
-
-
-def compare_with_published(
-    study: SearchStudy, published: Mapping[tuple[str, str, str], float] = PUBLISHED_TABLE1
-) -> list[ComparedNumber]:
-    """Put the numbers of table 1 that are known beside those of a study."""
-    half = 100 * 0.5 * 10**-PUBLISHED_DECIMALS + 1e-9
-    found = []
-    for (objective, method, column), percent in published.items():
-        if objective != study.objective or column not in study.columns:
-            continue
-        if method == OPTIMUM:
-            ours = 100 * study.optimum[column]
-            low = high = ours
-        else:
-            result = next((one for one in study.results if one.method == method), None)
-            if result is None:
-                continue
-            estimate = result.reported[column]
-            ours, low, high = 100 * estimate.mean, *(100 * np.nan_to_num([estimate.low, estimate.high]))
-        found.append(
-            ComparedNumber(objective, method, column, percent, ours, bool(low - half <= percent <= high + half))
-        )
-    return found
+        return None
+    all_cells = {len(reader.meta["ids"]), len(reader.non_isomorph_ids)}
+    whole = [one for one in studies if one.reported_on == PUBLISHED_DATASETS[0] and one.n_members in all_cells]
+    optima = [one.optimum[CLEAN] for one in whole if CLEAN in one.columns]
+    if not optima:
+        return None
+    return PaperComparison(PAPER_OPTIMUM, optima[0], abs(optima[0] - PAPER_OPTIMUM) <= TOLERANCE)

@@ -82,7 +82,8 @@ def run_methods(
         n_queries: budget of a run, in evaluations of whole objectives.
         n_runs: runs of each method on each benchmark.
         seed: of all draws.
-        processes: how many; by default one a CPU that this process may use. In this process where one is enough.
+        processes: how many, at most and by default one a CPU that this process may use. In this process where one is
+            enough.
         on_progress: (runs done, all runs), called after each batch.
 
     Returns:
@@ -94,7 +95,8 @@ def run_methods(
     chunks = [range(start, min(start + TOGETHER, n_runs)) for start in range(0, n_runs, TOGETHER)]
     # The slowest method comes first in the table: the processes end together if it is begun first.
     jobs = [(place, name, chunk) for name in methods for place in range(len(benchmarks)) for chunk in chunks]
-    n_processes = min(len(jobs), len(os.sched_getaffinity(0)) if processes is None else processes)
+    n_cpus = len(os.sched_getaffinity(0))
+    n_processes = min(len(jobs), n_cpus, n_cpus if processes is None else processes)
     found: dict[tuple[int, str], list[_Trace]] = {(place, name): [] for place, name, _ in jobs}
     done = 0
     for (place, name, chunk), traces in _finished(benchmarks, jobs, n_queries, seed, n_processes):

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from robust201.analysis.terms import read_join_tables
 from robust201.core.errors import ConfigError
 from robust201.reader.dataset import RobustnessDataset
-from robust201.search.benchmark import Benchmark
+from robust201.search.benchmark import Benchmark, WeightedSum
 from robust201.search.cells import SearchCells
 from robust201.search.methods import METHODS, find_method
 from robust201.search.objectives import TableValues, meets, parse_objectives
@@ -88,6 +90,7 @@ class SearchStudy:
         n_runs: runs of each method.
         is_front: whether there are several objectives.
         absent: columns left out, since the dataset has no such results.
+        in_percent: whether each column is made of accuracies, or is the share of a volume.
     """
 
     objective: str
@@ -101,6 +104,7 @@ class SearchStudy:
     n_runs: int
     is_front: bool
     absent: tuple[str, ...]
+    in_percent: dict[str, bool]
 
     def to_frame(self) -> pd.DataFrame:
         """One row per method and column, with mean, interval, deviation and optimum."""
@@ -144,6 +148,7 @@ def make_studies(
     report: Sequence[str] | None = None,
     report_on: str | None = None,
     constraints: Sequence[str] = (),
+    join: Sequence[Path | pd.DataFrame] = (),
     distinct: bool = False,
     processes: int | None = None,
     on_progress: Callable[[int, int | None], None] = lambda _done, _total: None,
@@ -162,6 +167,7 @@ def make_studies(
             reported by its hypervolume instead.
         report_on: the dataset they are reported on; by default `dataset`.
         constraints: which cells may be asked for (see `search.objectives.meets`).
+        join: tables, or their files, whose columns are terms and costs (see `RobustnessDataset.join`).
         distinct: whether isomorphic cells are one member: 6,466 of NAS-Bench-201 instead of 15,625.
         processes: by default one per CPU.
         on_progress: (runs done, all runs), called after each batch.
@@ -171,6 +177,9 @@ def make_studies(
     """
     values = TableValues(reader, dataset)
     target = values if report_on is None else TableValues(reader, report_on)
+    tables = read_join_tables(reader, join, [values.terms.results, target.terms.results])
+    for one in (values, target):
+        one.join(tables)
     parsed = [(text, parse_objectives(text)) for text in objectives]
     searched = [[values.objective(name, terms) for name, terms in parts] for _, parts in parsed]
     single = any(len(parts) == 1 for _, parts in parsed)
@@ -185,30 +194,30 @@ def make_studies(
     columns, absent = _read_columns(target, wanted, own, explicit=report is not None)
     chosen = _choose_methods(methods, [objective for parts in searched for objective in parts], len(searched))
     known = [objective.columns.sum(axis=1) for parts in searched for objective in parts]
-    present = ~np.isnan(np.sum([*known, *columns.values()], axis=0)) & meets(values, constraints)
+    reported = [column.values for column in columns.values()]
+    present = ~np.isnan(np.sum([*known, *reported], axis=0)) & meets(values, constraints)
     cells = SearchCells(values.space, present, distinct=distinct)
     _check_size(cells, n_queries, dataset)
     benchmarks = [Benchmark(cells, parts) for parts in searched]
     found = run_methods(
         benchmarks, chosen, n_queries=n_queries, n_runs=n_runs, seed=seed, processes=processes, on_progress=on_progress
     )
-    by_index = {name: column[cells.isomorphs] for name, column in columns.items()}
     return [
-        _summarise(text, dataset, target.dataset, benchmark, runs, by_index, absent)
+        _summarise(text.strip(), dataset, target.dataset, benchmark, runs, columns, absent)
         for (text, _), benchmark, runs in zip(parsed, benchmarks, found, strict=True)
     ]
 
 
 def _read_columns(
     values: TableValues, wanted: Sequence[str], objectives: Sequence[str], *, explicit: bool
-) -> tuple[dict[str, _Floats], tuple[str, ...]]:
+) -> tuple[dict[str, WeightedSum], tuple[str, ...]]:
     """Read what is reported, and what is searched for; terms that nobody asked for may be absent."""
-    columns: dict[str, _Floats] = {}
+    columns: dict[str, WeightedSum] = {}
     absent = []
     for text in dict.fromkeys([*wanted, *objectives]):
         ((name, terms),) = parse_objectives(text)
         try:
-            columns[name] = values.objective(name, terms).values
+            columns[name] = values.objective(name, terms)
         except ConfigError:
             if explicit or text in objectives:
                 raise
@@ -234,7 +243,7 @@ def _check_size(cells: SearchCells, n_queries: int, dataset: str) -> None:
     if len(cells) < n_queries:
         raise ConfigError(
             f"Searching failed for {dataset}: expected at least as many architectures with all results as queries "
-            f"({n_queries:,}), got {len(cells):,}. Lower --queries, or evaluate more architectures."
+            f"({n_queries:,}), got {len(cells):,}. Lower --queries, relax constraints, or evaluate more architectures."
         )
 
 
@@ -244,17 +253,19 @@ def _summarise(
     reported_on: str,
     benchmark: Benchmark,
     several: Sequence[Runs],
-    columns: dict[str, _Floats],
+    columns: dict[str, WeightedSum],
     absent: tuple[str, ...],
 ) -> SearchStudy:
     members = benchmark.cells.members
     is_front = benchmark.n_objectives > 1
     if is_front:
-        optimum = {VOLUME: 1.0}
+        optimum, in_percent = {VOLUME: 1.0}, {VOLUME: True}
         results = [_summarise_front(runs) for runs in several]
     else:
-        optimum = {name: float(column[members].max()) for name, column in columns.items()}
-        results = [_summarise_single(runs, columns) for runs in several]
+        by_index = {name: column.values[benchmark.cells.isomorphs] for name, column in columns.items()}
+        optimum = {name: float(values[members].max()) for name, values in by_index.items()}
+        in_percent = {name: column.is_accuracy for name, column in columns.items()}
+        results = [_summarise_single(runs, by_index) for runs in several]
     n_runs = len(several[0].asked) if several else 0
     n_queries = several[0].n_queries if several else 0
     return SearchStudy(
@@ -269,6 +280,7 @@ def _summarise(
         n_runs,
         is_front,
         absent,
+        in_percent,
     )
 
 

@@ -124,6 +124,10 @@ class Inventory:
         """Units of the rows, an object for each: by their positions in the column ``unit``."""
         return list(self._units)
 
+    def unit_columns(self, numbers: NDArray[np.int64]) -> dict[str, pa.Array]:
+        """Fields of some of the `units`, a column each, architectures as text: without an object for each unit."""
+        return {name: column.take(pa.array(numbers)) for name, column in self._units.columns.items()}
+
     @cached_property
     def _numbers(self) -> dict[str, int]:
         return {name: number for number, name in enumerate(self._units.columns["unit_id"].to_pylist())}

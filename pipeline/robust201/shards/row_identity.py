@@ -187,6 +187,12 @@ class UnitColumns:
         return self._units[position]
 
 
+def is_of_units(table: pa.Table, units: Mapping[str, pa.Array]) -> bool:
+    """Whether the rows of a table are of these units, row by row; ids of architectures are compared as text."""
+    stored = ((table[name].combine_chunks(), expected) for name, expected in units.items())
+    return all(column.cast(expected.type).equals(expected) for column, expected in stored)
+
+
 def rows_of_table(table: pa.Table) -> ShardRows:
     """Identity of a table's rows, each row a unit of its own: what `verify` compares with the scan."""
     units = tuple(map(StoredUnit._make, zip(*table.select(_UNIT_COLUMNS).to_pydict().values(), strict=True)))

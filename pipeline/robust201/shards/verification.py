@@ -1,9 +1,11 @@
 """What can be wrong with stored results, how it is found, and how it is put out of the way of the next run."""
 
-from array import array
+import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from threading import Lock
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, ShardDamagedError
 from robust201.core.records import is_imported, show_architecture
-from robust201.shards.backends import Entry
+from robust201.shards.backends import Entry, map_ahead
 from robust201.shards.folder import ResultsFolder, has_stem, is_compacted, stem_of
 from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory, Slice, UnitGroup, choose_slices, gaps
@@ -25,7 +27,14 @@ from robust201.shards.parquet import (
     write_tables,
 )
 from robust201.shards.row_checks import find_suspects
-from robust201.shards.row_identity import ShardRows, StoredUnit, read_footer, read_shard_rows, rows_of_table
+from robust201.shards.row_identity import (
+    ShardRows,
+    StoredUnit,
+    is_of_units,
+    read_footer,
+    read_shard_rows,
+    rows_of_table,
+)
 from robust201.shards.row_reader import RowReader, read_row_groups
 from robust201.tasks.columns import COUNTS
 from robust201.tasks.measurements import check_values
@@ -109,16 +118,17 @@ def check_rows(
     The `provenances` receive the texts of all rows.
     """
     counts = _ClassCounts(inventory)
-    for number, shard in enumerate(inventory.shards):
-        try:
-            if not inventory.hashed:
-                folder.verify_hash(shard)
-            rows = inventory.rows_of_shard(number)
-            yield from _check_rows(folder, shard, inventory, rows, counts, provenances)
-        except ShardDamagedError as error:
-            Index(folder.index).forget([shard])  # the time of its last change may not show the damage
-            yield ShardFinding.damaged(shard, str(error))
-        on_progress(number + 1, len(inventory.shards))
+    texts: set[str] = set()
+    check = partial(_check_shard, folder, inventory, counts, texts)
+    # Reading, decoding and NumPy's work leave the interpreter's lock to other threads.
+    checked = map_ahead(check, range(len(inventory.shards)), threads=len(os.sched_getaffinity(0)))
+    for number, findings in enumerate(checked, start=1):
+        if any(finding.kind == "damaged" for finding in findings):
+            Index(folder.index).forget([inventory.shards[number - 1]])  # the time of its change may not show the damage
+        yield from findings
+        on_progress(number, len(inventory.shards))
+    if provenances is not None:
+        provenances.update(texts)
     for row, difference in counts.find_unlike():
         (identity,) = _identities_in(inventory, np.array([row]))
         shard, position = inventory.locate(row)
@@ -135,15 +145,25 @@ class _ClassCounts:
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
-        self._rows: dict[tuple[str, str, int, int], dict[tuple[int, ...], array[int]]] = {}
+        self._rows: dict[tuple[str, str, int, int], dict[tuple[int, ...], list[NDArray[np.int64]]]] = {}
         self._images: dict[str, str] = {}
+        self._lock = Lock()
 
-    def add(self, row: int, images: NDArray[np.integer[Any]]) -> None:
-        """Record the images of each true class, (C,), that a row of the inventory counts."""
-        unit = self._inventory.units[self._inventory.row_column("unit")[row]]
-        start, stop = (int(self._inventory.row_column(name)[row]) for name in ("start", "stop"))
-        by_counts = self._rows.setdefault((unit.dataset, self._images_of(unit.protocol), start, stop), {})
-        by_counts.setdefault(tuple(images.tolist()), array("i")).append(row)
+    def add(self, rows: NDArray[np.int64], images: NDArray[np.integer[Any]]) -> None:
+        """Record the images of each true class, (R, C), that R rows of the inventory count."""
+        if not len(rows):
+            return
+        number, start, stop = (self._inventory.row_column(name)[rows] for name in ("unit", "start", "stop"))
+        units = self._inventory.unit_columns(number)
+        shown = list(zip(units["dataset"].to_pylist(), units["protocol"].to_pylist(), strict=True))
+        kinds = {kind: code for code, kind in enumerate(dict.fromkeys(shown))}
+        codes = np.array([kinds[kind] for kind in shown])
+        different, group = np.unique(np.column_stack([codes, start, stop, images]), axis=0, return_inverse=True)
+        with self._lock:
+            for place, (code, first, last, *counts) in enumerate(different.tolist()):
+                dataset, protocol = list(kinds)[code]
+                by_counts = self._rows.setdefault((dataset, self._images_of(protocol), first, last), {})
+                by_counts.setdefault(tuple(counts), []).append(rows[group.ravel() == place])
 
     def _images_of(self, protocol: str) -> str:
         """Name the images of a protocol: by their hash, where the folder knows it."""
@@ -154,12 +174,26 @@ class _ClassCounts:
 
     def find_unlike(self) -> Iterator[tuple[int, str]]:
         """Find the rows that count other images than most of their dataset, images and range, and what was expected."""
-        for by_counts in self._rows.values():
-            usual, rows = max(by_counts.items(), key=lambda item: len(item[1]))
-            message = f"expected rows of cm to count {list(usual)} images, as in {len(rows)} other rows"
-            unlike = ((row, counts) for counts, rows in by_counts.items() if counts != usual for row in rows)
-            for row, counts in sorted(unlike):
+        for pieces in self._rows.values():
+            by_counts = {counts: np.sort(np.concatenate(rows)) for counts, rows in pieces.items()}
+            usual = max(by_counts, key=lambda counts: (len(by_counts[counts]), -by_counts[counts][0]))
+            message = f"expected rows of cm to count {list(usual)} images, as in {len(by_counts[usual])} other rows"
+            others = ((rows, counts) for counts, rows in by_counts.items() if counts != usual)
+            for row, counts in sorted((row, counts) for rows, counts in others for row in rows.tolist()):
                 yield row, f"{message}, got {list(counts)}. Evaluate it again."
+
+
+def _check_shard(
+    folder: ResultsFolder, inventory: Inventory, counts: _ClassCounts, provenances: set[str], number: int
+) -> list[ShardFinding]:
+    """Check one shard, by its position in the inventory; safe to be called by several threads."""
+    shard = inventory.shards[number]
+    try:
+        if not inventory.hashed:
+            folder.verify_hash(shard)
+        return list(_check_rows(folder, shard, inventory, inventory.rows_of_shard(number), counts, provenances))
+    except ShardDamagedError as error:
+        return [ShardFinding.damaged(shard, str(error))]
 
 
 def _check_rows(
@@ -168,40 +202,66 @@ def _check_rows(
     inventory: Inventory,
     rows_in_order: NDArray[np.int64],
     counts: _ClassCounts,
-    provenances: set[str] | None,
+    provenances: set[str],
 ) -> Iterator[ShardFinding]:
-    scanned = _identities_in(inventory, rows_in_order)
     file = ShardFile(folder.backend, shard)
     try:
-        if int(file.first_rows[-1]) != len(scanned):
-            raise damaged_shard(file.label, f"{file.first_rows[-1]:,} rows where {len(scanned):,} were scanned")
+        if int(file.first_rows[-1]) != len(rows_in_order):
+            raise damaged_shard(file.label, f"{file.first_rows[-1]:,} rows where {len(rows_in_order):,} were scanned")
         for group in range(len(file.first_rows) - 1):
             table = file.read(group)
             first_row = int(file.first_rows[group])
+            rows = rows_in_order[first_row : first_row + len(table)]
             suspects, images = find_suspects(table, file.columns)
-            if provenances is not None:
-                provenances.update(table["provenance"].unique().to_pylist())
-            for offset, identity in enumerate(_identities_of(rows_of_table(table))):
-                known = scanned[first_row + offset]
-                if identity != known or not _is_named_for(shard, identity.unit):
-                    message = (
-                        f"Verifying failed for result file {file.label}: expected {known.label} (as its footer and "
-                        f"name say), got {identity.label}. Set the file aside and run the sweep again."
-                    )
-                    yield ShardFinding(shard, identity.label, "misplaced", message, ((shard, None),))
-                imported = is_imported(identity.unit.protocol)
-                if imported or suspects[offset]:
-                    try:
-                        _check_row(table, offset, file.columns, identity, inventory, shard)
-                    except EvaluationError as error:
-                        location = shard, first_row + offset
-                        yield ShardFinding(shard, identity.label, "invalid", str(error), (location,))
-                        continue
-                if COUNTS in file.columns:
-                    one = row_values(table, offset, [COUNTS])[COUNTS].sum(axis=1) if images is None else images[offset]
-                    counts.add(int(rows_in_order[first_row + offset]), one)
+            provenances.update(table["provenance"].unique().to_pylist())
+            if not _is_as_scanned(shard, inventory, rows, table):
+                yield from _find_misplaced(shard, inventory, rows, table, file.label)
+            if any(map(is_imported, table["protocol"].unique().to_pylist())):
+                suspects = np.ones(len(table), dtype=bool)
+            invalid = np.zeros(len(table), dtype=bool)
+            for offset in np.flatnonzero(suspects).tolist():
+                (identity,) = _identities_of(rows_of_table(table.slice(offset, 1)))
+                try:
+                    _check_row(table, offset, file.columns, identity, inventory, shard)
+                except EvaluationError as error:
+                    invalid[offset] = True
+                    yield ShardFinding(shard, identity.label, "invalid", str(error), ((shard, first_row + offset),))
+                    continue
+                if COUNTS in file.columns and images is None:
+                    one = row_values(table, offset, [COUNTS])[COUNTS].sum(axis=1)
+                    counts.add(rows[offset : offset + 1], one[None])
+            if images is not None:
+                counts.add(rows[~invalid], images[~invalid])
     finally:
         file.close()
+
+
+def _is_as_scanned(shard: str, inventory: Inventory, rows: NDArray[np.int64], table: pa.Table) -> bool:
+    """Whether the rows of a table are what the inventory has at these rows, and belong into the shard, all at once."""
+    numbers = ("strength", "start", "stop")
+    if not all(np.array_equal(table[name].to_numpy(), inventory.row_column(name)[rows]) for name in numbers):
+        return False
+    unit = inventory.row_column("unit")[rows]
+    if not is_of_units(table, inventory.unit_columns(unit)):
+        return False
+    datasets = set(table["dataset"].unique().to_pylist())
+    if is_compacted(shard):
+        return datasets == {shard.partition("/")[0]}
+    return all(_is_named_for(shard, inventory.units[number]) for number in np.unique(unit).tolist())
+
+
+def _find_misplaced(
+    shard: str, inventory: Inventory, rows: NDArray[np.int64], table: pa.Table, label: str
+) -> Iterator[ShardFinding]:
+    """Find the rows of a table that are not what the inventory has at these rows, or that do not belong there."""
+    pairs = zip(_identities_in(inventory, rows), _identities_of(rows_of_table(table)), strict=True)
+    for known, identity in pairs:
+        if identity != known or not _is_named_for(shard, identity.unit):
+            message = (
+                f"Verifying failed for result file {label}: expected {known.label} (as its footer and "
+                f"name say), got {identity.label}. Set the file aside and run the sweep again."
+            )
+            yield ShardFinding(shard, identity.label, "misplaced", message, ((shard, None),))
 
 
 def _check_row(

@@ -1,11 +1,11 @@
-"""Residual networks in the form for CIFAR: a 3x3 stem with stride 1, no max-pooling, four stages of basic blocks.
+"""Residual networks in the form for CIFAR: a 3x3 stem with stride 1, no max-pooling, four stages of blocks.
 
 Source: He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, with the stem that is usual
-for 32x32 images. Names of the state_dict: ``conv1``, ``bn1``, ``layer<stage>.<block>.conv1|bn1|conv2|bn2``, where the
-shape changes ``layer<stage>.<block>.shortcut.0|1``, and ``linear``.
+for 32x32 images. Names of the state_dict: ``conv1``, ``bn1``, ``layer<stage>.<block>.conv1|bn1|conv2|bn2`` (and
+``conv3|bn3`` in bottlenecks), where the shape changes ``layer<stage>.<block>.shortcut.0|1``, and ``linear``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -14,45 +14,108 @@ from torch.nn import functional
 WIDTHS = (64, 128, 256, 512)
 """Channels of the four stages."""
 
+MakesConvolution = Callable[[int, int, int, int], nn.Module]
+"""Makes a convolution without bias that keeps the size: channels in and out, kernel size, stride."""
 
-class _BasicBlock(nn.Module):
-    """Two 3x3 convolutions around a shortcut."""
+MakesNorm = Callable[[int], nn.Module]
+"""Makes a BatchNorm of so many channels."""
 
-    def __init__(self, c_in: int, c_out: int, stride: int) -> None:
+
+def _convolution(c_in: int, c_out: int, kernel: int, stride: int) -> nn.Module:
+    return nn.Conv2d(c_in, c_out, kernel, stride=stride, padding=kernel // 2, bias=False)
+
+
+class _Block(nn.Module):
+    """Convolutions with BatchNorms, added to a shortcut, which is a 1x1 convolution where the shape changes."""
+
+    expansion = 1
+
+    def __init__(self, c_in: int, width: int, stride: int, convolution: MakesConvolution, norm: MakesNorm) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(c_in, c_out, 3, stride=stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(c_out)
-        self.conv2 = nn.Conv2d(c_out, c_out, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(c_out)
+        self._add_branch(c_in, width, stride, convolution, norm)
+        c_out = self.expansion * width
         self.shortcut = nn.Sequential()
         if stride != 1 or c_in != c_out:
-            self.shortcut = nn.Sequential(nn.Conv2d(c_in, c_out, 1, stride=stride, bias=False), nn.BatchNorm2d(c_out))
+            self.shortcut = nn.Sequential(convolution(c_in, c_out, 1, stride), norm(c_out))
+
+    def _add_branch(self, c_in: int, width: int, stride: int, convolution: MakesConvolution, norm: MakesNorm) -> None:
+        self.conv1, self.bn1 = convolution(c_in, width, 3, stride), norm(width)
+        self.conv2, self.bn2 = convolution(width, width, 3, 1), norm(width)
+
+    def _branch(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
+        return out
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = functional.relu(self.bn1(self.conv1(x)))
-        return functional.relu(self.bn2(self.conv2(out)) + self.shortcut(x))
+        return functional.relu(self._branch(x) + self.shortcut(x))
+
+
+class _Bottleneck(_Block):
+    """1x1, 3x3 (with the stride) and 1x1 convolutions; the last has four times the channels."""
+
+    expansion = 4
+
+    def _add_branch(self, c_in: int, width: int, stride: int, convolution: MakesConvolution, norm: MakesNorm) -> None:
+        self.conv1, self.bn1 = convolution(c_in, width, 1, 1), norm(width)
+        self.conv2, self.bn2 = convolution(width, width, 3, stride), norm(width)
+        self.conv3, self.bn3 = convolution(width, self.expansion * width, 1, 1), norm(self.expansion * width)
+
+    def _branch(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.relu(self.bn1(self.conv1(x)))
+        out: torch.Tensor = self.bn3(self.conv3(functional.relu(self.bn2(self.conv2(x)))))
+        return out
 
 
 class ResNet(nn.Module):
-    """A residual network of basic blocks; (2, 2, 2, 2) is ResNet-18, with 11,173,962 parameters at ten classes."""
+    """A residual network; blocks (2, 2, 2, 2) are ResNet-18, with 11,173,962 parameters at ten classes.
 
-    def __init__(self, blocks: Sequence[int], n_classes: int) -> None:
+    Args:
+        blocks: blocks of each of the four stages.
+        n_classes: number of classes.
+        widths: channels of the stages, before a bottleneck's expansion.
+        has_bottlenecks: whether blocks are bottlenecks, as in ResNet-50.
+        has_imagenet_stem: whether the stem is that for ImageNet: a 7x7 convolution and a max-pooling, both of stride 2.
+        stem, convolution, norm: the layers; by default those of planar images.
+        maps_per_channel: feature maps that make up one channel of these layers.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[int],
+        n_classes: int,
+        *,
+        widths: Sequence[int] = WIDTHS,
+        has_bottlenecks: bool = False,
+        has_imagenet_stem: bool = False,
+        stem: MakesConvolution = _convolution,
+        convolution: MakesConvolution = _convolution,
+        norm: MakesNorm = nn.BatchNorm2d,
+        maps_per_channel: int = 1,
+    ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(3, WIDTHS[0], 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(WIDTHS[0])
-        c_in = WIDTHS[0]
-        for stage, (width, count) in enumerate(zip(WIDTHS, blocks, strict=True), start=1):
+        self.has_imagenet_stem = has_imagenet_stem
+        self.conv1 = stem(3, widths[0], 7, 2) if has_imagenet_stem else stem(3, widths[0], 3, 1)
+        self.bn1 = norm(widths[0])
+        block_type = _Bottleneck if has_bottlenecks else _Block
+        c_in = widths[0]
+        for stage, (width, count) in enumerate(zip(widths, blocks, strict=True), start=1):
             stage_blocks = []
             for block in range(count):
-                stage_blocks.append(_BasicBlock(c_in, width, 2 if stage > 1 and block == 0 else 1))
-                c_in = width
+                stride = 2 if stage > 1 and block == 0 else 1
+                stage_blocks.append(block_type(c_in, width, stride, convolution, norm))
+                c_in = block_type.expansion * width
             self.add_module(f"layer{stage}", nn.Sequential(*stage_blocks))
-        self.linear = nn.Linear(WIDTHS[-1], n_classes)
+        self.linear = nn.Linear(maps_per_channel * c_in, n_classes)
+
+    def stem(self, x: torch.Tensor) -> torch.Tensor:
+        """Map normalised images to what the first stage is given."""
+        x = functional.relu(self.bn1(self.conv1(x)))
+        return functional.max_pool2d(x, 3, stride=2, padding=1) if self.has_imagenet_stem else x
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Classify normalised images: (B, 3, H, W) to (B, n_classes)."""
-        x = functional.relu(self.bn1(self.conv1(x)))
+        x = self.stem(x)
         for stage in range(1, len(WIDTHS) + 1):
             x = self.get_submodule(f"layer{stage}")(x)
-        logits: torch.Tensor = self.linear(x.float().mean(dim=(2, 3)))
+        logits: torch.Tensor = self.linear(x.to(self.linear.weight.dtype).mean(dim=(2, 3)))
         return logits

@@ -1,5 +1,6 @@
-"""The zoo as a `Space`: networks by name, in the form that 32x32 images need."""
+"""The zoo as a `Space`: networks by name and width, in the form that 32x32 images need."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING
 from robust201.core.errors import ArchitectureError, ConfigError, closest
 from robust201.core.records import ArchitectureId
 from robust201.spaces.base import Space
+from robust201.spaces.zoo import costs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,53 +19,242 @@ class ZooNetwork:
     """One row of the table.
 
     Attributes:
-        macs_at_32: multiply-accumulates of one 32x32 image with ten classes.
+        build: makes a network from its width and its number of classes.
+        macs: counts the multiply-accumulates of one image from width, number of classes and image size.
+        width: the published width, which names without one mean.
+        is_for_32: whether images must have 32x32 pixels.
     """
 
-    build: "Callable[[int], nn.Module]"
-    macs_at_32: int
+    build: "Callable[[int, int], nn.Module]"
+    macs: Callable[[int, int, int], int]
+    width: int
+    is_for_32: bool = False
 
 
-def _resnet18(n_classes: int) -> "nn.Module":
-    from robust201.spaces.zoo.resnet import ResNet
+def scaled(published: int, width: int, published_width: int) -> int:
+    """Scale a published number of channels or units as the width, rounded up."""
+    return -(-published * width // published_width)
 
-    return ResNet((2, 2, 2, 2), n_classes)
+
+def _resnet_widths(width: int) -> tuple[int, ...]:
+    return (width, 2 * width, 4 * width, 8 * width)
 
 
-NETWORKS: dict[str, ZooNetwork] = {"resnet18": ZooNetwork(_resnet18, 555_422_720)}
+def _resnet(blocks: Sequence[int], *, has_bottlenecks: bool = False, has_imagenet_stem: bool = False) -> ZooNetwork:
+    def build(width: int, n_classes: int) -> "nn.Module":
+        from robust201.spaces.zoo.resnet import ResNet
+
+        return ResNet(
+            blocks,
+            n_classes,
+            widths=_resnet_widths(width),
+            has_bottlenecks=has_bottlenecks,
+            has_imagenet_stem=has_imagenet_stem,
+        )
+
+    def macs(width: int, n_classes: int, size: int) -> int:
+        return costs.resnet(
+            blocks,
+            _resnet_widths(width),
+            n_classes,
+            size,
+            has_bottlenecks=has_bottlenecks,
+            has_imagenet_stem=has_imagenet_stem,
+        )
+
+    return ZooNetwork(build, macs, 64)
+
+
+def _group_resnet(blocks: Sequence[int]) -> ZooNetwork:
+    def widths(width: int) -> tuple[int, ...]:
+        return tuple(scaled(published, width, 23) for published in (23, 45, 91, 181))
+
+    def build(width: int, n_classes: int) -> "nn.Module":
+        from robust201.spaces.zoo.gresnet import GroupResNet
+
+        return GroupResNet(blocks, n_classes, widths=widths(width))
+
+    def macs(width: int, n_classes: int, size: int) -> int:
+        return costs.resnet(blocks, [8 * channels for channels in widths(width)], n_classes, size)
+
+    return ZooNetwork(build, macs, 23)
+
+
+def _spatial_resnet(blocks: Sequence[int]) -> ZooNetwork:
+    def build(width: int, n_classes: int) -> "nn.Module":
+        from robust201.spaces.zoo.resnet import ResNet
+        from robust201.spaces.zoo.stn import SpatialTransformer, TransformedResNet
+
+        transformer = SpatialTransformer(channels=scaled(32, width, 64), hidden=scaled(1024, width, 64))
+        return TransformedResNet(transformer, ResNet(blocks, n_classes, widths=_resnet_widths(width)))
+
+    def macs(width: int, n_classes: int, size: int) -> int:
+        transformer = costs.spatial_transformer(scaled(32, width, 64), scaled(1024, width, 64))
+        return transformer + costs.resnet(blocks, _resnet_widths(width), n_classes, size)
+
+    return ZooNetwork(build, macs, 64, is_for_32=True)
+
+
+def _polar_resnet(blocks: Sequence[int]) -> ZooNetwork:
+    def build(width: int, n_classes: int) -> "nn.Module":
+        from robust201.spaces.zoo.ptn import PolarTransformer
+        from robust201.spaces.zoo.resnet import ResNet
+        from robust201.spaces.zoo.stn import TransformedResNet
+
+        transformer = PolarTransformer(filters=scaled(32, width, 64))
+        return TransformedResNet(transformer, ResNet(blocks, n_classes, widths=_resnet_widths(width)))
+
+    def macs(width: int, n_classes: int, size: int) -> int:
+        transformer = costs.polar_transformer(scaled(32, width, 64), size)
+        return transformer + costs.resnet(blocks, _resnet_widths(width), n_classes, size)
+
+    return ZooNetwork(build, macs, 64)
+
+
+def _narrow_resnet() -> ZooNetwork:
+    n_units = 5  # in each stage
+
+    def widths(width: int) -> tuple[int, ...]:
+        return (width, 2 * width, 4 * width)
+
+    def build(width: int, n_classes: int) -> "nn.Module":
+        from robust201.spaces.zoo.narrow import NarrowResNet
+
+        return NarrowResNet(widths(width), n_units, n_classes)
+
+    def macs(width: int, n_classes: int, size: int) -> int:
+        return costs.narrow(widths(width), n_units, n_classes, size)
+
+    return ZooNetwork(build, macs, 16)
+
+
+def _vgg16() -> ZooNetwork:
+    def stages(width: int) -> list[tuple[int, int]]:
+        return [(width, 2), (2 * width, 2), (4 * width, 3), (8 * width, 3), (8 * width, 3)]
+
+    def build(width: int, n_classes: int) -> "nn.Module":
+        from robust201.spaces.zoo.vgg import Vgg
+
+        return Vgg(stages(width), n_classes)
+
+    def macs(width: int, n_classes: int, _size: int) -> int:
+        return costs.vgg(stages(width), n_classes)
+
+    return ZooNetwork(build, macs, 64, is_for_32=True)
+
+
+def _lenet5() -> ZooNetwork:
+    def sizes(width: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        first, second, third, fourth = (scaled(published, width, 6) for published in (6, 16, 120, 84))
+        return (first, second), (third, fourth)
+
+    def build(width: int, n_classes: int) -> "nn.Module":
+        from robust201.spaces.zoo.small import LeNet5
+
+        channels, hidden = sizes(width)
+        return LeNet5(n_classes, channels=channels, hidden=hidden)
+
+    def macs(width: int, n_classes: int, _size: int) -> int:
+        return costs.lenet5(*sizes(width), n_classes)
+
+    return ZooNetwork(build, macs, 6, is_for_32=True)
+
+
+def _fully_connected() -> ZooNetwork:
+    def build(width: int, n_classes: int) -> "nn.Module":
+        from robust201.spaces.zoo.small import FullyConnected
+
+        return FullyConnected(n_classes, width=width)
+
+    def macs(width: int, n_classes: int, _size: int) -> int:
+        return (3 * 32 * 32 + n_classes) * width
+
+    return ZooNetwork(build, macs, 7500, is_for_32=True)
+
+
+_BLOCKS_18, _BLOCKS_34 = (2, 2, 2, 2), (3, 4, 6, 3)
+
+NETWORKS: dict[str, ZooNetwork] = {
+    "resnet18": _resnet(_BLOCKS_18),
+    "resnet34": _resnet(_BLOCKS_34),
+    "resnet50": _resnet(_BLOCKS_34, has_bottlenecks=True),
+    "resnet50-imagenet-stem": _resnet(_BLOCKS_34, has_bottlenecks=True, has_imagenet_stem=True),
+    "resnet32-narrow": _narrow_resnet(),
+    "vgg16": _vgg16(),
+    "gresnet18": _group_resnet(_BLOCKS_18),
+    "gresnet34": _group_resnet(_BLOCKS_34),
+    "stn-resnet18": _spatial_resnet(_BLOCKS_18),
+    "stn-resnet34": _spatial_resnet(_BLOCKS_34),
+    "ptn-resnet18": _polar_resnet(_BLOCKS_18),
+    "ptn-resnet34": _polar_resnet(_BLOCKS_34),
+    "lenet5": _lenet5(),
+    "fc7500": _fully_connected(),
+}
 """Name to network."""
+
+EVALUATED = ("resnet18",)
+"""What sweeps over all networks evaluate: as many as before there were others, so that no such sweep grows."""
+
+_WIDE = re.compile(r"(.+)-w([1-9][0-9]{0,4})")
 
 
 class Zoo(Space):
-    """Networks of the table, by name."""
+    """Networks of the table, by name; ``NAME-w8`` is the one of width 8.
+
+    The width replaces the published one: channels of the first stage (resnet, gresnet, stn, ptn, vgg), channels of the
+    first convolution (lenet5), hidden units (fc7500). Every other number of channels and hidden units is scaled as it,
+    rounded up; depth, kernels and orientations stay.
+    """
 
     name = "zoo"
     channels_last = True
     """A CPU computes residual networks 1.1 to 1.3 times as fast in this layout."""
 
     def select(self, selection: str | Sequence[int | str]) -> tuple[str, ...]:
-        """Resolve names (see `Space`)."""
+        """Resolve names (see `Space`); in the order of the table, then of the widths, the published one first."""
         if selection == "evaluated":
-            return tuple(NETWORKS)
-        names = self._names(selection)
-        for name in names:
-            if name not in NETWORKS:
-                raise ArchitectureError(
-                    f"Looking up an architecture failed for {name!r}: expected a network of the zoo "
-                    f"({', '.join(NETWORKS)}), got another name.{closest(str(name), NETWORKS)}"
-                )
-        if not names:
+            return EVALUATED
+        found = {_parse(name) for name in self._names(selection)}
+        if not found:
             raise ConfigError(
                 "Selecting architectures failed for an empty list: expected at least one network of the zoo, got none. "
                 f"Name some of {', '.join(NETWORKS)}."
             )
-        return tuple(name for name in NETWORKS if name in names)
+        places = {name: place for place, name in enumerate(NETWORKS)}
+        # A published width has no suffix, and is 0 here.
+        ordered = sorted(found, key=lambda one: (places[one[0]], one[1] * (one[1] != NETWORKS[one[0]].width)))
+        return tuple(name if width == NETWORKS[name].width else f"{name}-w{width}" for name, width in ordered)
 
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> float:
-        """Scale the count at 32x32 pixels (see `Space`)."""
-        del n_classes  # the last layer is a thousandth of it
-        return NETWORKS[str(architecture)].macs_at_32 * (image_size / 32) ** 2
+        """Count them exactly (see `Space`).
+
+        Raises:
+            ArchitectureError: the network takes 32x32 pixels only.
+        """
+        name, width = _parse(architecture)
+        if NETWORKS[name].is_for_32 and image_size != 32:
+            raise ArchitectureError(
+                f"Planning failed for {architecture}: expected images of 32x32 pixels, since its linear layers see "
+                f"positions, got {image_size}x{image_size}. Leave it out of this sweep, or choose other images."
+            )
+        return NETWORKS[name].macs(width, n_classes, image_size)
 
     def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
         """Build a network (see `Space`)."""
-        return NETWORKS[self.select([architecture])[0]].build(n_classes)
+        name, width = _parse(architecture)
+        return NETWORKS[name].build(width, n_classes)
+
+
+def _parse(name: int | str) -> tuple[str, int]:
+    """Split an id into the name in the table and the width."""
+    if name in NETWORKS:
+        return str(name), NETWORKS[str(name)].width
+    match = _WIDE.fullmatch(str(name))
+    if match and match[1] in NETWORKS:
+        return match[1], int(match[2])
+    suffix = f"-w{match[2]}" if match else ""
+    raise ArchitectureError(
+        f"Looking up an architecture failed for {name!r}: expected a network of the zoo ({', '.join(NETWORKS)}), "
+        "if need be with a width from 1 to 99999 (resnet18-w8), got another name."
+        f"{closest(str(name), [known + suffix for known in NETWORKS])}"
+    )

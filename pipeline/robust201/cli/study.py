@@ -1,0 +1,159 @@
+"""`robust201 study`: trainings and sweeps with their tables, figures and page, and checks of printed studies."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from robust201.cli import console
+from robust201.cli.look import AsJson, print_json
+from robust201.core.errors import ConfigError, closest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from robust201.studies.comparisons import PrintedCheck
+
+PRINTED = ("image-distribution",)
+"""Studies whose printed numbers can be checked without any data."""
+
+
+def study(
+    context: typer.Context,
+    file: Annotated[Path | None, typer.Argument(metavar="STUDY", help="The YAML of a study (docs/studies.md).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for datasets, tables, figures and the page; created if absent.")
+    ] = None,
+    tables_only: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--tables-only",
+            metavar="DATASET",
+            help="Only write tables, figures and page, from these exports. Repeatable.",
+        ),
+    ] = None,
+    published: Annotated[
+        str | None,
+        typer.Option(
+            "--published",
+            metavar="NAME",
+            help="Check the printed tables of a study instead, without any data: image-distribution.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a study: make images and weights, run and export sweeps, write tables and figures beside printed numbers.
+
+    Run it again after any interruption: each step goes on where it stopped.
+    """
+    if (file is None) == (published is None) or (file is None) != (out is None):
+        raise ConfigError(
+            "Reading the command line failed for robust201 study: expected STUDY.yaml with --out FOLDER, or --published "
+            "NAME alone, got another combination. See: robust201 study --help"
+        )
+    if file is not None and out is not None:
+        raise typer.Exit(_run_study(context.find_root().command, file, out, tables_only or ()))
+    _check_printed(str(published), as_json)
+
+
+def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path]) -> int:
+    """Run the steps and sweeps of a study, unless there are exports, and write its page; give the exit code."""
+    from robust201.planning.loading import load_config
+    from robust201.studies.config import DynamicsStudy, load_study
+
+    config = load_study(file)
+    if not exports:
+        sweeps = {path: load_config(path) for path in config.sweeps}
+        for words in config.step_words():
+            if code := _run_words(root, words):
+                return code
+        exports = [out / "datasets" / sweep.name for sweep in sweeps.values()]
+        for (path, sweep), dataset in zip(sweeps.items(), exports, strict=True):
+            outcomes = ["--outcomes", "bits"] if "predictions" in sweep.measurements else []
+            exporting = ["export", str(sweep.results), "--out", str(dataset), "--no-json", "--parquet", *outcomes]
+            for words in (["run", str(path)], exporting):
+                if code := _run_words(root, words):
+                    return code
+    from robust201.studies.networks import Exports
+    from robust201.studies.pages import write_pages
+
+    per_epoch = config.iterations_per_epoch if isinstance(config, DynamicsStudy) else None
+    page, *files = write_pages(config, Exports(exports, iterations_per_epoch=per_epoch), out)
+    typer.echo(page)
+    console.say(f"Beside it: {console.show_count(len(files), 'file')} of tables and figures.")
+    return 0
+
+
+def _run_words(root: Any, words: list[str]) -> int:
+    console.say(f"$ robust201 {shlex.join(words)}")
+    return int(root.main(words, prog_name="robust201", standalone_mode=False) or 0)
+
+
+def _check_printed(name: str, as_json: bool) -> None:
+    from robust201.studies.comparisons import check_printed_marks
+
+    if name not in PRINTED:
+        raise ConfigError(
+            f"Checking a printed study failed for {name!r}: expected {', '.join(PRINTED)}, got another."
+            f"{closest(name, PRINTED)}"
+        )
+    found = check_printed_marks()
+    if as_json:
+        print_json(found.to_payload())
+    else:
+        _show_check(found)
+
+
+def _show_check(found: "PrintedCheck") -> None:
+    certain = found.certain
+    typer.echo(
+        f"{int(certain['agrees'].sum())} of {len(certain)} printed decisions follow from the printed means and "
+        f"standard deviations (Welch's test, two-sided, level 0.05, not corrected).\n"
+        f"{len(found.left)} of {len(found.marks)} printed marks are left when corrected by Holm for "
+        f"{len(found.comparisons)} tests."
+    )
+    console.show_table("Decisions that do not follow", _COLUMNS, _rows(found.exceptions))
+    console.show_table("Near the limit, by p", _COLUMNS, _rows(found.borderline))
+    console.show_table(
+        "What is left of each claim, in epochs",
+        ("claim", "network", "marked", "with numbers", "recomputed", "after Holm", "lost at epoch"),
+        [
+            (
+                f"{row['experiment']} {row['claim']}",
+                row["network"],
+                *(str(row[name]) for name in ("printed", "tested", "recomputed", "after_holm")),
+                row["lost"] or "-",
+            )
+            for row in found.claims.to_dict("records")
+        ],
+    )
+    uncertain = found.comparisons[~found.comparisons["certain"]]
+    console.say(
+        f"{len(uncertain)} comparisons are not counted: one table has five rows and no epochs in print, so that the "
+        "epoch of three numbers is not certain, and one number is missing. --json lists every comparison."
+    )
+
+
+_COLUMNS = ("claim", "network", "epoch", "means", "p", "p (Holm)", "g", "higher in print", "recomputed")
+
+
+def _rows(frame: "pd.DataFrame") -> list[tuple[str, ...]]:
+    from robust201.studies.comparisons import GROUPS
+
+    rows: list[dict[Any, Any]] = frame.to_dict("records")
+    return [
+        (
+            f"{row['experiment']} {row['claim']}",
+            row["network"],
+            str(row["epoch"]),
+            f"{row['mean_first']:.4f}, {row['mean_second']:.4f}",
+            f"{row['p']:.2g}",
+            f"{row['p_holm']:.2g}",
+            f"{row['g']:.2f} [{row['g_low']:.2f}, {row['g_high']:.2f}]",
+            GROUPS[row[row["printed"]]] if row["printed"] else "none",
+            GROUPS[row[row["marked"]]] if row["marked"] else "none",
+        )
+        for row in rows
+    ]

@@ -1,0 +1,93 @@
+"""Multiply-accumulates of the zoo's networks, by formula: convolutions and linear layers of one image. No torch."""
+
+from collections.abc import Sequence
+
+
+def convolution(c_in: int, c_out: int, kernel: int, places: int) -> int:
+    """Count a square convolution at so many places."""
+    return c_in * c_out * kernel**2 * places
+
+
+def halved(size: int) -> int:
+    """Give the size behind a stride of 2 whose padding keeps sizes otherwise."""
+    return (size + 1) // 2
+
+
+def resnet(
+    blocks: Sequence[int],
+    maps: Sequence[int],
+    n_classes: int,
+    size: int,
+    *,
+    has_bottlenecks: bool = False,
+    has_imagenet_stem: bool = False,
+) -> int:
+    """Count a residual network of stages with so many feature maps, before a bottleneck's expansion."""
+    if has_imagenet_stem:
+        size = halved(size)
+        total = convolution(3, maps[0], 7, size**2)
+        size = halved(size)
+    else:
+        total = convolution(3, maps[0], 3, size**2)
+    c_in = maps[0]
+    for stage, (width, count) in enumerate(zip(maps, blocks, strict=True)):
+        for block in range(count):
+            is_strided = stage > 0 and block == 0
+            before, size = size**2, halved(size) if is_strided else size
+            after = size**2
+            if has_bottlenecks:
+                c_out = 4 * width
+                total += convolution(c_in, width, 1, before) + convolution(width, width, 3, after)
+                total += convolution(width, c_out, 1, after)
+            else:
+                c_out = width
+                total += convolution(c_in, width, 3, after) + convolution(width, width, 3, after)
+            if is_strided or c_in != c_out:
+                total += convolution(c_in, c_out, 1, after)
+            c_in = c_out
+    return total + c_in * n_classes
+
+
+def narrow(maps: Sequence[int], units: int, n_classes: int, size: int) -> int:
+    """Count the narrow network: `units` of two convolutions in each stage, shortcuts without weights."""
+    total = convolution(3, maps[0], 3, size**2)
+    c_in = maps[0]
+    for stage, width in enumerate(maps):
+        size = size // 2 if stage else size
+        total += convolution(c_in, width, 3, size**2) + (2 * units - 1) * convolution(width, width, 3, size**2)
+        c_in = width
+    return total + c_in * n_classes
+
+
+def vgg(stages: Sequence[tuple[int, int]], n_classes: int) -> int:
+    """Count stages of (channels, convolutions), each followed by a pooling, at 32x32 pixels."""
+    total, c_in, size = 0, 3, 32
+    for width, count in stages:
+        total += convolution(c_in, width, 3, size**2) + (count - 1) * convolution(width, width, 3, size**2)
+        c_in, size = width, size // 2
+    return total + c_in * n_classes
+
+
+def spatial_transformer(channels: int, hidden: int) -> int:
+    """Count what predicts an affine map at 32x32 pixels; reading the image at its points is left out."""
+    total = convolution(3, channels, 3, 32**2)
+    total += sum(convolution(channels, channels, 3, size**2) for size in (32, 16, 8))
+    return total + 16 * channels * hidden + 6 * hidden
+
+
+def polar_transformer(filters: int, size: int) -> int:
+    """Count what predicts centroid and angle; reading the image at its points is left out."""
+
+    def predictor(height: int, width: int, n_axes: int) -> int:
+        height, width = halved(height), halved(width)
+        total = convolution(3, filters, 5, height * width)
+        height, width = halved(height), halved(width)
+        return total + convolution(filters, filters, 5, height * width) + 5 * filters * (width + (n_axes - 1) * height)
+
+    return predictor(size, size, 2) + predictor(size, 4 * halved(size), 1)
+
+
+def lenet5(channels: tuple[int, int], hidden: tuple[int, int], n_classes: int) -> int:
+    """Count LeNet-5 at 32x32 pixels."""
+    total = convolution(3, channels[0], 5, 28**2) + convolution(*channels, 5, 10**2)
+    return total + 25 * channels[1] * hidden[0] + hidden[0] * hidden[1] + hidden[1] * n_classes

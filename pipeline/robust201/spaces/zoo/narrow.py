@@ -1,0 +1,105 @@
+"""The narrow residual network of 32 layers that adversarial training on CIFAR-10 was first studied with.
+
+Sources: He, Zhang, Ren and Sun, "Identity Mappings in Deep Residual Networks", ECCV 2016; Engstrom et al., "Exploring
+the Landscape of Spatial Robustness", ICML 2019, whose public model fixes what that leaves open: leaky ReLUs, shortcuts,
+initial weights, the padding of TensorFlow (`SAME`) and the standardisation of each image. The paper on robust features
+calls it ResNet-34; it has 31 convolutions and one linear layer.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+SLOPE = 0.1
+"""Slope of the leaky ReLUs below zero."""
+
+
+def _norm(channels: int) -> nn.BatchNorm2d:
+    # TensorFlow's default epsilon. Its decay of .9 is PyTorch's momentum of .1.
+    return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.1)
+
+
+def _activate(x: torch.Tensor) -> torch.Tensor:
+    return functional.leaky_relu(x, SLOPE)
+
+
+def standardise(images: torch.Tensor) -> torch.Tensor:
+    """Give every image mean 0 and standard deviation 1 over all its values: (B, C, H, W) to the same.
+
+    Deviations below 1 / sqrt(C H W) of a grey level of 255 are raised to that, as TensorFlow does.
+    """
+    wide = images.to(torch.promote_types(images.dtype, torch.float32))
+    dims = (1, 2, 3)
+    floor = 1 / (255 * math.sqrt(images[0].numel()))
+    variance = wide.var(dim=dims, correction=0, keepdim=True).clamp_min(floor**2)
+    return ((wide - wide.mean(dim=dims, keepdim=True)) / variance.sqrt()).to(images.dtype)
+
+
+class _Unit(nn.Module):
+    """Two 3x3 convolutions, each behind BatchNorm and ReLU, added to what came in.
+
+    Args:
+        activates_shortcut: whether the shortcut starts behind the first BatchNorm and ReLU.
+    """
+
+    def __init__(self, c_in: int, c_out: int, stride: int, *, activates_shortcut: bool) -> None:
+        super().__init__()
+        self.stride = stride
+        self.new_channels = c_out - c_in
+        self.activates_shortcut = activates_shortcut
+        self.bn1 = _norm(c_in)
+        self.conv1 = nn.Conv2d(c_in, c_out, 3, stride=stride, padding=1 if stride == 1 else 0, bias=False)
+        self.bn2 = _norm(c_out)
+        self.conv2 = nn.Conv2d(c_out, c_out, 3, padding=1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        active = _activate(self.bn1(x))
+        shortcut = active if self.activates_shortcut else x
+        if self.stride == 2:
+            active = functional.pad(active, (0, 1, 0, 1))  # `SAME` pads even sizes behind the last pixel alone
+            before = self.new_channels // 2
+            shortcut = functional.pad(
+                functional.avg_pool2d(shortcut, 2), (0, 0, 0, 0, before, self.new_channels - before)
+            )
+        out: torch.Tensor = self.conv2(_activate(self.bn2(self.conv1(active)))) + shortcut
+        return out
+
+
+class NarrowResNet(nn.Module):
+    """Stages of pre-activation units; five each of 16, 32 and 64 channels have 464,154 parameters at ten classes.
+
+    Initial weights: convolutions are normal with variance 2 / (9 outputs), the linear layer is uniform with variance
+    1 / inputs, its bias 0.
+    """
+
+    def __init__(self, widths: Sequence[int], n_units: int, n_classes: int) -> None:
+        super().__init__()
+        self.n_stages = len(widths)
+        self.conv1 = nn.Conv2d(3, widths[0], 3, padding=1, bias=False)
+        c_in = widths[0]
+        for stage, width in enumerate(widths, start=1):
+            units = []
+            for unit in range(n_units):
+                stride = 2 if stage > 1 and unit == 0 else 1
+                units.append(_Unit(c_in, width, stride, activates_shortcut=stage == 1 and unit == 0))
+                c_in = width
+            self.add_module(f"stage{stage}", nn.Sequential(*units))
+        self.bn = _norm(c_in)
+        self.linear = nn.Linear(c_in, n_classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.uniform_(self.linear.weight, -math.sqrt(3 / c_in), math.sqrt(3 / c_in))
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Classify images: (B, 3, H, W), H and W multiples of 4, to (B, n_classes)."""
+        x = self.conv1(standardise(x))
+        for stage in range(1, self.n_stages + 1):
+            x = self.get_submodule(f"stage{stage}")(x)
+        x = _activate(self.bn(x)).to(self.linear.weight.dtype)
+        logits: torch.Tensor = self.linear(x.mean(dim=(2, 3)))
+        return logits

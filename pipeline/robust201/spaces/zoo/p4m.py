@@ -1,0 +1,79 @@
+"""Convolutions equivariant to p4m: translations, and the eight rotations and reflections of the square.
+
+Source: Cohen and Welling, "Group Equivariant Convolutional Networks", ICML 2016. A map on the group is stored as
+(B, 8 C, H, W): the eight orientations of a channel lie side by side. Orientation ``4 m + r`` is: reflect if m = 1, then
+rotate by r quarter turns. The kernel is expanded to an ordinary one on every call, and applied by one `conv2d`.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+ORIENTATIONS = 8
+
+
+def oriented(maps: torch.Tensor, orientation: int) -> torch.Tensor:
+    """Apply an orientation to the last two axes, which are of equal length."""
+    reflection, turns = divmod(orientation, 4)
+    return torch.rot90(maps.flip(-1) if reflection else maps, turns, (-2, -1))
+
+
+def relative_orientation(base: int, orientation: int) -> int:
+    """Give the orientation that takes `base` to `orientation`: base⁻¹ · orientation."""
+    (base_reflection, base_turns), (reflection, turns) = divmod(base, 4), divmod(orientation, 4)
+    # A reflection turns the sense of what follows it.
+    difference = base_turns - turns if base_reflection else turns - base_turns
+    return 4 * (base_reflection ^ reflection) + difference % 4
+
+
+def expand_lifting(weight: torch.Tensor) -> torch.Tensor:
+    """Expand kernels (O, I, k, k) on the plane to (8 O, I, k, k): each in its eight orientations."""
+    return torch.stack([oriented(weight, to) for to in range(ORIENTATIONS)], dim=1).flatten(0, 1)
+
+
+def expand_group(weight: torch.Tensor) -> torch.Tensor:
+    """Expand kernels (O, 8 I, k, k) on the group to (8 O, 8 I, k, k).
+
+    That from orientation t to s is the transformed kernel of the relative orientation, s · weight[s⁻¹ t].
+    """
+    kernels = torch.unflatten(weight, 1, (-1, ORIENTATIONS))
+    rows = []
+    for to in range(ORIENTATIONS):
+        turned = oriented(kernels, to).unbind(2)
+        rows.append(torch.stack([turned[relative_orientation(to, start)] for start in range(ORIENTATIONS)], dim=2))
+    return torch.stack(rows, dim=1).flatten(2, 3).flatten(0, 1)
+
+
+class P4mConvolution(nn.Conv2d):
+    """A convolution of maps on the group, without bias: (B, 8 I, H, W) to (B, 8 O, H', W').
+
+    ``weight`` is (O, 8 I, k, k). With stride 2 it is equivariant for odd H and W: the pixels that it keeps of an even
+    size lie differently after a rotation.
+    """
+
+    def __init__(self, c_in: int, c_out: int, kernel: int, stride: int) -> None:
+        super().__init__(ORIENTATIONS * c_in, c_out, kernel, stride=stride, padding=kernel // 2, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Convolve with the expanded kernel."""
+        return functional.conv2d(x, expand_group(self.weight), stride=self.stride, padding=self.padding)
+
+
+class P4mLifting(nn.Conv2d):
+    """A convolution from the plane to the group, without bias: (B, I, H, W) to (B, 8 O, H', W')."""
+
+    def __init__(self, c_in: int, c_out: int, kernel: int, stride: int) -> None:
+        super().__init__(c_in, c_out, kernel, stride=stride, padding=kernel // 2, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Convolve with the expanded kernel."""
+        return functional.conv2d(x, expand_lifting(self.weight), stride=self.stride, padding=self.padding)
+
+
+class P4mBatchNorm(nn.BatchNorm2d):
+    """BatchNorm with one mean, variance, scale and shift for the eight orientations of a channel: (B, 8 C, H, W)."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise; the orientations of a channel are laid out as its rows: (B, C, 8 H, W)."""
+        together = torch.unflatten(x, 1, (-1, ORIENTATIONS)).flatten(2, 3)
+        return torch.unflatten(super().forward(together), 2, (ORIENTATIONS, -1)).flatten(1, 2)

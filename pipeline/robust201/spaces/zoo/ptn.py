@@ -1,0 +1,123 @@
+"""A polar transformer before a residual network: images are centred, then turned to a pose of their own.
+
+Source: Tai, Bailis and Valiant, "Equivariant Transformer Networks", ICML 2019: pose predictors that commute with the
+transformations they predict. The composition is ours: a translation, then a rotation about the point it found, both
+predicted in order and applied in one interpolation.
+"""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from robust201.spaces.zoo.sampling import image_points, sample
+
+_REDUCTION = 4
+"""Pixels of the input per place of a heat map."""
+
+_PULL = 1e-4
+"""Weight of the angle 0 in a mean of angles. It decides where all angles are as likely, as those of an image of one
+colour, whose mean has no direction, and no derivative."""
+
+
+class PosePredictor(nn.Module):
+    """Heat maps along the axes of an image, the width first.
+
+    Args:
+        n_axes: 2 for both axes, 1 for the width alone.
+        is_cyclic: whether the width is an angle, so that the last column is followed by the first.
+        filters: channels of the convolutions.
+    """
+
+    def __init__(self, n_axes: int, *, is_cyclic: bool, filters: int) -> None:
+        super().__init__()
+        self.is_cyclic = is_cyclic
+        self.conv1 = nn.Conv2d(3, filters, 5, stride=2, bias=False)
+        self.bn1 = nn.BatchNorm2d(filters)
+        self.conv2 = nn.Conv2d(filters, filters, 5, stride=2, bias=False)
+        self.bn2 = nn.BatchNorm2d(filters)
+        self.axes = nn.ModuleList(nn.Conv2d(filters, 1, (1, 5), bias=False) for _ in range(n_axes))
+
+    def _pad(self, x: torch.Tensor, rows: int) -> torch.Tensor:
+        if self.is_cyclic:
+            x = torch.cat((x[..., -2:], x, x[..., :2]), dim=-1)
+            return functional.pad(x, (0, 0, rows, rows))
+        return functional.pad(x, (2, 2, rows, rows))
+
+    def forward(self, images: torch.Tensor) -> list[torch.Tensor]:
+        """Map (B, 3, H, W) to probabilities (B, W / 4), and (B, H / 4) if there are two axes."""
+        x = functional.leaky_relu(self.bn1(self.conv1(self._pad(images, 2))), 0.1)
+        x = functional.leaky_relu(self.bn2(self.conv2(self._pad(x, 2))), 0.1)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        along = (x.amax(dim=2, keepdim=True), x.amax(dim=3).unsqueeze(2))
+        return [
+            axis(self._pad(line, 0)).flatten(1).to(wide).softmax(dim=1)
+            for axis, line in zip(self.axes, along, strict=False)
+        ]
+
+
+def centroid(heat: torch.Tensor, length: int) -> torch.Tensor:
+    """Give the mean coordinate of probabilities (B, K) along an axis of `length` pixels from -1 to 1: (B,).
+
+    Places are 4 pixels apart; equal probabilities are at 0.
+    """
+    places = torch.arange(heat.shape[1], dtype=heat.dtype, device=heat.device)
+    coordinates: torch.Tensor = (places - places.mean()) * (2 * _REDUCTION / length)
+    return torch.matmul(heat, coordinates)
+
+
+def direction(heat: torch.Tensor) -> torch.Tensor:
+    """Give cosine and sine of the mean angle of probabilities (B, K) around a circle that starts at -pi: (B, 2)."""
+    angles = circle(heat.shape[1], like=heat)
+    vector = torch.matmul(heat, torch.stack((angles.cos(), angles.sin()), dim=1))
+    vector = vector + torch.tensor((_PULL, 0.0), dtype=heat.dtype, device=heat.device)
+    unit: torch.Tensor = vector / torch.linalg.vector_norm(vector, dim=1, keepdim=True)
+    return unit
+
+
+def circle(count: int, like: torch.Tensor) -> torch.Tensor:
+    """Give angles from -pi, evenly spaced, without pi: (count,)."""
+    return torch.arange(count, dtype=like.dtype, device=like.device) * (2 * math.pi / count) - math.pi
+
+
+def polar_points(n_radii: int, n_angles: int, like: torch.Tensor) -> torch.Tensor:
+    """Give the coordinates of a polar image about 0, radii from 0 to sqrt 2 as rows, angles as columns: (N, 2)."""
+    radii = torch.arange(n_radii, dtype=like.dtype, device=like.device) * (math.sqrt(2) / (n_radii - 1))
+    angles = circle(n_angles, like)
+    return (radii[:, None, None] * torch.stack((angles.cos(), angles.sin()), dim=1)).flatten(0, 1)
+
+
+class PolarTransformer(nn.Module):
+    """Moves the centroid of an image to the middle and turns its mean angle to 0: (B, 3, H, W) to the same.
+
+    The angle is that of a polar image about the centroid, with H radii and about 2 H angles: a rotation shifts its
+    columns cyclically, the heat map and the angle with them.
+    """
+
+    def __init__(self, *, filters: int = 32) -> None:
+        super().__init__()
+        self.translation = PosePredictor(2, is_cyclic=False, filters=filters)
+        self.rotation = PosePredictor(1, is_cyclic=True, filters=filters)
+
+    def centre(self, images: torch.Tensor) -> torch.Tensor:
+        """Predict the centroids (x, y): (B, 2)."""
+        horizontal, vertical = self.translation(images)
+        return torch.stack((centroid(horizontal, images.shape[3]), centroid(vertical, images.shape[2])), dim=1)
+
+    def polar_images(self, images: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
+        """Read images about their centres (B, 2): (B, 3, radii, angles)."""
+        n_radii = images.shape[2]
+        n_angles = _REDUCTION * ((n_radii + 1) // 2)  # a multiple of the reduction, so that heat maps close, too
+        points = polar_points(n_radii, n_angles, like=centre) + centre[:, None]
+        return torch.unflatten(sample(images, points), 2, (n_radii, n_angles)).to(images.dtype)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Show images in their own pose."""
+        centre = self.centre(images)
+        (heat,) = self.rotation(self.polar_images(images, centre))
+        cosine, sine = direction(heat).unbind(1)
+        turn = torch.stack((cosine, sine, -sine, cosine), dim=1).view(-1, 2, 2)  # transposed: points are rows
+        height, width = images.shape[-2:]
+        points = image_points(height, width, like=centre) @ turn + centre[:, None]
+        return torch.unflatten(sample(images, points), 2, (height, width)).to(images.dtype)

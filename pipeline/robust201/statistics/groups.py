@@ -1,0 +1,169 @@
+"""Whether two groups of trained networks differ: Welch's test, paired tests and effect sizes.
+
+A group is one number per network, such as its robustness R. Tests from summaries need only mean, standard deviation and
+size of each group, as papers print them; standard deviations are those of samples (ddof 1) throughout.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from robust201.core.errors import ConfigError
+from robust201.statistics.intervals import mean_intervals
+
+_Floats = NDArray[np.float64]
+
+
+class Groups(NamedTuple):
+    """Summaries of several groups, all of one shape (…).
+
+    Attributes:
+        mean: of the networks' numbers.
+        deviation: standard deviation over networks, ddof 1.
+        size: networks per group.
+    """
+
+    mean: _Floats
+    deviation: _Floats
+    size: _Floats
+
+
+class TestResult(NamedTuple):
+    """A two-sided t-test of the hypothesis that two means are equal.
+
+    Attributes:
+        difference: first mean less second.
+        statistic: t; NaN where a group has fewer than two networks or neither group varies.
+        degrees: degrees of freedom.
+        p_value: two-sided.
+    """
+
+    __test__ = False  # pytest collects classes by this name
+
+    difference: _Floats
+    statistic: _Floats
+    degrees: _Floats
+    p_value: _Floats
+
+
+class EffectSize(NamedTuple):
+    """Hedges' g with its interval."""
+
+    value: _Floats
+    low: _Floats
+    high: _Floats
+
+
+def make_groups(mean: ArrayLike, deviation: ArrayLike, size: ArrayLike) -> Groups:
+    """Take summaries as they are printed.
+
+    Raises:
+        ConfigError: a deviation is negative.
+    """
+    means, deviations, sizes = np.broadcast_arrays(*(np.asarray(one, np.float64) for one in (mean, deviation, size)))
+    if (deviations < 0).any():
+        raise ConfigError(
+            f"Reading summaries of groups failed for {deviations.shape} deviations: expected 0 or more, got "
+            f"{np.nanmin(deviations):g}. Check the order of the numbers."
+        )
+    return Groups(means, deviations, sizes)
+
+
+def summarise_group(values: ArrayLike) -> Groups:
+    """Summarise networks along the last axis; NaN is left out, and the deviation of fewer than two is NaN."""
+    held = np.asarray(values, np.float64)
+    there = ~np.isnan(held)
+    n = there.sum(axis=-1).astype(np.float64)
+    mean = np.full(n.shape, np.nan)
+    np.divide(np.where(there, held, 0).sum(axis=-1), n, out=mean, where=n > 0)
+    squares = (np.where(there, held - mean[..., None], 0) ** 2).sum(axis=-1)
+    variance = np.full(n.shape, np.nan)
+    np.divide(squares, n - 1, out=variance, where=n > 1)
+    return Groups(mean, np.sqrt(variance), n)
+
+
+def welch_test(first: Groups, second: Groups) -> TestResult:
+    """Compare means of groups of unequal variance.
+
+    Source: Welch, "The generalization of 'Student's' problem when several different population variances are involved",
+    Biometrika 34 (1947).
+    """
+    parts = [np.where(one.size > 1, one.deviation**2 / np.maximum(one.size, 1), np.nan) for one in (first, second)]
+    variance = parts[0] + parts[1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        degrees = variance**2 / (
+            parts[0] ** 2 / np.maximum(first.size - 1, 1) + parts[1] ** 2 / np.maximum(second.size - 1, 1)
+        )
+    return _t_test(first.mean - second.mean, np.sqrt(variance), degrees)
+
+
+def paired_test(first: ArrayLike, second: ArrayLike) -> TestResult:
+    """Compare networks in pairs along the last axis, such as those that start from the same initial weights.
+
+    Pairs of which one is NaN are left out.
+
+    Raises:
+        ConfigError: there are not as many in both.
+    """
+    one, other = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    if one.shape != other.shape:
+        raise ConfigError(
+            f"Comparing networks in pairs failed for {one.shape} and {other.shape} numbers: expected as many of each, "
+            "got others. Give the second group in the order of the first."
+        )
+    changes = summarise_group(one - other)
+    error = changes.deviation / np.sqrt(np.maximum(changes.size, 1))
+    return _t_test(changes.mean, error, changes.size - 1)
+
+
+def _t_test(difference: _Floats, error: _Floats, degrees: _Floats) -> TestResult:
+    from scipy.special import stdtr
+
+    statistic = np.full(np.shape(difference), np.nan)
+    np.divide(difference, error, out=statistic, where=error > 0)
+    p_value: _Floats = 2 * stdtr(degrees, -np.abs(statistic))
+    return TestResult(np.asarray(difference), statistic, np.asarray(degrees), np.asarray(p_value))
+
+
+def hedges_g(first: Groups, second: Groups, level: float = 0.95) -> EffectSize:
+    """Give the difference of means in pooled standard deviations, corrected for small groups.
+
+    The interval is the large-sample one, which takes both variances to be equal: read it as a size, not as a test. NaN
+    where the pooled deviation is 0 or unknown.
+
+    Source: Hedges, "Distribution theory for Glass's estimator of effect size and related estimators", Journal of
+    Educational Statistics 6 (1981); interval of Hedges and Olkin, "Statistical Methods for Meta-Analysis", 1985, ch. 5.
+    """
+    from scipy.special import gammaln, ndtri
+
+    degrees = np.asarray(first.size + second.size - 2)
+    squares = (first.size - 1) * first.deviation**2 + (second.size - 1) * second.deviation**2
+    pooled = np.full(np.shape(squares), np.nan)
+    np.divide(squares, degrees, out=pooled, where=degrees > 0)
+    pooled = np.sqrt(pooled)
+    value = np.full(np.shape(squares), np.nan)
+    np.divide(first.mean - second.mean, pooled, out=value, where=pooled > 0)
+    half = np.maximum(degrees, 2) / 2
+    value = value * np.exp(gammaln(half) - gammaln(half - 0.5) - np.log(half) / 2)
+    total = np.maximum(first.size + second.size, 1)
+    reach = ndtri(0.5 + level / 2) * np.sqrt(total / np.maximum(first.size * second.size, 1) + value**2 / (2 * total))
+    return EffectSize(value, value - reach, value + reach)
+
+
+def trend_estimate(places: ArrayLike, values: ArrayLike, level: float = 0.95) -> tuple[float, float, float]:
+    """Give the mean over networks of each one's slope over places, with Student's interval over networks.
+
+    Args:
+        places: (P,) such as shares of robust images; two or more different ones.
+        values: (n, P) a network's numbers at them.
+        level: of the interval.
+
+    Returns:
+        Mean slope by least squares and the ends of its interval; NaN ends of a single network.
+    """
+    x = np.asarray(places, np.float64)
+    centred = x - x.mean()
+    slopes = np.asarray(values, np.float64) @ centred / (centred @ centred)
+    mean, low, high = mean_intervals(slopes, level)
+    return float(mean), float(low), float(high)

@@ -1,0 +1,1 @@
+"""Studies: trainings and sweeps that answer one question together, and their results beside printed ones."""

@@ -1,0 +1,275 @@
+"""The comparisons of groups of networks in the study of image distributions: printed ones recomputed, and our own.
+
+A group is the networks of one architecture, trained on one set of images with one set of labels. Seven pairs of groups
+are compared for each of three networks at six epochs: 126 tests, which the paper does not correct for their number.
+
+Source: Kunhardt, Deza and Poggio, "The Effects of Image Distribution and Task on Adversarial Robustness", CBMM memo
+116 (2021), tables 1 to 18.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from robust201.statistics.groups import hedges_g, make_groups, paired_test, welch_test
+from robust201.statistics.significance import holm_adjust
+
+LEVEL = 0.05
+"""Of the paper's tests."""
+
+BORDERLINE = (0.01, 0.09)
+"""P-values between which a test is near the limit: a little other rounding or deviation might turn it."""
+
+_PUBLISHED = Path(__file__).parent / "published"
+
+
+class Family(NamedTuple):
+    """A pair of groups that is compared for every network and epoch.
+
+    Attributes:
+        experiment: its name in docs/image-distribution.md.
+        mark: letter of the mark in `published/image_distribution.json`.
+        first: the group that the claim says is more robust.
+        second: the other.
+        either: whether the mark may also be on the second, where that is more robust.
+    """
+
+    experiment: str
+    mark: str
+    first: str
+    second: str
+    either: bool = False
+
+    @property
+    def claim(self) -> str:
+        """Words of what is compared."""
+        sign = "against" if self.either else ">"
+        return f"{GROUPS[self.first]} {sign} {GROUPS[self.second]}"
+
+
+GROUPS: Mapping[str, str] = {
+    "mnist": "MNIST",
+    "cifar10": "CIFAR-10",
+    "cifar10_to_mnist": "CIFAR-10 → MNIST",
+    "mnist_to_cifar10": "MNIST → CIFAR-10",
+    "fusion_digit": "fusion, digit",
+    "fusion_object": "fusion, object",
+}
+"""Groups in the order of the printed tables, with their names; → is pretraining on the first."""
+
+FAMILIES = (
+    Family("E1", "s", "mnist", "cifar10"),
+    Family("E2a", "t", "fusion_digit", "fusion_object"),
+    Family("E2b", "z", "mnist", "fusion_digit"),
+    Family("E2b", "z", "cifar10", "fusion_object"),
+    Family("E3a", "d", "cifar10_to_mnist", "mnist", either=True),
+    Family("E3b", "d", "mnist_to_cifar10", "cifar10", either=True),
+    Family("E3c", "b", "cifar10_to_mnist", "mnist_to_cifar10"),
+)
+
+
+@cache
+def _printed() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((_PUBLISHED / "image_distribution.json").read_text())
+    return content
+
+
+def printed_tables() -> pd.DataFrame:
+    """Give tables 1 to 18 as printed.
+
+    Returns:
+        One row per cell: `table`, `network`, `group`, `epoch`, `mean` and `sd` of R (NaN where no number is printed),
+        `n` networks, `marks`, and `certain`: whether the epoch of the number is.
+    """
+    content = _printed()
+    rows = [
+        {"table": table["table"], "network": table["network"], "group": table["group"], "n": content["models"]}
+        | {"certain": True}
+        | cell
+        for table in content["tables"]
+        for cell in table["cells"]
+    ]
+    frame = pd.DataFrame(rows).astype({"mean": float, "sd": float})
+    return frame[["table", "network", "group", "epoch", "mean", "sd", "n", "marks", "certain"]]
+
+
+def compare_groups(
+    summaries: pd.DataFrame, values: Mapping[tuple[str, str, int], "pd.Series[float]"] | None = None
+) -> pd.DataFrame:
+    """Make every comparison that the summaries allow.
+
+    Args:
+        summaries: one row per `network`, `group` and `epoch` with `mean`, `sd` (ddof 1) and `n`.
+        values: the networks' numbers by (network, group, epoch), indexed by seed, for the tests in pairs of seeds.
+
+    Returns:
+        One row per family, network and epoch at which both groups are: `experiment`, `claim`, `first`, `second`,
+        `network`, `epoch`, `mean_first`, `mean_second`, `difference`, `t`, `degrees`, `p`, `p_holm` (over all rows; one
+        without a test counts as one of p = 1), `g`, `g_low`, `g_high`, `higher` (``first``, ``second`` or ``""`` at
+        level 0.05 without correction) and `higher_holm`. With values `p_paired`, `p_paired_holm` and `n_pairs` too.
+    """
+    held = summaries.set_index(["network", "group", "epoch"])[["mean", "sd", "n"]]
+    rows = [
+        {"experiment": family.experiment, "claim": family.claim, "first": family.first}
+        | {"second": family.second, "network": network, "epoch": epoch}
+        for family in FAMILIES
+        for network, group, epoch in held.index
+        if group == family.first and (network, family.second, epoch) in held.index
+    ]
+    frame = pd.DataFrame(rows, columns=["experiment", "claim", "first", "second", "network", "epoch"])
+    sides = [
+        make_groups(*held.loc[list(zip(frame["network"], frame[side], frame["epoch"], strict=True))].to_numpy().T)
+        if len(frame)
+        else make_groups([], [], [])
+        for side in ("first", "second")
+    ]
+    tested, effect = welch_test(*sides), hedges_g(*sides)
+    frame["mean_first"], frame["mean_second"] = sides[0].mean, sides[1].mean
+    frame["difference"], frame["t"], frame["degrees"] = tested.difference, tested.statistic, tested.degrees
+    frame["p"], frame["p_holm"] = tested.p_value, _holm(tested.p_value)
+    frame["g"], frame["g_low"], frame["g_high"] = effect
+    frame["higher"] = _higher(frame["difference"], frame["p"])
+    frame["higher_holm"] = _higher(frame["difference"], frame["p_holm"])
+    if values is not None:
+        pairs = [
+            pd.concat([values[row.network, group, row.epoch] for group in (row.first, row.second)], axis=1).to_numpy()
+            for row in frame.itertuples()
+        ]
+        found = [paired_test(pair[:, 0], pair[:, 1]).p_value for pair in pairs]
+        frame["n_pairs"] = [int((~np.isnan(pair).any(axis=1)).sum()) for pair in pairs]
+        frame["p_paired"] = np.array(found, np.float64)
+        frame["p_paired_holm"] = _holm(frame["p_paired"].to_numpy())
+    return frame
+
+
+def _holm(p_values: Any) -> Any:
+    missing = np.isnan(p_values)
+    return np.where(missing, np.nan, holm_adjust(np.where(missing, 1.0, p_values)))
+
+
+def _higher(difference: "pd.Series[float]", p_values: "pd.Series[float]") -> list[str]:
+    return [
+        "" if np.isnan(p) or p >= LEVEL else "first" if change > 0 else "second"
+        for change, p in zip(difference, p_values, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class PrintedCheck:
+    """Printed marks beside what follows from the printed means and deviations.
+
+    Attributes:
+        comparisons: `compare_groups` of the printed tables, with `certain`, `printed` (which group has the mark, or
+            ``""``), `marked` (which one has it by our test) and `agrees`.
+        claims: one row per claim and network: at how many epochs it is marked in print (`printed`) and with numbers to
+            test it (`tested`), `recomputed`, and left by Holm's correction (`after_holm`); and `lost`, the epochs at
+            which it is not.
+    """
+
+    comparisons: pd.DataFrame
+    claims: pd.DataFrame
+
+    @property
+    def certain(self) -> pd.DataFrame:
+        """The comparisons of numbers whose epochs are certain."""
+        return self.comparisons[self.comparisons["certain"]]
+
+    @property
+    def exceptions(self) -> pd.DataFrame:
+        """Certain comparisons whose mark does not follow from the printed numbers."""
+        return self.certain[~self.certain["agrees"]]
+
+    @property
+    def borderline(self) -> pd.DataFrame:
+        """Comparisons with a p-value near the limit, in the order of p."""
+        near = self.comparisons["p"].between(*BORDERLINE)
+        return self.comparisons[near].sort_values("p", kind="stable")
+
+    @property
+    def marks(self) -> pd.DataFrame:
+        """The comparisons with a printed mark and numbers to test it."""
+        return self.comparisons[(self.comparisons["printed"] != "") & self.comparisons["p"].notna()]
+
+    @property
+    def left(self) -> pd.DataFrame:
+        """Those of `marks` that Holm's correction leaves."""
+        return self.marks[self.marks["printed"] == self.marks["higher_holm"]]
+
+    def to_payload(self) -> dict[str, Any]:
+        """JSON value of it; what has no number is null."""
+        return {
+            "source": _printed()["source"],
+            "level": LEVEL,
+            "comparisons_checked": len(self.certain),
+            "marks_that_follow": int(self.certain["agrees"].sum()),
+            "marks_with_numbers": len(self.marks),
+            "marks_after_holm": len(self.left),
+            "exceptions": records(self.exceptions),
+            "borderline": records(self.borderline),
+            "claims": records(self.claims),
+            "comparisons": records(self.comparisons),
+        }
+
+
+def check_printed_marks() -> PrintedCheck:
+    """Recompute the marks of the printed tables from their means, standard deviations and 20 networks per group."""
+    tables = printed_tables()
+    frame = compare_groups(tables)
+    cells = {(row.network, row.group, row.epoch): row for row in tables.itertuples()}
+    families = {(family.first, family.second): family for family in FAMILIES}
+    certain, printed, marked = [], [], []
+    for row in frame.itertuples():
+        family = families[row.first, row.second]
+        first, second = (cells[row.network, group, row.epoch] for group in (row.first, row.second))
+        certain.append(bool(first.certain and second.certain))
+        of_second = "second" if family.either and family.mark in second.marks else ""
+        printed.append("first" if family.mark in first.marks else of_second)
+        marked.append(row.higher if family.either or row.higher == "first" else "")
+    frame["certain"], frame["printed"], frame["marked"] = certain, printed, marked
+    frame["agrees"] = frame["printed"] == frame["marked"]
+    return PrintedCheck(frame, _claims(frame))
+
+
+def _claims(frame: pd.DataFrame) -> pd.DataFrame:
+    """Count the printed marks of each family and network, and those that are left when corrected."""
+    rows = []
+    for (first, second, network), group in frame.groupby(["first", "second", "network"], sort=False):
+        for side in ("first", "second"):
+            of_side = group[group["printed"] == side]
+            if not len(of_side):
+                continue
+            winner, other = (first, second) if side == "first" else (second, first)
+            tested = of_side["p"].notna()
+            left = of_side["higher_holm"] == side
+            rows.append(
+                {
+                    "experiment": group["experiment"].iloc[0],
+                    "claim": f"{GROUPS[str(winner)]} > {GROUPS[str(other)]}",
+                    "network": network,
+                    "printed": len(of_side),
+                    "tested": int(tested.sum()),
+                    "recomputed": int((of_side["higher"] == side).sum()),
+                    "after_holm": int(left.sum()),
+                    "lost": ", ".join(str(epoch) for epoch in of_side["epoch"][tested & ~left]),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Give a table's rows for JSON: plain numbers, null for what has none."""
+    rows: list[dict[Any, Any]] = frame.astype(object).to_dict("records")
+    return [{str(name): _plain(value) for name, value in row.items()} for row in rows]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,207 @@
+"""The YAML of a study: what makes its weights, its sweeps, and what their networks are called in its tables."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, model_validator
+
+from robust201.core.errors import ConfigError, closest
+from robust201.core.fields import Fields
+from robust201.planning.field_errors import describe_problem, steps_of
+from robust201.planning.sweep_yaml import ConfigPath, find_line, read_fields, substitute_variables
+from robust201.studies.comparisons import GROUPS
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
+Names = Annotated[tuple[str, ...], Field(min_length=1)]
+PositiveInt = Annotated[int, Field(ge=1)]
+
+
+STEPS = ("fetch", "import-images", "fuse", "train", "robustify")
+"""Verbs that a step may have: those that make images and weights."""
+
+
+def _check_step(line: str) -> str:
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise ValueError(f"expected a command line, got {line!r} ({error}).") from error
+    if len(words) < 2 or words[0] != "robust201" or words[1] not in STEPS:
+        raise ValueError(f"expected robust201 with one of {', '.join(STEPS)}, got {line!r}.")
+    return line
+
+
+class _Study(Fields):
+    """What every study has.
+
+    Attributes:
+        format: version of the file's format.
+        name: of the study.
+        steps: command lines that make its images and weights, in the order in which they run. Each goes on where it
+            stopped, or leaves what is there.
+        sweeps: sweep YAMLs, run and exported after the steps.
+        note: what a reader of its page must know, such as how it was scaled down.
+    """
+
+    format: Literal[1] = 1
+    name: Name
+    steps: tuple[Annotated[str, AfterValidator(_check_step)], ...] = ()
+    sweeps: tuple[ConfigPath, ...] = Field(min_length=1)
+    note: str = ""
+
+    def step_words(self) -> list[list[str]]:
+        """Words of each step behind ``robust201``, with variables as ``${ROBUST201_DATA}`` replaced.
+
+        Raises:
+            ConfigError: a variable is not set.
+        """
+        return [[substitute_variables(word) for word in shlex.split(line)[1:]] for line in self.steps]
+
+
+class StudyNetwork(Fields):
+    """An architecture of the study of image distributions.
+
+    Attributes:
+        architecture: its id in the space of the sweeps.
+        printed_epochs: of epochs that networks were attacked at, the printed epoch that stands beside each. By default
+            equal epochs stand beside each other.
+    """
+
+    architecture: str | int
+    printed_epochs: dict[int, int] | None = None
+
+    def printed_epoch(self, epoch: int) -> int | None:
+        """The printed epoch that stands beside one of ours, if any."""
+        return epoch if self.printed_epochs is None else self.printed_epochs.get(epoch)
+
+
+class StudyGroup(Fields):
+    """Networks of the study of image distributions that were trained alike.
+
+    Attributes:
+        dataset: that they were trained for and are attacked on.
+        recipes: of their trainings; architectures may have different ones.
+    """
+
+    dataset: str
+    recipes: Names
+
+
+class ImageDistributionStudy(_Study):
+    """Robustness R of networks by the images and labels that they were trained on.
+
+    Attributes:
+        key: the attack.
+        networks: by the name that tables give them; printed names (LeNet, ResNet50, FullyConnectedNet) have printed
+            numbers beside them.
+        groups: by their name in `studies.comparisons.GROUPS`.
+    """
+
+    study: Literal["image-distribution"]
+    key: str = "fgsm"
+    networks: Annotated[dict[str, StudyNetwork], Field(min_length=1)]
+    groups: Annotated[dict[str, StudyGroup], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _check_groups(self) -> Self:
+        for name in self.groups:
+            if name not in GROUPS:
+                raise ValueError(f"expected groups among {', '.join(GROUPS)}, got {name!r}.{closest(name, GROUPS)}")
+        return self
+
+
+class DynamicsStudy(_Study):
+    """Accuracy and attack success over the snapshots of a training.
+
+    Attributes:
+        dataset: whose images are attacked.
+        architecture: of all trainings.
+        runs: recipe by name of the run; `std` and `std*` have printed numbers beside them.
+        attacks: keys, each at all its strengths.
+        iterations_per_epoch: of the trainings, so that snapshots after epochs stand on the same axis.
+    """
+
+    study: Literal["robust-features-dynamics"]
+    dataset: str
+    architecture: str | int
+    runs: Annotated[dict[str, str], Field(min_length=1)]
+    attacks: Names
+    iterations_per_epoch: PositiveInt
+
+
+class MixingStudy(_Study):
+    """Accuracy over the share of robust images in training.
+
+    Attributes:
+        dataset: whose images are attacked.
+        networks: architecture by its name in the tables; ResNet-50, ResNet-18 and VGG-16 have printed numbers.
+        alphas: recipe by the share of robust images.
+        epochs: length of the trainings.
+        panels: keys of each panel of the figure, by its title.
+    """
+
+    study: Literal["robust-features-mixing"]
+    dataset: str
+    networks: Annotated[dict[str, str | int], Field(min_length=1)]
+    alphas: Annotated[dict[Annotated[float, Field(ge=0, le=1)], str], Field(min_length=2)]
+    epochs: PositiveInt
+    panels: dict[str, Names]
+
+
+class EquivarianceStudy(_Study):
+    """Accuracy under spatial attacks by architecture, training images and augmentation.
+
+    Attributes:
+        dataset: whose images are attacked.
+        networks: architectures that compete for a column, {column: {name: architecture}}; the columns ResNet-50,
+            G-ResNet and STN have printed numbers, and so have the names G-ResNet-18, STN-ResNet-34 and the like.
+        settings: recipes that compete for a column (learning rates), by setting; D, D_R, D* and D_R* have printed ones.
+        attacks: keys.
+        epochs: length of the trainings.
+        selection_seed: of the draw of the images by which the best is chosen.
+    """
+
+    study: Literal["robust-features-equivariance"]
+    dataset: str
+    networks: Annotated[dict[str, dict[str, str | int]], Field(min_length=1)]
+    settings: Annotated[dict[str, Names], Field(min_length=1)]
+    attacks: Names
+    epochs: PositiveInt
+    selection_seed: Annotated[int, Field(ge=0)] = 0
+
+
+Study = ImageDistributionStudy | DynamicsStudy | MixingStudy | EquivarianceStudy
+
+STUDIES: dict[str, type[Any]] = {
+    "image-distribution": ImageDistributionStudy,
+    "robust-features-dynamics": DynamicsStudy,
+    "robust-features-mixing": MixingStudy,
+    "robust-features-equivariance": EquivarianceStudy,
+}
+"""Schemas by the field `study`."""
+
+
+def load_study(path: Path) -> Study:
+    """Read and check the YAML of a study.
+
+    Raises:
+        ConfigError: the file is missing, is no YAML, or a field is unknown or wrong; the closest name is given.
+    """
+    fields = read_fields(path)
+    kind = fields.get("study")
+    if not isinstance(kind, str) or kind not in STUDIES:
+        raise ConfigError(
+            f"Reading the study failed for {path}: expected the field study to be one of {', '.join(STUDIES)}, got "
+            f"{kind!r}.{closest(str(kind), STUDIES)} docs/studies.md explains every field."
+        )
+    model = STUDIES[kind]
+    try:
+        study: Study = TypeAdapter(model).validate_python(fields)
+    except ValidationError as error:
+        line = find_line(path, steps_of(error.errors(include_url=False)[0]["loc"]))
+        where = str(path) if line is None else f"{path}, line {line}"
+        raise ConfigError(
+            f"Reading the study failed for {where}: {describe_problem(error, model)} docs/studies.md explains every "
+            "field."
+        ) from error
+    return study

@@ -1,0 +1,202 @@
+"""Figures of the studies as files: ours with bands, printed numbers as hollow marks."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from robust201.core.files import atomic_write
+from robust201.figures import matplotlib_parts as parts
+from robust201.figures.palette import CHANCE_COLOUR
+from robust201.figures.plots import METADATA, PNG_DPI
+from robust201.spaces.cell_space import INK
+from robust201.studies.comparisons import GROUPS
+
+WIDTH = 7.2
+"""Of every figure, in inches."""
+
+COLOURS = ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#b9770e", "#4a6fd8", "#6e7781", "#8b949e")
+
+GROUP_COLOURS = dict(zip(GROUPS, ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#6e7781", "#4a6fd8"), strict=True))
+
+PLAIN_GROUPS = ("mnist", "cifar10", "fusion_digit", "fusion_object")
+TUNED_GROUPS = ("cifar10_to_mnist", "mnist_to_cifar10")
+
+
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write a figure as its suffix says; equal figures give equal bytes."""
+    settings: Any = {"svg.hashsalt": path.stem, "svg.fonttype": "none", "pdf.fonttype": 42}
+    kind = path.suffix.lstrip(".")
+    with rc_context(settings), atomic_write(path) as stream:
+        figure.savefig(stream, format=kind, dpi=PNG_DPI, metadata=METADATA[kind])
+    return path
+
+
+def _draw_line(axes: Axes, x: Any, mean: Any, low: Any, high: Any, colour: str, *, style: str = "-") -> None:
+    axes.plot(x, mean, color=colour, linewidth=1.1, linestyle=style)
+    axes.fill_between(np.asarray(x, np.float64), low, high, color=colour, alpha=0.2, linewidth=0)
+
+
+def _legend(figure: Figure, colours: Mapping[str, str], *, printed: bool = False) -> None:
+    handles = [Line2D([], [], color=colour, linewidth=1.4, label=name) for name, colour in colours.items()]
+    if printed:
+        handles.append(_printed_mark("printed"))
+    parts.draw_legend(figure, handles)
+
+
+def _printed_mark(label: str) -> Line2D:
+    return Line2D([], [], color=INK, marker="o", markersize=3.5, linestyle="", markerfacecolor="none", label=label)
+
+
+def _draw_printed(axes: Axes, x: Any, values: Any, colour: str) -> None:
+    axes.plot(x, values, color=colour, marker="o", markersize=3.2, linestyle="", markerfacecolor="none", linewidth=0.8)
+
+
+def draw_accuracy_curves(
+    curves: pd.DataFrame, groups: Sequence[str], *, normalised: bool, chance: float = 0.1
+) -> Figure | None:
+    """Draw accuracy over epsilon, a panel per network and epoch, the mean over networks with a band of a deviation.
+
+    Figures 4, 5 (normalised by the clean accuracy) and 6, 7 (not) of the paper. Where normalised, the accuracy of
+    guessing depends on the clean accuracy: a dotted line in each group's colour. None where no group has curves.
+    """
+    held = curves[curves["group"].isin(groups)]
+    if held.empty:
+        return None
+    value = "normalised" if normalised else "accuracy"
+    panels = list(held.groupby(["network", "epoch"], sort=False))
+    top = max(1.02, float((held[value] + held[f"{value}_sd"].fillna(0)).max()) + 0.02)
+    label = "accuracy / clean accuracy" if normalised else "accuracy"
+    figure, axes_of = parts.make_axes_grid(len(panels), WIDTH, 1.1, 1.25, label=label, limits=(0, top), below=0.6)
+    for axes, ((network, epoch), rows) in zip(axes_of, panels, strict=True):
+        for group, curve in rows.groupby("group", sort=False):
+            colour = GROUP_COLOURS[str(group)]
+            mean, deviation = curve[value], curve[f"{value}_sd"].fillna(0)
+            _draw_line(axes, curve["strength"] / 255, mean, mean - deviation, mean + deviation, colour)
+            if normalised:
+                axes.axhline(chance / curve["accuracy"].iloc[0], color=colour, linewidth=0.7, linestyle=":")
+        if not normalised:
+            axes.axhline(chance, color=CHANCE_COLOUR, linewidth=0.9, linestyle="--")
+        axes.set_title(f"{network}, epoch {epoch}", color=INK, fontsize=parts.TITLE)
+        axes.set_xlim(0, float(held["strength"].max()) / 255)
+    figure.supxlabel("FGSM ε, pixels in [0, 1]", fontsize=parts.TEXT, color=INK)
+    there = held["group"].unique()
+    _legend(figure, {GROUPS[group]: GROUP_COLOURS[group] for group in groups if group in there})
+    return figure
+
+
+def draw_robustness(tables: pd.DataFrame) -> Figure:
+    """Draw robustness R over epochs, a panel per network: mean with a deviation, and printed means."""
+    networks = list(dict.fromkeys(tables["network"]))
+    top = max(1.0, float((tables["mean"] + tables["sd"].fillna(0)).max()))
+    high = min(top, float(tables[["mean", "printed_mean"]].max().max()) + 0.1)
+    figure, axes_of = parts.make_axes_grid(len(networks), WIDTH, 2, 2.1, label="R", limits=(0, high), below=0.5)
+    for axes, network in zip(axes_of, networks, strict=True):
+        axes.yaxis.set_major_formatter("{x:.1f}")
+        rows = tables[tables["network"] == network]
+        places = {epoch: place for place, epoch in enumerate(sorted(rows["epoch"].unique()))}
+        for group, held in rows.groupby("group", sort=False):
+            x, deviation = held["epoch"].map(places), held["sd"].fillna(0)
+            _draw_line(
+                axes, x, held["mean"], held["mean"] - deviation, held["mean"] + deviation, GROUP_COLOURS[str(group)]
+            )
+            _draw_printed(axes, x, held["printed_mean"], GROUP_COLOURS[str(group)])
+        axes.set_xticks(list(places.values()), [str(epoch) for epoch in places])
+        axes.set_title(str(network), color=INK, fontsize=parts.TITLE)
+        axes.set_xlabel("epoch", color=INK, fontsize=parts.TEXT)
+    there = tables["group"].unique()
+    colours = {GROUPS[group]: GROUP_COLOURS[group] for group in GROUPS if group in there}
+    _legend(figure, colours, printed=bool(tables["printed_mean"].notna().any()))
+    return figure
+
+
+def draw_dynamics(curves: pd.DataFrame) -> Figure:
+    """Draw accuracy and attack success over iterations, a panel per run; intervals are over seeds."""
+    runs = list(dict.fromkeys(curves["run"]))
+    names = list(dict.fromkeys(curves["curve"]))
+    colours = dict(zip(names, [INK, *COLOURS, *COLOURS], strict=False))
+    figure, axes_of = parts.make_axes_grid(
+        len(runs), WIDTH, 3, 2.4, label="accuracy, attack success", limits=(0, 1), below=0.6
+    )
+    for axes, run in zip(axes_of, runs, strict=True):
+        for curve, rows in curves[curves["run"] == run].groupby("curve", sort=False):
+            colour = colours[str(curve)]
+            _draw_line(axes, rows["iteration"], rows["mean"], rows["low"], rows["high"], colour)
+            _draw_printed(axes, rows["iteration"], rows["printed"], colour)
+        axes.set_title(str(run), color=INK, fontsize=parts.TITLE, parse_math=False)
+        axes.set_xlabel("iterations", color=INK, fontsize=parts.TEXT)
+    shown = {name.replace("asr ", "success of ") if name != "clean" else "accuracy": colours[name] for name in names}
+    _legend(figure, shown, printed=bool(curves["printed"].notna().any()))
+    return figure
+
+
+def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Figure:
+    """Draw accuracy over the share of robust images, a panel per attack and network; intervals are over seeds."""
+    networks = list(dict.fromkeys(curves["network"]))
+    wanted = [(title, keys, network) for title, keys in panels.items() for network in networks]
+    names = list(dict.fromkeys(curves["curve"]))
+    colours = dict(zip(names, [INK, *COLOURS, *COLOURS], strict=False))
+    figure, axes_of = parts.make_axes_grid(len(wanted), WIDTH, 2, 1.9, below=0.6)
+    for axes, (title, keys, network) in zip(axes_of, wanted, strict=True):
+        rows = curves[curves["network"] == network]
+        rows = rows[rows["curve"].str.partition(":")[0].isin(["clean", *keys])]
+        for curve, held in rows.groupby("curve", sort=False):
+            _draw_line(axes, held["alpha"], held["mean"], held["low"], held["high"], colours[str(curve)])
+            _draw_printed(axes, held["alpha"], held["printed"], colours[str(curve)])
+        axes.set_title(f"{title}, {network}", color=INK, fontsize=parts.TITLE)
+        axes.set_xlabel("α, share of robust images", color=INK, fontsize=parts.TEXT)
+    _legend(figure, colours, printed=bool(curves["printed"].notna().any()))
+    return figure
+
+
+def draw_equivariance(best: pd.DataFrame) -> Figure:
+    """Draw Table 1: a panel per network, accuracy by attack and setting; intervals are over seeds."""
+    networks, attacks = (list(dict.fromkeys(best[name])) for name in ("network", "attack"))
+    settings = list(dict.fromkeys(best["setting"]))
+    colours = dict(zip(settings, COLOURS, strict=False))
+    figure, axes_of = parts.make_axes_grid(len(networks), WIDTH, 2.2, 2.2, below=0.6)
+    for axes, network in zip(axes_of, networks, strict=True):
+        for place, setting in enumerate(settings):
+            rows = best[(best["network"] == network) & (best["setting"] == setting)]
+            x = rows["attack"].map(attacks.index) + (place - (len(settings) - 1) / 2) * 0.8 / len(settings)
+            reach = [(rows["mean"] - rows["low"]).fillna(0), (rows["high"] - rows["mean"]).fillna(0)]
+            axes.errorbar(x, rows["mean"], yerr=reach, color=colours[setting], marker="o", markersize=3, linestyle="")
+            _draw_printed(axes, x, rows["printed"], INK)
+        axes.set_xticks(range(len(attacks)), attacks, rotation=45, ha="right", rotation_mode="anchor")
+        axes.set_title(str(network), color=INK, fontsize=parts.TITLE)
+    _legend(figure, colours, printed=bool(best["printed"].notna().any()))
+    return figure
+
+
+def draw_attacked_images(images: Mapping[str, NDArray[np.float32]], epsilons: Sequence[float]) -> Figure:
+    """Draw enlarged images over epsilon, a row per group and below it the change, as figures 8 and 9 of the paper.
+
+    `images` has (E, 3, H, W) pixels in [0, 1] by group, one per epsilon and the first of them clean; changes are shown
+    around grey, on the scale of the largest.
+    """
+    n_columns = len(epsilons)
+    figure = Figure(figsize=(WIDTH, 2 * len(images) * WIDTH / (n_columns + 1) + 0.3), layout="constrained")
+    axes_of = parts.make_panels(figure, 2 * len(images) * n_columns, n_columns)
+    for row, (group, several) in enumerate(images.items()):
+        changes = np.clip(
+            0.5 + (several - several[0]) / (2 * max(float(np.abs(several - several[0]).max()), 1e-9)), 0, 1
+        )
+        for line, shown in enumerate((several, changes)):
+            for column in range(n_columns):
+                axes = axes_of[(2 * row + line) * n_columns + column]
+                axes.imshow(shown[column].transpose(1, 2, 0), interpolation="nearest")
+                axes.set_axis_off()
+                if row == 0 and line == 0:
+                    axes.set_title(f"ε {epsilons[column]:g}", fontsize=parts.SMALL, color=INK)
+                if column == 0 and line == 0:
+                    axes.text(
+                        -0.05, 0.5, GROUPS[group], transform=axes.transAxes, rotation=90, ha="right", va="center"
+                    ).set(fontsize=parts.SMALL, color=INK)
+    return figure

@@ -1,0 +1,138 @@
+"""Robustness R of trained networks by image distribution and task: tables 1 to 18 and their tests, beside the printed.
+
+R is computed for each network and then averaged; it is never clipped. Source: see `studies.comparisons`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from robust201.statistics.groups import Groups, summarise_group
+from robust201.statistics.intervals import mean_intervals
+from robust201.statistics.robustness import RobustnessCurve, relative_changes, robustness_r
+from robust201.studies.comparisons import compare_groups, printed_tables
+from robust201.studies.config import ImageDistributionStudy
+from robust201.studies.networks import Exports
+
+EPSILONS = (0.0, 0.0125, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
+"""The paper's strengths, in pixels of [0, 1]; sweeps have them in units of 1/255."""
+
+
+@dataclass(frozen=True)
+class ImageDistribution:
+    """The study's numbers.
+
+    Attributes:
+        models: one row per trained network: `network`, `group`, `epoch`, `seed`, accuracy on `clean` images, `r`, the
+            mean relative change `c` (which is r - 1), `exceeds_one`, and `rises`, whether any attacked accuracy is
+            above the clean one.
+        tables: one row per network, group and epoch: `n` networks, `mean` and `sd` of R (ddof 1) with the mean's 95 %
+            interval `low` to `high`, how many are `above_one`, the printed table's number `table`, its `printed_epoch`,
+            `printed_mean` and `printed_sd`, and the `difference` of the means.
+        curves: one row per network, group, epoch and strength (1/255): mean and deviation over networks of the
+            accuracy (`accuracy`, `accuracy_sd`) and of the accuracy over the clean one (`normalised`, `normalised_sd`).
+        comparisons: every test (see `studies.comparisons.compare_groups`), with `printed`, the printed decision.
+        floor: R of a network that is right on clean images alone.
+        comparable: whether strengths are the paper's, so that numbers may be compared with the printed ones.
+    """
+
+    models: pd.DataFrame
+    tables: pd.DataFrame
+    curves: pd.DataFrame
+    comparisons: pd.DataFrame
+    floor: float
+    comparable: bool
+
+
+def measure_image_distribution(study: ImageDistributionStudy, exports: Exports) -> ImageDistribution:
+    """Compute the study's numbers from its exports.
+
+    Raises:
+        ResultsError: a network has no results on a group's dataset.
+    """
+    models, curves, floors, strengths_found = [], [], set(), set()
+    for label, network in study.networks.items():
+        for group, of_group in study.groups.items():
+            frame = exports.accuracies(of_group.dataset, study.key, of_group.recipes, [network.architecture])
+            for epoch, rows in frame.groupby("length"):
+                wide = rows.pivot_table(index="seed", columns="strength", values="accuracy").dropna()
+                names = {"network": label, "group": group, "epoch": int(float(str(epoch)))}
+                strengths = wide.columns.to_numpy(np.float64)
+                found = robustness_r(strengths, wide.to_numpy())
+                models.append(_models(names, wide, found))
+                curves.append(_curve(names, wide))
+                floors.add(found.floor)
+                strengths_found.add(tuple(strengths))
+    every = pd.concat(models, ignore_index=True)
+    tables = _tables(study, every)
+    values = {
+        (str(names[0]), str(names[1]), int(str(names[2]))): rows.set_index("seed")["r"]
+        for names, rows in every.groupby(["network", "group", "epoch"], sort=False)
+    }
+    comparisons = compare_groups(tables, values)
+    comparable = all(
+        len(strengths) == len(EPSILONS) and np.allclose(strengths, 255 * np.array(EPSILONS))
+        for strengths in strengths_found
+    )
+    return ImageDistribution(every, tables, pd.concat(curves, ignore_index=True), comparisons, max(floors), comparable)
+
+
+def _models(names: dict[str, Any], wide: pd.DataFrame, found: RobustnessCurve) -> pd.DataFrame:
+    strengths, curves = wide.columns.to_numpy(np.float64), wide.to_numpy()
+    changes = relative_changes(strengths, curves)
+    mean_change = np.trapezoid(changes, strengths, axis=-1) / (strengths[-1] - strengths[0])
+    return pd.DataFrame(
+        {**names, "seed": wide.index, "clean": curves[:, 0], "r": found.value, "c": mean_change}
+        | {"exceeds_one": found.exceeds_one, "rises": found.rises}
+    )
+
+
+def _curve(names: dict[str, Any], wide: pd.DataFrame) -> pd.DataFrame:
+    curves = wide.to_numpy()
+    relative = 1 + relative_changes(wide.columns.to_numpy(np.float64), curves)
+    plain, normalised = summarise_group(curves.T), summarise_group(relative.T)
+    return pd.DataFrame(
+        {**names, "strength": wide.columns.to_numpy(np.float64), "n": len(wide), "accuracy": plain.mean}
+        | {"accuracy_sd": plain.deviation, "normalised": normalised.mean, "normalised_sd": normalised.deviation}
+    )
+
+
+def _tables(study: ImageDistributionStudy, models: pd.DataFrame) -> pd.DataFrame:
+    printed = {(row.network, row.group, row.epoch): row for row in printed_tables().itertuples()}
+    rows = []
+    for (network, group, epoch), held in models.groupby(["network", "group", "epoch"], sort=False):
+        values = held["r"].to_numpy()
+        summary: Groups = summarise_group(values)
+        _, low, high = mean_intervals(values[~np.isnan(values)])
+        beside = study.networks[str(network)].printed_epoch(int(str(epoch)))
+        theirs = printed.get((str(network), str(group), beside))
+        rows.append(
+            {"network": network, "group": group, "epoch": epoch, "n": int(summary.size), "mean": float(summary.mean)}
+            | {"sd": float(summary.deviation), "low": float(low), "high": float(high)}
+            | {"above_one": int(held["exceeds_one"].sum()), "clean": float(held["clean"].mean())}
+            | {"table": None if theirs is None else theirs.table, "printed_epoch": None if theirs is None else beside}
+            | {"printed_mean": np.nan if theirs is None else theirs.mean}
+            | {"printed_sd": np.nan if theirs is None else theirs.sd}
+        )
+    frame = pd.DataFrame(rows)
+    return frame.assign(difference=frame["mean"] - frame["printed_mean"])
+
+
+def attach_printed_decisions(
+    study: ImageDistributionStudy, comparisons: pd.DataFrame, printed: pd.DataFrame
+) -> pd.DataFrame:
+    """Add `printed`: which side has the printed mark at the epoch beside, or ``""``; None where there is no such."""
+    marks = {(row.first, row.second, row.network, row.epoch): row.printed for row in printed.itertuples()}
+    decided = [
+        marks.get((row.first, row.second, row.network, study.networks[row.network].printed_epoch(row.epoch)))
+        for row in comparisons.itertuples()
+    ]
+    return comparisons.assign(printed=pd.Series(decided, comparisons.index, dtype=object))
+
+
+def group_order(groups: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    """Those of some groups that there are, in the given order."""
+    return [group for group in wanted if group in set(groups)]

@@ -1,0 +1,182 @@
+"""Results of trained networks from exports of several weights: by recipe, length of training and seed."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from robust201.core.errors import ResultsError
+from robust201.core.records import ArchitectureId
+from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.frames import read_table
+from robust201.reader.value_checks import CLEAN
+from robust201.statistics.outcomes import Packed
+
+
+class Trained(NamedTuple):
+    """Weights that an export names.
+
+    Attributes:
+        name: their name in the export.
+        recipe: of the training.
+        length: of the training until then, in epochs or iterations (see `Exports`).
+        seed: of the training.
+    """
+
+    reader: RobustnessDataset
+    name: str
+    recipe: str
+    length: float
+    seed: int
+
+
+class AttackedOutcomes(NamedTuple):
+    """Outcomes by image of one architecture's networks.
+
+    Attributes:
+        networks: `recipe`, `length` and `seed`, one row per network.
+        packed: (A, B) uint8 in the order of the networks.
+        n_images: images N.
+    """
+
+    networks: pd.DataFrame
+    packed: Packed
+    n_images: int
+
+
+class Exports:
+    """Exports of the sweeps of a study, read as one table of networks."""
+
+    def __init__(self, folders: Sequence[Path], *, iterations_per_epoch: int | None = None) -> None:
+        """Open exports.
+
+        Args:
+            folders: of the exports.
+            iterations_per_epoch: lengths of trainings are counted in iterations, of which an epoch has so many; None
+                counts them in epochs, and leaves out snapshots within one.
+
+        Raises:
+            ResultsError: a folder is no export, or names no weights.
+        """
+        self.readers = [RobustnessDataset(folder) for folder in folders]
+        self._iterations = iterations_per_epoch
+        self._kept: dict[tuple[str, str, str, str], list[tuple[str, float, float]]] = {}
+
+    @cached_property
+    def trained(self) -> tuple[Trained, ...]:
+        """All weights, in the order of the exports."""
+        return tuple(one for reader in self.readers for one in self._list(reader))
+
+    def _list(self, reader: RobustnessDataset) -> Iterator[Trained]:
+        recorded = (reader.sweep or {}).get("weights") or {}
+        if not recorded:
+            raise ResultsError(
+                f"Reading trained networks failed for {reader.path}: expected weights with recipe, epochs and seed in "
+                "sweep.json, got none. Sweep several seeds or snapshots by `weights: {path: …}`, and export as Parquet."
+            )
+        for name, fields in recorded.items():
+            length = self._length(fields)
+            if length is not None and fields.get("seed") is not None:
+                yield Trained(reader, name, fields.get("recipe") or "", length, int(fields["seed"]))
+
+    def _length(self, fields: dict[str, Any]) -> float | None:
+        epochs, steps = fields.get("epochs"), fields.get("steps")
+        if self._iterations is None:
+            return None if epochs is None else float(epochs)
+        return float(steps) if steps is not None else None if epochs is None else float(epochs) * self._iterations
+
+    def accuracies(
+        self, dataset: str, key: str, recipes: Sequence[str], architectures: Sequence[ArchitectureId]
+    ) -> pd.DataFrame:
+        """Read accuracies of some networks under a key at all its strengths, clean images first as strength 0.
+
+        Returns:
+            One row per `architecture`, `recipe`, `length`, `seed` and `strength`, with `accuracy`.
+
+        Raises:
+            ResultsError: none of the networks has results of the key on the dataset.
+        """
+        wanted = {str(architecture): architecture for architecture in architectures}
+        rows = [
+            (wanted[identifier], one.recipe, one.length, one.seed, strength, accuracy)
+            for one in self._of(dataset, key, recipes)
+            for identifier, strength, accuracy in self._read(one, dataset, key)
+            if identifier in wanted
+        ]
+        if not rows:
+            raise self.absence(dataset, key, recipes, architectures)
+        order = ["architecture", "recipe", "length", "seed", "strength"]
+        found = pd.DataFrame(rows, columns=[*order, "accuracy"])
+        return found.drop_duplicates(order).sort_values(order, kind="stable", ignore_index=True)
+
+    def _read(self, one: Trained, dataset: str, key: str) -> list[tuple[str, float, float]]:
+        """Read ids, strengths and accuracies of all architectures with these weights, once."""
+        place = (str(one.reader.path), one.name, dataset, key)
+        if place not in self._kept:
+            table = read_table(one.reader.files.choosing(one.name), dataset, key, "accuracy")
+            self._kept[place] = [
+                (identifier, strength, float(value))
+                for identifier, values in table.rows.items()
+                for strength, value in zip(table.strengths, values, strict=True)
+                if value is not None
+            ]
+        return self._kept[place]
+
+    def outcomes(
+        self, dataset: str, key: str, strength: float, recipes: Sequence[str], architecture: ArchitectureId
+    ) -> AttackedOutcomes:
+        """Read outcomes by image of an architecture's networks, ordered by recipe, length and seed.
+
+        Raises:
+            ResultsError: there are none, or they are of other images in another export.
+        """
+        rows: list[tuple[str, float, int]] = []
+        packed: list[NDArray[np.uint8]] = []
+        n_images = 0
+        for one in self._of(dataset, key, recipes):
+            found = one.reader.outcomes(dataset, key, strength, weights=one.name)
+            if architecture in found.architectures:
+                rows.append((one.recipe, one.length, one.seed))
+                packed.append(found.packed[found.architectures.index(architecture)])
+                n_images = found.n_images
+        if not rows:
+            raise self.absence(dataset, key, recipes, [architecture])
+        if len({len(row) for row in packed}) > 1:
+            raise ResultsError(
+                f"Reading outcomes failed for {dataset} {key}: expected the same images in every export of the study, "
+                "got more in one than in another. Evaluate the same selection of images."
+            )
+        networks = pd.DataFrame(rows, columns=["recipe", "length", "seed"])
+        order = networks.sort_values(["recipe", "length", "seed"], kind="stable").index
+        return AttackedOutcomes(networks.loc[order].reset_index(drop=True), np.stack(packed)[order], n_images)
+
+    def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
+        """Strengths of a key on a dataset, as the first export has them that has the key."""
+        for reader in self.readers:
+            if dataset in reader.data and key in reader.keys_all:
+                return reader.strengths(dataset, key)
+        return ()
+
+    def _of(self, dataset: str, key: str, recipes: Sequence[str]) -> Iterator[Trained]:
+        for one in self.trained:
+            if one.recipe in recipes and dataset in one.reader.data:
+                planned = one.reader.files.planned(dataset)
+                if key == CLEAN or planned is None or key in planned:
+                    yield one
+
+    def absence(
+        self, dataset: str, key: str, recipes: Sequence[str], architectures: Sequence[ArchitectureId]
+    ) -> ResultsError:
+        """Make the error of results that are not there, with those that are."""
+        there = sorted({one.recipe or '""' for one in self.trained if dataset in one.reader.data})
+        names = ", ".join(str(reader.path) for reader in self.readers)
+        return ResultsError(
+            f"Reading trained networks failed for {dataset} {key}: expected results of "
+            f"{', '.join(map(str, architectures))} trained by {', '.join(recipes)}, got none in {names}, which has "
+            f"{dataset} by {', '.join(there) or 'no recipe'}. Correct the study's recipes and datasets, or run its "
+            "sweeps."
+        )

@@ -1,0 +1,281 @@
+"""The page of a study, with its tables (CSV) and figures (SVG), from the exports of its sweeps."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from robust201.core.files import make_folder, write_text
+from robust201.studies import drawings
+from robust201.studies.comparisons import GROUPS, check_printed_marks
+from robust201.studies.config import (
+    DynamicsStudy,
+    EquivarianceStudy,
+    ImageDistributionStudy,
+    MixingStudy,
+    Study,
+)
+from robust201.studies.image_distribution import (
+    ImageDistribution,
+    attach_printed_decisions,
+    measure_image_distribution,
+)
+from robust201.studies.markdown import comparison_lines, show, table_lines, write_table
+from robust201.studies.networks import Exports
+from robust201.studies.robust_features import measure_dynamics, measure_equivariance, measure_mixing
+
+PAGE = "study.md"
+
+
+class _Writer:
+    """Collects a page while its tables and figures are written beside it."""
+
+    def __init__(self, study: Study, out: Path, title: str) -> None:
+        self._out = out
+        self.files: list[Path] = []
+        self._parts = [f"# {title}\n"]
+        if study.note:
+            self.say(study.note)
+
+    def say(self, text: str) -> None:
+        self._parts.append(text.rstrip("\n") + "\n")
+
+    def table(self, name: str, frame: pd.DataFrame) -> None:
+        self.files.append(write_table(self._out / "tables", name, frame))
+
+    def figure(self, name: str, figure: Figure | None, caption: str) -> None:
+        if figure is None:
+            return
+        self.files.append(drawings.save_figure(figure, self._out / "figures" / f"{name}.svg"))
+        self._parts.append(f"![{caption}](figures/{name}.svg)\n\n*{caption}*\n")
+
+    def finish(self) -> list[Path]:
+        names = ", ".join(f"[{path.stem}](tables/{path.name})" for path in self.files if path.suffix == ".csv")
+        self.say(f"All numbers, with every digit: {names}.")
+        page = self._out / PAGE
+        write_text(page, "\n".join(self._parts))
+        return [page, *self.files]
+
+
+def write_pages(study: Study, exports: Exports, out: Path) -> list[Path]:
+    """Write a study's page, tables and figures into a folder; the page is the first of the files.
+
+    Raises:
+        ResultsError: results that the study names are missing.
+    """
+    for name in ("tables", "figures"):
+        make_folder(out / name)
+    writers: Mapping[type[Study], Callable[[Any, Exports, Path], list[Path]]] = {
+        ImageDistributionStudy: _write_image_distribution,
+        DynamicsStudy: _write_dynamics,
+        MixingStudy: _write_mixing,
+        EquivarianceStudy: _write_equivariance,
+    }
+    return writers[type(study)](study, exports, out)
+
+
+# --- Image distribution and task
+
+
+def _write_image_distribution(study: ImageDistributionStudy, exports: Exports, out: Path) -> list[Path]:
+    found = measure_image_distribution(study, exports)
+    printed = check_printed_marks()
+    comparisons = attach_printed_decisions(study, found.comparisons, printed.comparisons)
+    page = _Writer(study, out, f"{study.name}: robustness by image distribution and task")
+    for name, frame in (("networks", found.models), ("robustness", found.tables), ("curves", found.curves)):
+        page.table(name, frame)
+    page.table("comparisons", comparisons)
+    page.say(_how_to_read(found))
+    for network, rows in found.tables.groupby("network", sort=False):
+        page.say(f"## {network}\n\n{_robustness_lines(rows)}")
+    page.figure(
+        "robustness", drawings.draw_robustness(found.tables), "R by epoch: mean over networks, band of one deviation"
+    )
+    for number, groups in ((4, drawings.PLAIN_GROUPS), (5, drawings.TUNED_GROUPS)):
+        for normalised in (True, False):
+            figure = drawings.draw_accuracy_curves(found.curves, groups, normalised=normalised)
+            kind = "normalised" if normalised else "unnormalised"
+            place = number if normalised else number + 2
+            caption = f"Accuracy over epsilon, {kind} (figure {place} of the paper)"
+            page.figure(f"curves-{number}-{kind}", figure, caption)
+    page.say(f"## Tests\n\n{_count_decisions(comparisons, found.comparable)}\n\n{comparison_lines(comparisons)}")
+    return page.finish()
+
+
+def _how_to_read(found: ImageDistribution) -> str:
+    above = int(found.tables["above_one"].sum())
+    strengths = (
+        "the paper's nine strengths" if found.comparable else "other strengths than the paper's: do not compare R"
+    )
+    return (
+        f"R is computed for each network over {strengths}, and then averaged. Its floor, where only clean images are "
+        f"right, is {found.floor:.4f}. {above} of {len(found.models)} networks have R above 1, and none is clipped. "
+        "Deviations have ddof 1, intervals are Student's 95 % over networks. Printed means are over 20 networks."
+    )
+
+
+def _robustness_lines(rows: pd.DataFrame) -> str:
+    columns = ["group", "epoch", "networks", "clean", "R", "SD", "95 % interval", "above 1"]
+    columns += ["printed epoch", "printed R", "printed SD", "difference"]
+    lines = []
+    for row in rows.to_dict("records"):
+        ours = [show(row["clean"]), show(row["mean"]), show(row["sd"]), _interval(row), str(row["above_one"])]
+        epoch = row["printed_epoch"]
+        theirs = ["–" if epoch is None or math.isnan(epoch) else str(int(epoch))]
+        theirs += [show(row["printed_mean"]), show(row["printed_sd"]), show(row["difference"], signed=True)]
+        lines.append([GROUPS[row["group"]], str(row["epoch"]), str(row["n"]), *ours, *theirs])
+    return table_lines(columns, lines)
+
+
+def _interval(row: Mapping[Any, Any], digits: int = 4) -> str:
+    return f"[{show(row['low'], digits)}, {show(row['high'], digits)}]"
+
+
+def _count_decisions(comparisons: pd.DataFrame, comparable: bool) -> str:
+    beside = comparisons[comparisons["printed"].notna()]
+    same = int((beside["printed"] == beside["higher"]).sum())
+    left = int((comparisons["higher_holm"] != "").sum())
+    text = (
+        f"{int((comparisons['higher'] != '').sum())} of {len(comparisons)} comparisons differ at the 5 % level by "
+        f"Welch's test, {left} after Holm's correction for all of them"
+    )
+    if "p_paired_holm" in comparisons:
+        text += f", {int((comparisons['p_paired_holm'] < 0.05).sum())} by the test in pairs of equal seeds"
+    if len(beside):
+        text += f". {same} of {len(beside)} decisions are those in print, at the epochs that stand beside ours"
+    return text + ("." if comparable else ". Strengths differ from the paper's.")
+
+
+# --- Robust features
+
+_SINGLE_RUNS = (
+    "Printed numbers are single runs of theirs, without error bars; ours are means over seeds with Student's 95 % "
+    "interval (none of a single seed). Numbers are percent."
+)
+
+
+def _percent(value: float, *, signed: bool = False) -> str:
+    return show(100 * value, 2, signed=signed)
+
+
+def _percent_interval(row: Mapping[Any, Any]) -> str:
+    return f"[{_percent(row['low'])}, {_percent(row['high'])}]"
+
+
+def _beside(row: Mapping[Any, Any]) -> list[str]:
+    return [
+        _percent(row["mean"]),
+        _percent_interval(row),
+        _percent(row["printed"]),
+        _percent(row["difference"], signed=True),
+    ]
+
+
+def _write_dynamics(study: DynamicsStudy, exports: Exports, out: Path) -> list[Path]:
+    found = measure_dynamics(study, exports)
+    page = _Writer(study, out, f"{study.name}: accuracy and attack success over training")
+    page.table("curves", found.curves)
+    page.table("trends", found.trends)
+    page.say(_SINGLE_RUNS)
+    page.say(
+        "Attack success is the share of originally correct images that an attack turns wrong; both are summed over all "
+        "images before they are divided."
+    )
+    page.figure("dynamics", drawings.draw_dynamics(found.curves), "Accuracy and attack success over iterations")
+    columns = ["run, curve", "first", "last", "lowest", "highest", "tau"]
+    columns += [f"printed {name}" for name in columns[1:]]
+    rows = [
+        [f"{row['run']}, {row['curve']}", *_trend_cells(row, ""), *_trend_cells(row, "printed_")]
+        for row in found.trends.to_dict("records")
+    ]
+    page.say("## Over all snapshots\n\nTau is Kendall's, between a curve's mean and the iteration.")
+    page.say(table_lines(columns, rows))
+    columns = ["run, curve", "iteration", "seeds", "ours", "95 % interval", "theirs", "difference"]
+    rows = [
+        [f"{row['run']}, {row['curve']}", str(row["iteration"]), str(row["n"]), *_beside(row)]
+        for row in found.curves.to_dict("records")
+    ]
+    page.say(f"## Snapshots\n\n{table_lines(columns, rows)}")
+    return page.finish()
+
+
+def _trend_cells(row: Mapping[Any, Any], whose: str) -> list[str]:
+    cells = [_percent(row[whose + name]) for name in ("first", "last", "lowest", "highest")]
+    return [*cells, show(row[f"{whose}tau"], 2)]
+
+
+def _write_mixing(study: MixingStudy, exports: Exports, out: Path) -> list[Path]:
+    found = measure_mixing(study, exports)
+    page = _Writer(study, out, f"{study.name}: accuracy over the share of robust images")
+    page.table("curves", found.curves)
+    page.table("trends", found.trends)
+    page.say(_SINGLE_RUNS)
+    figure = drawings.draw_mixing(found.curves, study.panels)
+    page.figure("mixing", figure, "Accuracy over the share of robust images")
+    columns = ["network, curve", "slope", "95 % interval", "steps that fall"]
+    columns += ["printed slope", "printed steps that fall"]
+    rows = []
+    for row in found.trends.to_dict("records"):
+        ours = [_percent(row["slope"], signed=True), _percent_interval(row), f"{row['fall']} of {row['steps']}"]
+        theirs = [_percent(row["printed_slope"], signed=True), f"{row['printed_fall']} of {row['printed_steps']}"]
+        rows.append([f"{row['network']}, {row['curve']}", *ours, *theirs])
+    page.say("## Is it monotonic?\n\nThe slope is of accuracy from no robust images to robust images alone.")
+    page.say(table_lines(columns, rows))
+    columns = ["network, curve", "α", "seeds", "ours", "95 % interval", "theirs", "difference"]
+    rows = [
+        [f"{row['network']}, {row['curve']}", f"{row['alpha']:g}", str(row["n"]), *_beside(row)]
+        for row in found.curves.to_dict("records")
+    ]
+    page.say(f"## All shares\n\n{table_lines(columns, rows)}")
+    return page.finish()
+
+
+def _write_equivariance(study: EquivarianceStudy, exports: Exports, out: Path) -> list[Path]:
+    found = measure_equivariance(study, exports)
+    page = _Writer(study, out, f"{study.name}: spatial robustness of equivariant networks")
+    for name, frame in (("table-1", found.best), ("depths", found.depths), ("candidates", found.candidates)):
+        page.table(name, frame)
+    page.say(_SINGLE_RUNS)
+    page.say(
+        f"Of the {found.n_images} images, {found.n_validation} choose the best candidate (depth and learning rate), the "
+        "others measure it. The original chose on the test images, attack by attack; so do Table 1 here and "
+        "the column “chosen on test”, whose difference from the printed number is given. The effect of selection is by how "
+        "much it exceeds the candidate chosen on other images."
+    )
+    page.figure("table-1", drawings.draw_equivariance(found.best), "Accuracy by attack, network and setting")
+    page.say(f"## Table 1\n\n{_layout(found.best)}")
+    page.say(f"## Candidates chosen\n\n{_selection_lines(found.best, 'network')}")
+    page.say(f"## By depth\n\n{_selection_lines(found.depths, 'architecture')}")
+    return page.finish()
+
+
+def _layout(best: pd.DataFrame) -> str:
+    """Lay Table 1 out as printed: a row per attack, a column per network and setting, ours / theirs / difference."""
+    networks, settings, attacks = (list(dict.fromkeys(best[name])) for name in ("network", "setting", "attack"))
+    held = best.set_index(["attack", "network", "setting"]).sort_index()
+    columns = ["attack", *(f"{network} {setting}" for network in networks for setting in settings)]
+    rows = []
+    for attack in attacks:
+        cells = [held.loc[(attack, network, setting)] for network in networks for setting in settings]
+        rows.append([attack, *(_layout_cell(cell) for cell in cells)])
+    return table_lines(columns, rows)
+
+
+def _layout_cell(cell: "pd.Series[Any]") -> str:
+    ours, theirs = _percent(cell["on_test"]), _percent(cell["printed"])
+    return f"{ours} / {theirs} / {_percent(cell['difference'], signed=True)}"
+
+
+def _selection_lines(frame: pd.DataFrame, whose: str) -> str:
+    columns: Sequence[str] = [whose, "setting", "attack", "seeds", "chosen on validation", "95 % interval"]
+    columns = [*columns, "chosen on test", "effect of selection", "theirs", "difference", "candidate"]
+    rows = []
+    for row in frame.to_dict("records"):
+        names = [row[whose], row["setting"], row["attack"], str(row["n"])]
+        ours = [_percent(row["mean"]), _percent_interval(row), _percent(row["on_test"])]
+        theirs = [_percent(row["printed"]), _percent(row["difference"], signed=True)]
+        rows.append([*names, *ours, _percent(row["selection"], signed=True), *theirs, row["chosen"]])
+    return table_lines(columns, rows)

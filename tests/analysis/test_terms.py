@@ -1,0 +1,96 @@
+"""Terms: one grammar of names for `search`, `design` and `correlate`, and the numbers that they stand for."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from robust201.analysis.dataset_results import DatasetResults
+from robust201.analysis.design import pareto_table
+from robust201.analysis.terms import Terms, evaluations_named, find_evaluations, measure_name, read_join_tables
+from robust201.core.errors import ConfigError
+from tests.support.small_results import results_of, write_results
+
+ROWS = {"clean": {"0": 0.9, "21": 0.8}, "pgd": {"0": [0.5, 0.1], "21": [0.4, 0.3]}}
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> DatasetResults:
+    """Besides clean and PGD, a user's own key and a measure, both with a dot where another name has one."""
+    folder = write_results(tmp_path, ROWS | {"my.pgd": {"0": [0.2, 0.0], "21": [0.1, 0.0]}})
+    meta = json.loads((folder / "meta.json").read_text())
+    meta["epsilons"]["my.pgd"] = [1.0, 8.0]
+    (folder / "meta.json").write_text(json.dumps(meta))
+    found = results_of(folder)
+    numbers = pd.Series([3.0, 4.0], index=[0, 21])
+    measured = {("my", "pgd", 0.0): numbers, ("jacobian", "norm", 0.5): numbers, ("jacobian", "norm", 2.0): 3 * numbers}
+    vars(found)["measures"] = pd.DataFrame(measured)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("clean", [0.9, 0.8]),
+        ("pgd:8", [0.1, 0.3]),
+        ("pgd@Linf:8.0", [0.1, 0.3]),
+        ("pgd", [0.3, 0.35]),
+        ("my.pgd", [0.1, 0.05]),  # the key, not the measure of the key `my`
+        ("my.pgd:1", [0.2, 0.1]),
+        ("jacobian.norm:0.50", [3.0, 4.0]),
+        ("jacobian.norm", [6.0, 8.0]),
+    ],
+)
+def test_a_name_stands_for_the_mean_of_its_numbers(results: DatasetResults, name: str, expected: list[float]) -> None:
+    assert Terms(results).mean(name).tolist() == pytest.approx(expected)
+    assert Terms(results).is_accuracy(name) == (expected[0] < 1)
+
+
+def test_scores_are_the_reports(results: DatasetResults) -> None:
+    for score in ("clean", "adversarial"):
+        assert Terms(results).mean(score).tolist() == results.scores[score].tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("pgd:11", "expected a strength of 1, 8, got 11"),
+        ("pdg", "Did you mean 'pgd'"),
+        ("corruption", "expected results of a corruption, got none"),
+        ("jacobian", "Did you mean 'jacobian.norm:"),
+        ("jacobian.norm:7", "Did you mean 'jacobian.norm:"),
+    ],
+)
+def test_unknown_names_are_refused(results: DatasetResults, name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Terms(results).mean(name)
+
+
+def test_a_measure_is_no_evaluation(results: DatasetResults) -> None:
+    assert find_evaluations(results, "jacobian.norm") == []
+    with pytest.raises(ConfigError, match="expected a score, a key, or a key at a strength that it has"):
+        evaluations_named(results, "jacobian.norm")
+
+
+def test_joined_columns_keep_names_apart(tmp_path: Path) -> None:
+    results = results_of(write_results(tmp_path, ROWS))
+    frame = pd.DataFrame({"index": [0, 21], "clean": [0.7, 0.6], "pgd:8": [1.0, 2.0]})
+    terms = Terms(results, [results.reader.read_table(frame)] * 3)
+    names = [f"{name}{' (joined)' * times}" for times in (1, 2, 3) for name in ("clean", "pgd:8")]
+    assert list(terms.measures) == ["parameters", "flops", *names]
+    assert terms.mean("pgd:8").tolist() == [0.1, 0.3]
+    assert terms.mean("pgd:8 (joined)").tolist() == [1.0, 2.0]
+    columns = pd.DataFrame({name: terms.mean(name) for name in ("clean", "clean (joined)")})
+    assert pareto_table(columns, maximise=list(columns)).index.tolist() == [0]
+
+
+def test_a_table_about_other_architectures_is_refused(tmp_path: Path) -> None:
+    results = results_of(write_results(tmp_path, ROWS))
+    for other in ({"index": [1], "x": [1.0]}, {"index": [0], "dataset": ["cifar100"], "x": [1.0]}):
+        with pytest.raises(ConfigError, match="evaluated on cifar10, got those of others"):
+            read_join_tables(results.reader, [pd.DataFrame(other)], [results])
+
+
+def test_measures_have_their_strength_behind_them() -> None:
+    assert (measure_name("jacobian", "norm", 0.0), measure_name("own", "x", 0.5)) == ("jacobian.norm", "own.x:0.5")

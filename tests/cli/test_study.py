@@ -1,0 +1,98 @@
+"""`robust201 study`."""
+
+import json
+
+import pandas as pd
+import pytest
+import yaml
+
+from tests.support.planted_studies import plant_mixing
+
+
+def test_the_marks_of_a_printed_study_are_checked_without_data(robust201):
+    ended = robust201("study", "--published", "image-distribution")
+    assert ended.code == 0
+    assert "117 of 118 printed decisions follow" in ended.out
+    assert "102 of 106 printed marks are left" in ended.out
+    value = json.loads(robust201("study", "--published", "image-distribution", "--json").out)
+    assert (value["marks_that_follow"], value["comparisons_checked"]) == (117, 118)
+
+
+def test_another_name_is_one_line(robust201):
+    ended = robust201("study", "--published", "image-distributions")
+    assert (ended.code, ended.out) == (2, "")
+    assert "Did you mean 'image-distribution'?" in ended.err
+
+
+def write_small_study(folder, *, note="Small."):
+    """One network in two groups, of two seeds: digits, and digits after digits."""
+    store, results = folder / "store", folder / "results"
+    recipe = {"epochs": 1, "batch_size": 20, "learning_rate": 0.1, "weight_decay": 0, "schedule": {"cosine": {}}}
+    inline = {"executor": "inline", "device": "cpu"}
+    common = {"space": "zoo", "architectures": ["fc7500-w8"], "datasets": {"digits": {}}, "execution": inline}
+    train = {
+        "name": "train",
+        "store": str(store),
+        "images": {"count": 40},
+        "recipes": {"plain": recipe},
+        "seeds": [0, 1],
+    }
+    weights = {"path": str(store), "recipe": "plain", "seeds": [0, 1]}
+    sweep = {"name": "sweep", "results": str(results), "weights": weights, "images": {"count": 20}}
+    sweep |= {"keys": {"clean": {}, "fgsm": {"epsilons_255": [8, 32]}}, "measurements": ["accuracy"]}
+    study = {
+        "study": "image-distribution",
+        "name": "tiny",
+        "note": note,
+        "steps": [f"robust201 train {folder / 'train.yaml'}"],
+        "sweeps": [str(folder / "sweep.yaml")],
+        "networks": {"FullyConnectedNet": {"architecture": "fc7500-w8"}},
+        "groups": {"mnist": {"dataset": "digits", "recipes": ["plain"]}},
+    }
+    for name, fields in (("train", common | train), ("sweep", common | sweep), ("study", study)):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(fields))
+    return folder / "study.yaml"
+
+
+@pytest.mark.slow
+def test_a_study_trains_evaluates_and_writes_its_page(robust201, tmp_path):
+    study, out = write_small_study(tmp_path), tmp_path / "out"
+    ended = robust201("study", study, "--out", out)
+    assert ended.code == 0, ended.err
+    assert f"$ robust201 train {tmp_path / 'train.yaml'}" in ended.err
+    page = (out / "study.md").read_text()
+    assert page.startswith("# tiny: ")
+    assert "| MNIST | 1 | 2 |" in page
+    assert "other strengths than the paper's" in page
+    assert len(pd.read_csv(out / "tables/networks.csv")) == 2
+
+    # What is there is not made again, and the page alone can be written from the export.
+    write_small_study(tmp_path, note="Again.")
+    again = robust201("study", study, "--out", out, "--tables-only", out / "datasets/sweep")
+    assert (again.code, "$ robust201" in again.err) == (0, False)
+    assert "Again." in (out / "study.md").read_text()
+
+
+def test_the_page_is_written_from_exports_alone(robust201, tmp_path):
+    planted, exports = plant_mixing(tmp_path)
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(planted.model_dump(mode="json")))
+    words = ["--out", tmp_path / "out", "--tables-only", exports.readers[0].path]
+    ended = robust201("study", tmp_path / "study.yaml", *words)
+    assert (ended.code, ended.out.strip()) == (0, str(tmp_path / "out" / "study.md"))
+    assert "$ robust201" not in ended.err
+
+
+def test_a_step_that_fails_ends_the_study_with_its_code(robust201, tmp_path):
+    study = write_small_study(tmp_path)
+    study.write_text(study.read_text().replace("train.yaml", "other.yaml"))
+    ended = robust201("study", study, "--out", tmp_path / "out")
+    assert ended.code == 2
+    assert "other.yaml" in ended.err.splitlines()[-1]
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_study_needs_a_folder_and_a_check_none(robust201, tmp_path):
+    for words in ([], [tmp_path / "study.yaml"], ["--published", "image-distribution", "--out", tmp_path]):
+        ended = robust201("study", *words)
+        assert (ended.code, ended.out) == (2, "")
+        assert "STUDY.yaml with --out FOLDER" in ended.err

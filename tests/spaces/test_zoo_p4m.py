@@ -1,0 +1,167 @@
+"""Group convolutions: against loops over the group, and equivariant to its eight symmetries."""
+
+import itertools
+
+import pytest
+import torch
+from torch.nn import functional
+
+from robust201.spaces.zoo.p4m import (
+    ORIENTATIONS,
+    P4mBatchNorm,
+    P4mConvolution,
+    P4mLifting,
+    expand_group,
+    expand_lifting,
+    oriented,
+    relative_orientation,
+)
+from robust201.spaces.zoo.space import Zoo
+
+every_symmetry = pytest.mark.parametrize("symmetry", range(ORIENTATIONS))
+
+
+@pytest.fixture(autouse=True)
+def own_draws():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def matrix(orientation):
+    """The orientation as a 2x2 matrix of integers that acts on (row, column) about the centre.
+
+    Quarter turns are counter-clockwise, reflections exchange left and right and come first.
+    """
+    turn, mirror, found = ((0, -1), (1, 0)), ((1, 0), (0, -1)), ((1, 0), (0, 1))
+    if orientation >= 4:
+        found = product(mirror, found)
+    for _ in range(orientation % 4):
+        found = product(turn, found)
+    return found
+
+
+def product(a, b):
+    return tuple(tuple(sum(a[i][k] * b[k][j] for k in range(2)) for j in range(2)) for i in range(2))
+
+
+def inverse(a):
+    return tuple(zip(*a, strict=True))  # orthogonal
+
+
+MATRICES = {matrix(orientation): orientation for orientation in range(ORIENTATIONS)}
+
+
+def move(a, row, column):
+    return a[0][0] * row + a[0][1] * column, a[1][0] * row + a[1][1] * column
+
+
+def symmetric(features, symmetry):
+    """The symmetry as it acts on maps of the group: pixels move, and orientations turn with them."""
+    maps = features.unflatten(1, (-1, ORIENTATIONS))
+    order = [relative_orientation(symmetry, orientation) for orientation in range(ORIENTATIONS)]
+    return oriented(maps[:, :, order], symmetry).flatten(1, 2)
+
+
+def test_eight_different_symmetries():
+    assert len(MATRICES) == ORIENTATIONS
+    for base, orientation in itertools.product(range(ORIENTATIONS), repeat=2):
+        expected = MATRICES[product(inverse(matrix(base)), matrix(orientation))]
+        assert relative_orientation(base, orientation) == expected
+
+
+@every_symmetry
+def test_orientations_move_pixels_as_their_matrices_say(symmetry):
+    picture = torch.arange(9.0).view(3, 3)
+    moved = oriented(picture, symmetry)
+    for row, column in itertools.product((-1, 0, 1), repeat=2):
+        to = move(matrix(symmetry), row, column)
+        assert moved[to[0] + 1, to[1] + 1] == picture[row + 1, column + 1]
+
+
+def test_expanded_kernels_are_those_of_the_sums_over_the_group():
+    """The definitions of Cohen and Welling as loops over outputs, orientations, inputs and offsets; no expansion."""
+    size = 3
+    lifting, group = torch.randn(2, 3, 3, 3).double(), torch.randn(2, 8 * 2, 3, 3).double()
+    image = torch.randn(1, 3, size, size).double()
+    offsets = list(itertools.product((-1, 0, 1), repeat=2))
+
+    def correlate(shown, kernel_at):
+        """Sum over offsets y of shown(x + y) * kernel(s⁻¹ y)."""
+        out = torch.zeros(2, ORIENTATIONS, size, size, dtype=torch.float64)
+        values = shown[0].tolist()
+        for o, s, row, column in itertools.product(range(2), range(ORIENTATIONS), range(size), range(size)):
+            for down, right in offsets:
+                y, x = row + down, column + right
+                if 0 <= y < size and 0 <= x < size:
+                    back = move(inverse(matrix(s)), down, right)
+                    out[o, s, row, column] += sum(
+                        values[i][y][x] * kernel_at(o, s, i, back) for i in range(len(values))
+                    )
+        return out.flatten(0, 1)[None]
+
+    of_lifting, of_group = lifting.tolist(), group.tolist()
+    lifted = correlate(image, lambda o, _s, i, at: of_lifting[o][i][at[0] + 1][at[1] + 1])
+    torch.testing.assert_close(functional.conv2d(image, expand_lifting(lifting), padding=1), lifted)
+    turned = {
+        (s, t): MATRICES[product(inverse(matrix(s)), matrix(t))]
+        for s, t in itertools.product(range(ORIENTATIONS), repeat=2)
+    }
+
+    def group_kernel(o, s, i, at):
+        channel, t = divmod(i, ORIENTATIONS)
+        return of_group[o][ORIENTATIONS * channel + turned[s, t]][at[0] + 1][at[1] + 1]
+
+    expected = correlate(lifted, group_kernel)
+    torch.testing.assert_close(functional.conv2d(lifted, expand_group(group), padding=1), expected)
+
+
+@every_symmetry
+@pytest.mark.parametrize("is_training", [True, False])
+def test_feature_maps_turn_with_the_image(symmetry, is_training):
+    """After every stage, to rounding: at 33x33 pixels, whose halves keep the symmetry."""
+    network = Zoo().build("gresnet18-w2", n_classes=10).double()
+    network(torch.randn(8, 3, 9, 9).double())  # running statistics that are not those of the start
+    network.train(is_training)
+    image = torch.randn(2, 3, 33, 33).double()
+    here, there = network.stem(image), network.stem(oriented(image, symmetry))
+    for stage in range(5):
+        torch.testing.assert_close(there, symmetric(here, symmetry), rtol=1e-9, atol=1e-9)
+        if symmetry:
+            assert not torch.allclose(there, here, rtol=1e-2, atol=1e-2)
+        if stage < 4:
+            layer = network.get_submodule(f"layer{stage + 1}")
+            here, there = layer(here), layer(there)
+    assert here.shape == (2, 8 * 16, 5, 5)
+
+
+def test_a_stride_of_2_keeps_the_symmetry_of_odd_sizes_alone():
+    """As documented: 32 pixels are halved to those at 0, 2, ..., 30, which a rotation does not map to themselves."""
+    network = Zoo().build("gresnet18-w2", n_classes=10).double().eval()
+    image = torch.randn(1, 3, 32, 32).double()
+    here, there = network.stem(image), network.stem(image.rot90(1, (-2, -1)))
+    here, there = network.layer1(here), network.layer1(there)
+    torch.testing.assert_close(there, symmetric(here, 1), rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(network.layer2(there), symmetric(network.layer2(here), 1), rtol=1e-2, atol=1e-2)
+
+
+def test_orientations_share_their_statistics():
+    norm = P4mBatchNorm(3).double()
+    features = torch.randn(4, 24, 5, 5).double() * 3 + 1
+    out = norm(features).unflatten(1, (3, 8))
+    torch.testing.assert_close(out.mean(dim=(0, 2, 3, 4)), torch.zeros(3).double(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(norm.running_mean, 0.1 * features.unflatten(1, (3, 8)).mean(dim=(0, 2, 3, 4)))
+    # Single orientations keep means of their own.
+    assert (out.mean(dim=(0, 3, 4)).abs() > 1e-3).any()
+
+
+@pytest.mark.parametrize("layer", [P4mLifting(3, 2, 3, 2), P4mConvolution(2, 3, 1, 1)])
+def test_kernels_of_any_layout_and_type(layer):
+    shown = torch.randn(2, layer.in_channels, 6, 6)
+    expected = layer(shown)
+    assert expected.shape[1] == ORIENTATIONS * layer.out_channels
+    layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+    found = layer(shown.contiguous(memory_format=torch.channels_last))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    found = layer.bfloat16()(shown.bfloat16())
+    torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)

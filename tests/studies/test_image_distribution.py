@@ -1,0 +1,110 @@
+"""Robustness R, its tables, tests and curves of invented networks with planted accuracies."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from robust201.core.errors import ResultsError
+from robust201.core.records import Weights
+from robust201.statistics.robustness import robustness_r
+from robust201.studies.comparisons import check_printed_marks
+from robust201.studies.image_distribution import EPSILONS, attach_printed_decisions, measure_image_distribution
+from tests.support.planted_studies import (
+    EPOCHS,
+    FOUR_SEEDS,
+    IMAGE_DISTRIBUTION,
+    N_IMAGES,
+    STRENGTHS,
+    falling,
+    plant_image_distribution,
+)
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory):
+    return plant_image_distribution(tmp_path_factory.mktemp("exports"))[1]
+
+
+@pytest.fixture(scope="module")
+def found(exports):
+    return measure_image_distribution(IMAGE_DISTRIBUTION, exports)
+
+
+def test_every_network_is_there_once(found):
+    assert len(found.models) == 2 * 6 * len(EPOCHS) * len(FOUR_SEEDS)
+    assert not found.models.duplicated(["network", "group", "epoch", "seed"]).any()
+    assert found.comparable
+    assert found.floor == pytest.approx(1 / 48)
+
+
+def test_r_is_of_each_network_and_its_mean_is_not_that_of_the_mean_curve(found):
+    weights = Weights("", "plain", 4, 3)
+    accuracies = [
+        round(falling("lenet5", "cifar10", weights, "fgsm", strength) * N_IMAGES) / N_IMAGES
+        for strength in (0, *STRENGTHS)
+    ]
+    wanted = robustness_r(EPSILONS, accuracies).value
+    row = found.models.query("network == 'LeNet' and group == 'cifar10' and epoch == 4 and seed == 3")
+    assert row["r"].item() == pytest.approx(float(wanted))
+    assert row["c"].item() == pytest.approx(float(wanted) - 1)
+    of_group = found.models.query("network == 'LeNet' and group == 'cifar10' and epoch == 4")["r"]
+    cell = found.tables.query("network == 'LeNet' and group == 'cifar10' and epoch == 4").iloc[0]
+    assert (cell["n"], cell["mean"], cell["sd"]) == (4, pytest.approx(of_group.mean()), pytest.approx(of_group.std()))
+    assert cell["low"] < cell["mean"] < cell["high"]
+    curve = found.curves.query("network == 'LeNet' and group == 'cifar10' and epoch == 4")
+    assert cell["mean"] != pytest.approx(float(robustness_r(EPSILONS, curve["accuracy"]).value), abs=1e-4)
+
+
+def test_values_above_one_are_counted_and_never_clipped(found):
+    cell = found.tables.query("network == 'tiny' and group == 'fusion_object' and epoch == 1").iloc[0]
+    assert cell["above_one"] == 4
+    assert cell["mean"] > 1.3
+    assert found.tables["above_one"].sum() == 4
+    rows = found.models.query("exceeds_one")
+    assert rows["rises"].all()
+
+
+def test_printed_numbers_stand_beside_the_epochs_that_the_study_names(found):
+    lenet = found.tables.query("network == 'LeNet' and group == 'mnist'")
+    assert lenet["printed_epoch"].tolist() == [1, 50]
+    assert lenet["printed_mean"].tolist() == [0.438451, 0.543602]
+    assert lenet["table"].tolist() == [1, 1]
+    np.testing.assert_allclose(lenet["difference"], lenet["mean"] - lenet["printed_mean"])
+    assert found.tables.query("network == 'tiny'")["printed_mean"].isna().all()  # a name that is not printed
+
+
+def test_the_planted_order_is_found_and_pairs_find_more(found):
+    tests = found.comparisons.set_index(["first", "second", "network", "epoch"])
+    assert len(tests) == 7 * 2 * 2
+    row = tests.loc["mnist", "cifar10", "LeNet", 4]
+    assert row["higher_holm"] == "first"
+    assert (tests["n_pairs"] == 4).all()
+    close = tests.loc["cifar10", "fusion_object", "LeNet", 4]
+    assert close["p_paired"] < close["p"]
+    assert (tests["p_holm"].dropna() >= tests["p"].dropna()).all()
+
+
+def test_printed_decisions_stand_beside_ours(found):
+    rows = attach_printed_decisions(IMAGE_DISTRIBUTION, found.comparisons, check_printed_marks().comparisons)
+    named = rows.set_index(["first", "second", "network", "epoch"])["printed"]
+    assert named["mnist", "cifar10", "LeNet", 4] == "first"
+    assert named["cifar10", "fusion_object", "LeNet", 4] == ""  # epoch 50 in print, without a mark
+    assert pd.isna(named["mnist", "cifar10", "tiny", 4])
+
+
+def test_curves_are_means_over_networks(found):
+    curve = found.curves.query("network == 'LeNet' and group == 'mnist' and epoch == 4")
+    assert curve["strength"].tolist() == pytest.approx([0, *STRENGTHS])
+    assert curve["normalised"].iloc[0] == 1
+    assert curve["accuracy"].iloc[0] == pytest.approx(0.7 + 0.045, abs=2 / N_IMAGES)
+    assert (curve["n"] == 4).all()
+
+
+def test_a_recipe_that_is_not_there_is_one_line(exports):
+    groups = {"mnist": {"dataset": "mnist", "recipes": ["plane"]}}
+    other = IMAGE_DISTRIBUTION.model_validate(IMAGE_DISTRIBUTION.model_dump() | {"groups": groups})
+    with pytest.raises(
+        ResultsError, match=r"trained by plane, got none in .* which has mnist by finetuned, plain"
+    ) as e:
+        measure_image_distribution(other, exports)
+    assert "\n" not in str(e.value)

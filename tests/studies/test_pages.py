@@ -1,0 +1,37 @@
+"""The pages in docs/ have the tables that the package computes."""
+
+import re
+
+import pytest
+
+from robust201.studies.comparisons import check_printed_marks
+from robust201.studies.markdown import claim_lines, comparison_lines
+from robust201.studies.pages import write_pages
+from tests.conftest import REPOSITORY
+from tests.support.planted_studies import STUDIES
+
+
+def test_the_page_of_image_distributions_has_the_recomputed_tables():
+    page = (REPOSITORY / "docs/image-distribution.md").read_text()
+    found = check_printed_marks()
+    for table in (comparison_lines(found.exceptions), comparison_lines(found.borderline), claim_lines(found.claims)):
+        assert table in page
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_has_a_page_with_its_tables_and_figures(name, tmp_path):
+    study, exports = STUDIES[name](tmp_path)
+    if name == "image-distribution":  # fewer panels: drawing takes long
+        few = {group: study.groups[group] for group in ("mnist", "cifar10", "cifar10_to_mnist")}
+        study = study.model_copy(update={"networks": {"LeNet": study.networks["LeNet"]}, "groups": few})
+    page, *files = write_pages(study, exports, tmp_path / "out")
+    text = page.read_text()
+    assert text.startswith("# planted: ")
+    links = re.findall(r"\]\(((?:figures|tables)/[^)]*)\)", text)
+    assert sorted(page.parent / link for link in links) == sorted(files)
+    assert {path.suffix for path in files} == {".csv", ".svg"}
+    assert "nan" not in text
+    if name == "robust-features-mixing":
+        before = {path: path.read_bytes() for path in (page, *files)}
+        write_pages(study, exports, tmp_path / "out")
+        assert before == {path: path.read_bytes() for path in (page, *files)}

@@ -1,0 +1,139 @@
+"""The three questions of the study of robust features, on invented networks with planted accuracies."""
+
+import numpy as np
+import pytest
+
+from robust201.studies.robust_features import (
+    measure_dynamics,
+    measure_equivariance,
+    measure_mixing,
+    printed_numbers,
+)
+from tests.support.planted_studies import (
+    N_IMAGES,
+    SEEDS,
+    correct_images,
+    make_weights,
+    plant_dynamics,
+    plant_equivariance,
+    plant_mixing,
+    spatial,
+)
+
+
+def test_printed_numbers_are_complete_and_in_percent():
+    printed = printed_numbers()
+    assert len(printed["dynamics"]["iterations"]) == 29
+    curves = [curve for run in printed["dynamics"]["runs"].values() for curve in run.values()]
+    assert {len(curve) for curve in curves} == {29}
+    mixing = [curve for network in printed["mixing"]["networks"].values() for curve in network.values()]
+    assert {len(curve) for curve in mixing} == {11} == {len(printed["mixing"]["alphas"])}
+    tables = [
+        row for name in ("best", "by_depth") for t in printed["equivariance"][name].values() for row in t.values()
+    ]
+    assert {len(row) for row in tables} == {4}
+    values = np.concatenate([np.ravel(rows) for rows in (curves, mixing, tables)])
+    assert ((values >= 0) & (values <= 100)).all()
+    assert np.median(values) > 1
+
+
+def test_each_printed_cell_of_table_1_is_the_best_of_its_depths():
+    """The table is said to be the best of depth and learning rate, attack by attack; the appendix has the depths."""
+    printed = printed_numbers()["equivariance"]
+    others = [
+        (network, attack, place)
+        for network, depths in (
+            ("G-ResNet", ("G-ResNet-18", "G-ResNet-34")),
+            ("STN", ("STN-ResNet-18", "STN-ResNet-34")),
+        )
+        for attack, row in printed["best"][network].items()
+        for place, value in enumerate(row)
+        if value != max(printed["by_depth"][depth][attack][place] for depth in depths)
+    ]
+    assert others == []
+
+
+# --- Dynamics
+
+
+@pytest.fixture(scope="module")
+def dynamics(tmp_path_factory):
+    return measure_dynamics(*plant_dynamics(tmp_path_factory.mktemp("dynamics")))
+
+
+def test_success_is_of_the_originally_correct_images_by_iteration(dynamics):
+    held = dynamics.curves.set_index(["run", "curve", "iteration"]).sort_index()
+    assert held.loc[("std", "clean"), "mean"].to_dict() == {100: 0.8, 625: 0.8, 1250: 0.8}
+    assert held.loc[("std", "asr rot30"), "mean"].tolist() == [0.5] * 3
+    assert held.loc[("std", "asr pgd_linf7:1"), "mean"].tolist() == pytest.approx([0.04, 0.25, 0.5], abs=2 / N_IMAGES)
+    assert held.loc["std", "n"].unique().tolist() == [2]
+    assert np.isnan(held.loc[("tiny", "clean", 625), "low"])  # one seed has no interval
+
+
+def test_printed_curves_stand_beside_equal_iterations(dynamics):
+    held = dynamics.curves.set_index(["run", "curve", "iteration"]).sort_index()
+    assert held.loc[("std", "clean", 625), "printed"] == pytest.approx(0.5616)
+    assert held.loc[("std", "clean", 625), "difference"] == pytest.approx(0.8 - 0.5616)
+    assert np.isnan(held.loc[("std", "clean", 100), "printed"])
+    assert held.loc["tiny", "printed"].isna().all()
+    trends = dynamics.trends.set_index(["run", "curve"]).sort_index()
+    assert trends.loc[("std", "asr pgd_linf7:1"), "tau"] == 1
+    assert trends.loc[("std", "asr rot30"), "printed_lowest"] == pytest.approx(0.6530)
+    assert np.isnan(trends.loc[("std", "asr rot30"), "tau"])  # it does not change
+
+
+# --- Mixing
+
+
+@pytest.fixture(scope="module")
+def mixing(tmp_path_factory):
+    return measure_mixing(*plant_mixing(tmp_path_factory.mktemp("mixing")))
+
+
+def test_accuracy_over_alpha_stands_beside_the_printed(mixing):
+    held = mixing.curves.set_index(["network", "curve", "alpha"])
+    assert len(held) == 2 * 2 * 3
+    row = held.loc[("ResNet-50", "pgd_l2:0.25", 0.5)]
+    assert row["mean"] == pytest.approx(0.405)
+    assert row["printed"] == pytest.approx(0.2664)
+    assert row["low"] < row["mean"] < row["high"]
+    assert held.loc[("VGG-16", "clean", 1.0), "printed"] == pytest.approx(0.8399)
+
+
+def test_slopes_and_falls_over_alpha(mixing):
+    held = mixing.trends.set_index(["network", "curve"])
+    rising, dipping = held.loc[("ResNet-50", "pgd_l2:0.25")], held.loc[("VGG-16", "pgd_l2:0.25")]
+    assert rising["slope"] == pytest.approx(0.41)
+    assert rising["low"] < 0.41 < rising["high"]
+    assert (rising["steps"], rising["fall"], dipping["fall"]) == (2, 0, 0)  # the dip of .1 still leaves a rise
+    assert held.loc[("ResNet-50", "clean"), "fall"] == 2
+    assert (rising["printed_steps"], rising["printed_fall"]) == (10, 1)  # .1 to .2
+
+
+# --- Equivariance
+
+
+@pytest.fixture(scope="module")
+def equivariance(tmp_path_factory):
+    return measure_equivariance(*plant_equivariance(tmp_path_factory.mktemp("equivariance")))
+
+
+def test_the_best_is_chosen_on_other_images_than_it_is_measured_on(equivariance):
+    assert (equivariance.n_validation, equivariance.n_images) == (N_IMAGES // 2, N_IMAGES)
+    held = equivariance.best.set_index(["attack", "network", "setting"])
+    assert len(held) == 2 * 2 * 2
+    assert (held["selection"] >= 0).all()
+    assert held.loc[("rot30", "STN", "D"), "chosen"].startswith("STN-ResNet-34")
+    assert held.loc[("rot30", "STN", "D"), "candidates"] == 4
+    assert held.loc[("rot30", "STN", "D*"), "printed"] == pytest.approx(0.861)
+    assert held.loc[("clean", "ResNet-50", "D"), "printed"] == pytest.approx(0.9484)
+    depth = equivariance.depths.set_index(["attack", "architecture", "setting"])
+    assert depth.loc[("rot30", "STN-ResNet-18", "D"), "printed"] == pytest.approx(0.3866)
+    assert depth.loc[("rot30", "STN-ResNet-18", "D"), "candidates"] == 2
+
+
+def test_every_candidate_is_listed_with_its_accuracy_on_all_images(equivariance):
+    rows = equivariance.candidates.query("attack == 'rot30' and architecture == 'STN-ResNet-34' and recipe == 'd-2'")
+    weights = make_weights("d-2", (3,), SEEDS)
+    wanted = [correct_images(spatial("stn-resnet34", "cifar10", one, "rot30", 0)).mean() for one in weights]
+    assert rows["mean"].item() == pytest.approx(np.mean(wanted))
