@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,16 @@ import pytest
 import yaml
 
 from robust201.core.errors import CheckpointError, ConfigError, DatasetError, LeaseHeldError
-from robust201.core.files import sha256_of
 from robust201.core.records import Receipt
 from robust201.planning.training_config import TrainingConfig
-from robust201.runtime.executors.base import Event
+from robust201.runtime.executors.base import BundleLost, Event
+from robust201.runtime.executors.inline import InlineExecutor
 from robust201.runtime.lease import Lease
 from robust201.runtime.progress import RunProgress, read_progress
 from robust201.runtime.scheduler import RunTally
+from robust201.runtime.training_files import TrainingWork
 from robust201.runtime.training_run import TrainingSelection, preview_trainings, run_trainings
+from robust201.runtime.training_worker import TrainingWorker
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand
 from tests.support.tiny_trainings import RECIPE, STEPS, make_trainings, training_fields, weight_files, write_images
@@ -259,15 +262,20 @@ def test_a_drain_keeps_the_state_and_the_rest_is_resumed_to_the_byte(
     assert weight_files(tmp_path / "store") == undisturbed
 
 
+def run_in_child(work: Callable[[], object]) -> None:
+    """Do something in a copy of this process, where pytest must not go on, and end it."""
+    try:
+        work()
+    except BaseException:  # noqa: BLE001 - by its exit code alone
+        os._exit(1)
+    os._exit(0)
+
+
 def in_child(work: Callable[[], object]) -> int:
     """Do something in a copy of this process; give its exit code, negative for a signal."""
     child = os.fork()
     if not child:
-        try:
-            work()
-        except BaseException:  # noqa: BLE001 - pytest must not go on in the child
-            os._exit(1)
-        os._exit(0)
+        run_in_child(work)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
@@ -297,6 +305,37 @@ def test_a_run_that_is_killed_anywhere_gives_the_same_bytes(tmp_path: Path, undi
     assert run_trainings(config).evaluations == 0
     assert weight_files(config.store) == undisturbed
     assert list((config.results / "finished").glob("*.json")) == []
+
+
+class LosingExecutor(InlineExecutor):
+    """Its worker dies once, after it has stored a snapshot and before it tells."""
+
+    def __init__(self, work: TrainingWork, losses: list[Receipt]) -> None:
+        super().__init__(TrainingWorker(work).run)
+        self._losses = losses
+
+    def poll(self, timeout: float) -> list[Event]:
+        events = super().poll(timeout)
+        if self._losses or not isinstance(events[0], Receipt) or self._current is None:
+            return events
+        self._losses.append(events[0])
+        bundle, self._current = self._current[0], None
+        return [BundleLost(bundle, started=True, preempted=False, reason="killed")]
+
+
+def test_what_a_lost_worker_had_stored_is_not_trained_again(tmp_path: Path, undisturbed: dict[str, str]) -> None:
+    config = both_recipes(tmp_path)
+    losses: list[Receipt] = []
+    written: list[str] = []
+    tally = run_trainings(
+        config,
+        lambda work: LosingExecutor(work, losses),
+        on_progress=lambda _progress, event: written.append(event.shard) if isinstance(event, Receipt) else None,
+    )
+    assert (tally.complete, tally.deaths, tally.evaluations) == (True, 1, 4)
+    assert losses[0].shard in written
+    assert len(written) == len(set(written)) == 4
+    assert weight_files(config.store) == undisturbed
 
 
 def test_what_a_killed_driver_had_not_entered_is_recovered(tmp_path: Path) -> None:
@@ -337,34 +376,41 @@ def test_a_narrowed_run_makes_its_part(tmp_path: Path) -> None:
     assert {record.seed for record in CheckpointStore(config.store).records()} == {0}
 
 
-@pytest.mark.slow
-def test_a_command_that_is_killed_at_ten_random_moments_gives_the_same_bytes(tmp_path: Path) -> None:
-    """Whole processes, at any moment of their lives."""
-    import subprocess
-    import sys
-    import time
+def test_the_status_of_trainings(tmp_path: Path, robust201: RunCommand) -> None:
+    path = tmp_path / "train.yaml"
+    wild = RECIPE | {"learning_rate": 1e30}
+    path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": RECIPE, "wild": wild})))
+    assert "expected a store that robust201 train fills" in robust201("status", path).refusal(2)
+    ended = robust201("train", path)
+    assert ended.code == 3
+    assert "Planned 6 snapshots of 2 trainings: 0 done, 6 missing." in ended.err
+    for place in (path, tmp_path / "store"):
+        ended = robust201("status", place)
+        assert ended.out == "finished: 3 of 6 snapshots; 0 active workers\n"
+        assert "failed: EvaluationError: Training failed for #309 on bright" in ended.err
+    assert json.loads(robust201("status", path, "--json").out)["done"] == 3
+    assert "--watch" in robust201("status", path, "--watch").refusal(2)
 
-    long = RECIPE | {"epochs": 400, "snapshots": {"every_epochs": 50}}
-    draws = random.Random(2)
-    fields = training_fields(tmp_path, recipes={"plain": long})
-    sweep = tmp_path / "train.yaml"
-    sweep.write_text(yaml.safe_dump(fields))
-    command = [sys.executable, "-m", "robust201", "train", str(sweep)]
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_at_ten_random_moments_gives_the_same_bytes(tmp_path: Path) -> None:
+    """By the clock: most of them in the middle of a step."""
+    longer = {"plain": RECIPE | {"epochs": 60, "snapshots": {"every_epochs": 15, "iterations": [50, 100]}}}
+    whole, config = (make_trainings(tmp_path / name, recipes=longer) for name in ("whole", "killed"))
     began = time.monotonic()
-    assert subprocess.run([*command, "--out", str(tmp_path / "whole")], check=False).returncode == 0
-    whole = time.monotonic() - began
+    assert run_trainings(whole).complete
+    seconds = time.monotonic() - began
+    draws = random.Random(2)
     n_killed = 0
-    for _ in range(10):
-        process = subprocess.Popen(command)
-        try:
-            process.wait(timeout=draws.uniform(0.3, 0.9) * whole)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    while n_killed < 10:
+        child = os.fork()
+        if not child:
+            run_in_child(lambda: run_trainings(config))
+        time.sleep(draws.uniform(0.1, 0.7) * seconds)
+        os.kill(child, signal.SIGKILL)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
             n_killed += 1
         else:
-            shutil.rmtree(tmp_path / "store")  # it came to its end: anew
-    assert n_killed
-    assert subprocess.run(command, check=False).returncode == 0
-    assert weight_files(tmp_path / "store") == weight_files(tmp_path / "whole")
-    assert sha256_of(tmp_path / "store/manifest.jsonl")
+            shutil.rmtree(config.store)  # it had come to its end: anew
+    assert run_trainings(config).complete
+    assert weight_files(config.store) == weight_files(whole.store)
