@@ -240,10 +240,10 @@ def _write_equivariance(study: EquivarianceStudy, exports: Exports, out: Path) -
         page.table(name, frame)
     page.say(_SINGLE_RUNS)
     page.say(
-        f"Of the {found.n_images} images, {found.n_validation} choose the best candidate (depth and learning rate), the "
-        "others measure it. The original chose on the test images, attack by attack; so do Table 1 here and "
-        "the column “chosen on test”, whose difference from the printed number is given. The effect of selection is by how "
-        "much it exceeds the candidate chosen on other images."
+        f"Of the {found.n_images} images, {found.n_validation} choose the best candidate (depth and learning rate), "
+        "and the others measure it. The original chose on the test images, attack by attack; so do Table 1 here and "
+        "the column “chosen on test”, whose difference from the printed number is given. The effect of selection "
+        "is by how much it exceeds the candidate chosen on other images."
     )
     page.figure("table-1", drawings.draw_equivariance(found.best), "Accuracy by attack, network and setting")
     page.say(f"## Table 1\n\n{_layout(found.best)}")
