@@ -170,7 +170,7 @@ def mark_cases_slow(items: Sequence[pytest.Item]) -> None:
 LONGEST = ("faults", "runtime", "cli", "figures", "tasks", "spaces", "shards", "dataset", "project", "planning")
 """Folders of tests by their time: begun in this order and before all others, so that processes end together."""
 
-ON_ONE_RAY = ("tests/runtime/test_executors.py", "tests/runtime/test_own_code.py", "tests/runtime/test_sweep.py")
+ON_ONE_RAY = tuple(f"tests/runtime/test_{name}.py" for name in ("executors", "own_code", "sweep", "training_run"))
 """Files that share a Ray (`ray_address`): run by one process, so that it is started once."""
 
 

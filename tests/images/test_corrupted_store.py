@@ -18,7 +18,7 @@ from robust201.images import generated_folder
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
 from robust201.images.downloads.registry import Checksum, Download
 from robust201.images.downloads.registry import download as registered
-from robust201.images.generated_folder import Recipe
+from robust201.images.generated_folder import GeneratorRecipe
 from robust201.images.specs import DATASETS
 from robust201.tasks.corruptions import folder as corrupting
 from robust201.tasks.corruptions.folder import check_deterministic, generate_corruptions
@@ -41,7 +41,7 @@ def generate(folder: Path, images: ImageSet, keys: tuple[str, ...] = KEYS, **set
 
 
 def reopen(folder: Path, images: ImageSet) -> CorruptedStore:
-    return open_generated(folder, images, Recipe(GENERATOR_VERSION, 7, FROST.identity()))
+    return open_generated(folder, images, GeneratorRecipe(GENERATOR_VERSION, 7, FROST.identity()))
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_other_settings_than_planned_are_found(tmp_path: Path) -> None:
 def test_other_settings_than_asked_for_are_refused(tmp_path: Path, settings: dict[str, object], message: str) -> None:
     images = image_set(3)
     generate(tmp_path, images)
-    wanted = replace(Recipe(GENERATOR_VERSION, 7, FROST.identity()), **settings)
+    wanted = replace(GeneratorRecipe(GENERATOR_VERSION, 7, FROST.identity()), **settings)
     with pytest.raises(DatasetError, match=message):
         open_generated(tmp_path, images, wanted)
     if "generator_version" not in settings:

@@ -321,6 +321,7 @@ def test_what_a_killed_driver_had_not_entered_is_recovered(tmp_path: Path) -> No
     assert list(finished.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_workers_elsewhere_give_the_same_bytes(tmp_path: Path, undisturbed: dict[str, str], ray_address: str) -> None:
     execution = {"executor": "ray", "workers": 2, "ray_address": ray_address}
@@ -334,6 +335,22 @@ def test_a_narrowed_run_makes_its_part(tmp_path: Path) -> None:
     tally = run_trainings(config, selection=TrainingSelection(recipes=("plain",), limit=1))
     assert (tally.complete, tally.evaluations) == (True, 3)
     assert {record.seed for record in CheckpointStore(config.store).records()} == {0}
+
+
+def test_the_status_of_trainings(tmp_path: Path, robust201: RunCommand) -> None:
+    path = tmp_path / "train.yaml"
+    wild = RECIPE | {"learning_rate": 1e30}
+    path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": RECIPE, "wild": wild})))
+    assert "expected a store that robust201 train fills" in robust201("status", path).refusal(2)
+    ended = robust201("train", path)
+    assert ended.code == 3
+    assert "Planned 6 snapshots of 2 trainings: 0 done, 6 missing." in ended.err
+    for place in (path, tmp_path / "store"):
+        ended = robust201("status", place)
+        assert ended.out == "finished: 3 of 6 snapshots; 0 active workers\n"
+        assert "failed: EvaluationError: Training failed for #309 on bright" in ended.err
+    assert json.loads(robust201("status", path, "--json").out)["done"] == 3
+    assert "--watch" in robust201("status", path, "--watch").refusal(2)
 
 
 @pytest.mark.slow

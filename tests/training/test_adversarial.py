@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from robust201.training.adversarial import Draws, ascend, step_loss
+from robust201.training.adversarial import StartDraws, ascend, step_loss
 from robust201.training.data import OneSource
 from robust201.training.loop import train
 from robust201.training.recipes import AdversarialTraining, PgdTraining, Recipe
-from tests.training.support import IMAGES, Small, weights_hash
+from tests.training.support import IMAGES, SPACE, Small, weights_hash
 
 PIXELS = torch.from_numpy(IMAGES.images[:6]).float() / 255
 LABELS = torch.from_numpy(IMAGES.labels[:6])
-DRAWS = Draws(seed=1, epoch=0, ids=np.arange(6))
+DRAWS = StartDraws(seed=1, epoch=0, ids=np.arange(6))
 
 
 class Watched(nn.Module):
@@ -157,7 +157,7 @@ def test_a_start_is_the_images_own(kind, start):
     def starts(ids, epoch=0, seed=1):
         network = make_network()
         fields = AdversarialTraining.model_validate({kind: {"steps": 1, "start": start, "epsilon_255": 200}})
-        step_loss(network, network, PIXELS[ids] * 0 + 0.5, LABELS[ids], fields, Draws(seed, epoch, np.array(ids)))
+        step_loss(network, network, PIXELS[ids] * 0 + 0.5, LABELS[ids], fields, StartDraws(seed, epoch, np.array(ids)))
         return network.seen[int(kind == "trades")][0]
 
     together = starts([0, 1, 2, 3, 4, 5])
@@ -172,3 +172,20 @@ def test_a_start_is_the_images_own(kind, start):
         assert noise.abs().max() == pytest.approx(0.5)
         # Uniform in a ball of 200/255 and cut to [0, 1], as far as half of it reaches.
         assert (noise.abs() < 0.25).float().mean() == pytest.approx(0.25 / (200 / 255), abs=0.05)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_network_without_a_path_trains(kind):
+    """Its logits do not depend on the image, so there is no gradient to climb."""
+    recipe = Recipe.model_validate(
+        {
+            "epochs": 1,
+            "batch_size": 8,
+            "learning_rate": 0.1,
+            "weight_decay": 0,
+            "schedule": {"cosine": {}},
+            "adversarial": {kind: {"steps": 1}},
+        }
+    )
+    (snapshot,) = train(SPACE, 10, OneSource(IMAGES), recipe, seed=1)
+    assert np.isfinite(snapshot.history[-1].loss)

@@ -10,7 +10,7 @@ import yaml
 from torch import nn
 
 from robust201.core.errors import ConfigError, DatasetError, EvaluationError
-from robust201.images import load_images, made
+from robust201.images import load_images, made, select
 from robust201.images.adversarial import AdversarialStore
 from robust201.images.specs import own_dataset
 from robust201.spaces import DEFAULT_SPACE, SPACES
@@ -73,6 +73,18 @@ def test_attacked_images_have_the_label_that_they_are_taken_for(tmp_path: Path, 
     assert outcome["share_seen_as_target"] > (before == labels).mean() + 0.3
     after = tiny_classifier()(torch.from_numpy(images) / 255).argmax(dim=1).numpy()
     assert outcome["share_seen_as_target"] == pytest.approx((after == labels).mean())
+
+
+def test_images_begin_as_any_other_image_but_themselves() -> None:
+    few = select(IMAGES, count=3, seed=0)
+    pairs = set()
+    for seed in range(20):
+        work = robust_features._Work(few, tiny_classifier(), FeatureSettings.of("representation", seed=seed))
+        pairs |= set(zip(work.sources["source_rows"].tolist(), work.sources["start_rows"].tolist(), strict=True))
+    rows = few.indices.tolist()
+    assert pairs == {(row, other) for row in rows for other in rows if row != other}
+    with pytest.raises(ConfigError, match="expected two images or more"):
+        robust_features._Work(select(IMAGES, count=1, seed=0), tiny_classifier(), FeatureSettings.of("representation"))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -33,7 +33,14 @@ def status(
     ] = 15.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far a sweep is, by dataset and key, who works on it, and the time left; also after a crash."""
+    """Show how far a sweep is, by dataset and key, who works on it, and the time left; also after a crash.
+
+    Of a YAML of trainings or their checkpoint store, show how many snapshots are there.
+    """
+    store_of_trainings = _find_trainings(place)
+    if store_of_trainings is not None:
+        _show_trainings(store_of_trainings, watch=watch, as_json=as_json)
+        return
     from robust201.monitoring.status import StatusReader, SweepStatus
     from robust201.planning.plan_file import load_plan
     from robust201.shards import ShardStore
@@ -58,6 +65,40 @@ def status(
         print_json(state.to_payload())
     else:
         console_status.show_status(state)
+
+
+def _find_trainings(place: Path) -> Path | None:
+    """Find the store of trainings that a YAML of them names, or that a place is; None for sweeps."""
+    from robust201.monitoring.training_status import training_folder
+    from robust201.planning.loading import is_training, load_training
+
+    if is_training(place):
+        return load_training(place).store
+    return place if training_folder(place) else None
+
+
+def _show_trainings(store: Path, *, watch: bool, as_json: bool) -> None:
+    from robust201.monitoring.training_status import read_training_status, training_folder
+
+    if watch:
+        raise ConfigError(
+            "Reading the command line failed for robust201 status: expected --watch with a sweep, got it with "
+            "trainings. Leave it out."
+        )
+    folder = training_folder(store)
+    if folder is None:
+        raise ConfigError(
+            f"Reading the status failed for {store}: expected a store that robust201 train fills, got none yet. "
+            "Start it with: robust201 train TRAININGS.yaml"
+        )
+    state = read_training_status(folder)
+    if as_json:
+        print_json(state.to_payload())
+        return
+    left = "" if state.seconds_left is None else f", about {console.show_duration(state.seconds_left)} left"
+    workers = console.show_count(state.active_workers, "active worker")
+    typer.echo(f"{state.state}: {state.done:,} of {console.show_count(state.total, 'snapshot')}{left}; {workers}")
+    console.say_each([f"failed: {message}" for message in state.failures])
 
 
 def _watch(read: Any, *, every: float, patience: float) -> int:

@@ -1,5 +1,6 @@
 """`robust201 train`: networks of our own, by a YAML of trainings or by the published recipe."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -133,7 +134,7 @@ def _check_form(context: typer.Context, by_yaml: set[str], trainings: Path | Non
 def _train_by_yaml(
     place: Path,
     out: Path | None,
-    execution: dict[str, object],
+    execution: Mapping[str, object],
     recipes: tuple[str, ...] | None,
     limit: int | None,
     allow_code: bool,

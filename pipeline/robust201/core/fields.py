@@ -1,6 +1,11 @@
 """What every part of a YAML has in common."""
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Fields(BaseModel):

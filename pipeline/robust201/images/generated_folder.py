@@ -32,7 +32,7 @@ _MARKS = (MANIFEST, INDICES, BASE)
 
 
 @dataclass(frozen=True)
-class Recipe:
+class GeneratorRecipe:
     """Everything but the clean images that determines generated pixels; the version is that of the semantics.
 
     `frost` is the name and the hash of the textures.
@@ -71,7 +71,7 @@ class Manifest:
     dataset: str
     n_images: int
     images_sha256: str
-    recipe: Recipe
+    recipe: GeneratorRecipe
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
@@ -111,7 +111,7 @@ def read_folder_manifest(folder: Path) -> Manifest:
                 "Open the folder with the version of robust201 that wrote it, or generate the images in another folder."
             )
         payload.pop("source")
-        return Manifest(**{**payload, "recipe": Recipe(**payload["recipe"])})
+        return Manifest(**{**payload, "recipe": GeneratorRecipe(**payload["recipe"])})
     except FileNotFoundError as error:
         raise DatasetError(
             f"Opening generated corruptions failed for {path}: expected the manifest of generated images, got no such "
@@ -156,7 +156,7 @@ def refuse_published(folder: Path) -> None:
         )
 
 
-def begin_folder(folder: Path, images: ImageSet, recipe: Recipe) -> Manifest:
+def begin_folder(folder: Path, images: ImageSet, recipe: GeneratorRecipe) -> Manifest:
     """Write what generated images are made from, before any of them; an equal folder is taken up as it is.
 
     Raises:
@@ -183,7 +183,7 @@ def begin_folder(folder: Path, images: ImageSet, recipe: Recipe) -> Manifest:
     return manifest
 
 
-def check_recipe(folder: Path, manifest: Manifest, recipe: Recipe) -> None:
+def check_recipe(folder: Path, manifest: Manifest, recipe: GeneratorRecipe) -> None:
     """Compare what made a folder with what was asked for; a `DatasetError` names the first difference."""
     found, wanted = asdict(manifest.recipe), asdict(recipe)
     for name, value in wanted.items():

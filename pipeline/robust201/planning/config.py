@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from robust201.core.errors import ArchitectureError, ConfigError, closest
-from robust201.core.fields import Fields
+from robust201.core.fields import Fields, PositiveFloat
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, ImageSelection, Normalisation, Weights, show_architecture
 from robust201.core.user_code import UserFunction
@@ -43,7 +43,6 @@ def _check_shards(value: object) -> object:
     return check_url(substitute_variables(value))
 
 
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 ShardsUrl = Annotated[str, BeforeValidator(_check_shards)]
 

@@ -17,11 +17,12 @@ from robust201.core.user_code import hash_file, read_code
 from robust201.images import load_images, select
 from robust201.images.adversarial import AdversarialStore
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
-from robust201.images.generated_folder import MANIFEST, Recipe, unfinished_keys
+from robust201.images.generated_folder import MANIFEST, GeneratorRecipe, unfinished_keys
 from robust201.images.snapshot import read_snapshot, write_snapshot
 from robust201.planning.config import CorruptionsSection, SweepConfig
 from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
 from robust201.planning.plan import Plan
+from robust201.planning.training_config import TrainingConfig
 from robust201.planning.transfers import TransferParameters
 from robust201.planning.weights import WeightsSource
 from robust201.spaces.base import Space
@@ -137,8 +138,8 @@ class Inputs:
             return load_frost(section.frost_path)
         return synthetic_frost(section.seed)
 
-    def _recipe(self, section: CorruptionsSection) -> Recipe:
-        return Recipe(GENERATOR_VERSION, section.seed, self._frost(section).identity())
+    def _recipe(self, section: CorruptionsSection) -> GeneratorRecipe:
+        return GeneratorRecipe(GENERATOR_VERSION, section.seed, self._frost(section).identity())
 
     def _corruption_keys(self, dataset: str) -> tuple[str, ...]:
         return tuple(key for key in self._config.keys_of(dataset) if self._config.tasks[key].kind == "corruption")
@@ -322,7 +323,7 @@ def locate_tasks(config: SweepConfig, code: Mapping[str, str]) -> dict[str, Task
     }
 
 
-def locate_space(config: SweepConfig, code: Mapping[str, str]) -> Space:
+def locate_space(config: SweepConfig | TrainingConfig, code: Mapping[str, str]) -> Space:
     """Find the space of a worker: a user's own file lies in the results folder."""
     space = config.make_space(code)
     if isinstance(space, UserFileSpace):

@@ -11,8 +11,6 @@ from robust201.images import load_images, select
 from robust201.images.snapshot import read_snapshot, write_snapshot
 from robust201.planning.inputs import kept_code
 from robust201.planning.training_config import Training, TrainingConfig
-from robust201.spaces.base import Space
-from robust201.spaces.user_file import UserFileSpace
 from robust201.training.data import Fusion, Mixture, OneSource, TrainingData
 
 Hashes = Mapping[tuple[str, Split], str]
@@ -116,14 +114,6 @@ class TrainingInputs:
             if not kept.is_file() or hash_file(kept) != kept.stem:
                 with atomic_write(kept) as stream:
                     stream.write(read_code(path))
-
-
-def locate_space(config: TrainingConfig, code: Mapping[str, str]) -> Space:
-    """Find the space of a worker: a user's own file lies where `TrainingInputs.keep_code` kept it."""
-    space = config.make_space(code)
-    if isinstance(space, UserFileSpace):
-        space.function = space.function.located(kept_code(config.results, code["space"]), code["space"])
-    return space
 
 
 def count_batches(config: TrainingConfig, training: Training) -> int | None:

@@ -7,13 +7,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from robust201.core.errors import closest
+from robust201.core.fields import PositiveInt
 from robust201.core.records import CLEAN_STRENGTH, ImageSelection, Split
 from robust201.core.user_code import UserFunction
 from robust201.planning.sweep_yaml import ConfigPath
 from robust201.tasks import ENGINES
 from robust201.tasks.columns import RESERVED
 from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import Parameters, PositiveInt, ascending
+from robust201.tasks.parameters import Parameters, ascending
 from robust201.tasks.user_task import UserTask
 
 LONGEST_NAME = 100

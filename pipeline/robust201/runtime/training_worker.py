@@ -10,7 +10,8 @@ import torch
 from robust201.core.errors import ConfigError, StorageError, WorkerBrokenError
 from robust201.core.interrupts import SignalInterrupt
 from robust201.core.records import Bundle, Part, Receipt, UnitFailure
-from robust201.planning.training_inputs import TrainingInputs, locate_space
+from robust201.planning.inputs import locate_space
+from robust201.planning.training_inputs import TrainingInputs
 from robust201.planning.training_plan import PlannedTraining
 from robust201.runtime.devices import choose_device, is_out_of_memory
 from robust201.runtime.heartbeat import Heartbeat
@@ -21,7 +22,7 @@ from robust201.training.loop import Snapshot, measure_accuracy, train
 from robust201.training.state import EpochRecord
 from robust201.weights.store import CheckpointStore
 
-SOURCE = "robust201 train"
+_SOURCE = "robust201 train"
 """What manifests call the source of weights that were trained here."""
 
 
@@ -136,7 +137,7 @@ class TrainingWorker:
             channels=identity.get("channels"),
             cells=identity.get("cells"),
             n_classes=n_classes,
-            source=SOURCE,
+            source=_SOURCE,
             source_sha256=planned.id,
             state_dict=snapshot.state_dict,
             training={

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from robust201.core.fields import Fields
+from robust201.core.fields import Fields, PositiveInt
 from robust201.core.records import CLEAN_STRENGTH, ImageSelection
 
 PAPER_EPSILONS_255 = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
@@ -29,7 +29,6 @@ _PIXEL_TOLERANCE = 0.015
 Epsilon255 = Annotated[float, Field(gt=0, le=255, allow_inf_nan=False)]
 Radius = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Severity = Annotated[int, Field(ge=1, le=5)]
-PositiveInt = Annotated[int, Field(ge=1)]
 Norm = Literal["Linf", "L2", "L1"]
 
 

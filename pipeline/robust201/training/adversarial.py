@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from robust201.training.augmentation import to_device
-from robust201.training.draws import image_draws, uniform
+from robust201.training.draws import pixel_draws, uniform
 from robust201.training.recipes import AdversarialTraining, PgdTraining, TradesTraining
 
 Logits = Callable[[torch.Tensor], torch.Tensor]
@@ -34,7 +34,7 @@ class StepLoss(NamedTuple):
     logits: torch.Tensor
 
 
-class Draws(NamedTuple):
+class StartDraws(NamedTuple):
     """By what the random starts of a batch are drawn.
 
     Attributes:
@@ -48,7 +48,7 @@ class Draws(NamedTuple):
 
     def words(self, count: int) -> NDArray[np.uint64]:
         """Draw (B, count) words, an image's own."""
-        return np.stack([image_draws(self.seed, self.epoch, "start", int(image), count) for image in self.ids])
+        return np.stack([pixel_draws(self.seed, self.epoch, "start", int(image), count) for image in self.ids])
 
 
 def step_loss(
@@ -57,7 +57,7 @@ def step_loss(
     pixels: torch.Tensor,
     labels: torch.Tensor,
     adversarial: AdversarialTraining | None,
-    draws: Draws,
+    draws: StartDraws,
 ) -> StepLoss:
     """Compute the loss of one step, on adversarial images where the recipe asks for them.
 
@@ -78,7 +78,7 @@ def _pgd(
     pixels: torch.Tensor,
     labels: torch.Tensor,
     fields: PgdTraining,
-    draws: Draws,
+    draws: StartDraws,
 ) -> torch.Tensor:
     start = pixels if fields.start == "none" else pixels + _uniform_noise(pixels, fields, draws)
     with _attacked(network, fields):
@@ -91,7 +91,7 @@ def _trades(
     pixels: torch.Tensor,
     labels: torch.Tensor,
     fields: TradesTraining,
-    draws: Draws,
+    draws: StartDraws,
 ) -> StepLoss:
     noise = _normal_noise(pixels, draws) if fields.start == "normal" else _uniform_noise(pixels, fields, draws)
     with _attacked(network, fields):
@@ -113,7 +113,7 @@ def ascend(
     images = start.clamp(lower, upper)
     for _ in range(fields.steps):
         images = images.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(objective(images), images)
+        (gradient,) = torch.autograd.grad(objective(images), images, materialize_grads=True)
         images = (images.detach() + fields.step_255 / 255 * gradient.sign()).clamp(lower, upper)
     return images.detach()
 
@@ -142,11 +142,11 @@ def _attacked(network: nn.Module, fields: PgdTraining | TradesTraining) -> Itera
                 buffer.copy_(before)
 
 
-def _uniform_noise(pixels: torch.Tensor, fields: PgdTraining | TradesTraining, draws: Draws) -> torch.Tensor:
+def _uniform_noise(pixels: torch.Tensor, fields: PgdTraining | TradesTraining, draws: StartDraws) -> torch.Tensor:
     noise = (2 * uniform(draws.words(pixels[0].numel())) - 1) * (fields.epsilon_255 / 255)
     return to_device(noise.astype(np.float32), pixels.device).view_as(pixels)
 
 
-def _normal_noise(pixels: torch.Tensor, draws: Draws) -> torch.Tensor:
+def _normal_noise(pixels: torch.Tensor, draws: StartDraws) -> torch.Tensor:
     quantiles = uniform(draws.words(pixels[0].numel())) + 2.0**-54  # not 0, whose quantile is infinite
     return to_device((_NORMAL_START * ndtri(quantiles)).astype(np.float32), pixels.device).view_as(pixels)

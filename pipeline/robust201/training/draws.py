@@ -26,7 +26,7 @@ def uniform(draws: NDArray[np.uint64]) -> NDArray[np.float64]:
     return numbers
 
 
-def image_draws(seed: int, epoch: int, purpose: str, image: int, count: int) -> NDArray[np.uint64]:
+def pixel_draws(seed: int, epoch: int, purpose: str, image: int, count: int) -> NDArray[np.uint64]:
     """Draw (count,) words of one image: where it needs many, such as one for each pixel."""
     draws: NDArray[np.uint64] = generator(seed, "training", epoch, purpose, image).bit_generator.random_raw(count)
     return draws

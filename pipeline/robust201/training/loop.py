@@ -23,7 +23,7 @@ from robust201.core.noise import derived_seed
 from robust201.core.precision import Precision, check_precision
 from robust201.core.records import ArchitectureId, ImageSet, Normalisation, show_architecture
 from robust201.spaces.base import Space
-from robust201.training.adversarial import Draws, step_loss
+from robust201.training.adversarial import StartDraws, step_loss
 from robust201.training.augmentation import Augmenter, to_device
 from robust201.training.data import Batch, TrainingData
 from robust201.training.recipes import Recipe, training_id
@@ -246,7 +246,7 @@ class _Training:
         pixels = self._augment(batch.pixels, batch.ids, epoch)
         labels = to_device(batch.labels, self._device)
         self._network.train()
-        draws = Draws(self._seed, epoch, batch.ids)
+        draws = StartDraws(self._seed, epoch, batch.ids)
         try:
             loss, logits = step_loss(self._network, self._logits, pixels, labels, self._recipe.adversarial, draws)
         except ValueError as error:

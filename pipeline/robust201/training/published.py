@@ -20,7 +20,7 @@ from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.spaces.base import Space
 from robust201.training.data import OneSource
 from robust201.training.loop import Snapshot, measure_accuracy, train
-from robust201.training.recipes import TRAINING_VERSION, Augmentation, Cosine, Recipe, Schedule
+from robust201.training.recipes import TRAINING_VERSION, Augmentation, CosineSchedule, Recipe, Schedule
 from robust201.training.state import EpochRecord
 from robust201.weights.store import CheckpointRecord, CheckpointStore
 
@@ -72,7 +72,7 @@ class TrainingSettings(Fields):
             momentum=self.momentum,
             nesterov=self.momentum > 0,
             weight_decay=self.weight_decay,
-            schedule=Schedule(cosine=Cosine()),
+            schedule=Schedule(cosine=CosineSchedule()),
             augmentation=Augmentation(flip=self.flip, crop_padding=self.crop_padding),
         )
 

@@ -12,16 +12,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from robust201.core.errors import ConfigError, closest
-from robust201.core.fields import Fields
+from robust201.core.fields import Fields, PositiveFloat, PositiveInt
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, canonical_json
 
 TRAINING_VERSION = 1
 """Raised only when an equal recipe gives other weights."""
 
-PositiveInt = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -75,11 +73,11 @@ def _find_augmentation(value: object) -> object:
     return AUGMENTATIONS[value]
 
 
-class Cosine(Fields):
+class CosineSchedule(Fields):
     """The rate falls to 0 along half a cosine, step by step."""
 
 
-class Steps(Fields):
+class StepSchedule(Fields):
     """The rate is multiplied by `factor` at each of some moments: the first step that begins at or after it is reduced.
 
     Attributes:
@@ -100,8 +98,8 @@ class Steps(Fields):
 class Schedule(Fields):
     """How the learning rate falls: one of the two."""
 
-    cosine: Cosine | None = None
-    steps: Steps | None = None
+    cosine: CosineSchedule | None = None
+    steps: StepSchedule | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

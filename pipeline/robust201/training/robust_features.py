@@ -296,7 +296,8 @@ class _Work:
 
 def _norms(batch: torch.Tensor) -> torch.Tensor:
     """Give the L2 norm of each image, (B, 1, 1, 1)."""
-    return batch.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+    norms: torch.Tensor = batch.flatten(1).norm(dim=1)
+    return norms.view(-1, 1, 1, 1)
 
 
 def _batches(count: int, size: int) -> Iterator[NDArray[np.int64]]:

@@ -24,7 +24,7 @@ from robust201.images.downloads.registry import download
 from robust201.images.generated_folder import (
     MANIFEST,
     N_SEVERITIES,
-    Recipe,
+    GeneratorRecipe,
     begin_folder,
     library_versions,
     npy_stream,
@@ -123,7 +123,7 @@ def generate_corruptions(
         StorageError: another process generates in this folder, or no space is left.
     """
     _check_keys(keys)
-    recipe = Recipe(GENERATOR_VERSION, seed, frost.identity())
+    recipe = GeneratorRecipe(GENERATOR_VERSION, seed, frost.identity())
     versions = corruption_versions(keys)
     if (folder / MANIFEST).exists() and not unfinished_keys(folder, versions):
         return open_generated(folder, images, recipe)

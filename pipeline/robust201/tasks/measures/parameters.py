@@ -4,8 +4,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from robust201.core.fields import PositiveInt
 from robust201.core.records import CLEAN_STRENGTH, ImageSelection, Split
-from robust201.tasks.parameters import Parameters, PositiveInt
+from robust201.tasks.parameters import Parameters
 
 Shown = Literal["normalised", "pixels"]
 """What an input derivative is taken with respect to."""
