@@ -72,7 +72,8 @@ def direction(heat: torch.Tensor) -> torch.Tensor:
     angles = circle(heat.shape[1], like=heat)
     vector = torch.matmul(heat, torch.stack((angles.cos(), angles.sin()), dim=1))
     vector = vector + torch.tensor((_PULL, 0.0), dtype=heat.dtype, device=heat.device)
-    return vector / vector.norm(dim=1, keepdim=True)
+    unit: torch.Tensor = vector / torch.linalg.vector_norm(vector, dim=1, keepdim=True)
+    return unit
 
 
 def circle(count: int, like: torch.Tensor) -> torch.Tensor:
