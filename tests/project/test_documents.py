@@ -23,7 +23,7 @@ from tests.support.fabricated import make_plan as fabricate_plan
 DEMO = Path("runs/demo")
 PAGES = (
     *("README.md", "docs/sweeps.md", "docs/dataset.md", "docs/report.md", "docs/statistics.md"),
-    *("docs/use-cases.md", "docs/search.md"),
+    *("docs/use-cases.md", "docs/search.md", "docs/training.md"),
 )
 
 

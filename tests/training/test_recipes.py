@@ -1,12 +1,16 @@
 """Recipes: what they refuse, their identity, their schedules by hand, and where snapshots lie."""
 
 import math
+import re
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from robust201.core.errors import ConfigError
+from robust201.training.published import TrainingSettings
 from robust201.training.recipes import AUGMENTATIONS, Recipe, training_id
+from tests.conftest import REPOSITORY
 
 BASE = {"epochs": 125, "batch_size": 125, "learning_rate": 0.1, "weight_decay": 5e-4, "schedule": {"cosine": {}}}
 
@@ -174,3 +178,17 @@ def test_adversarial_defaults_are_those_of_the_sources():
     assert (pgd.epsilon_255, pgd.step_255, pgd.steps, pgd.start, pgd.mode) == (8, 2, 7, "uniform", "evaluation")
     trades = recipe(adversarial={"trades": {}}).adversarial.trades
     assert (trades.epsilon_255, trades.beta, trades.start, trades.update_statistics) == (8, 6, "normal", False)
+
+
+def test_the_documented_recipes_are_recipes():
+    block = re.findall(r"^```yaml\n(.*?)^```$", (REPOSITORY / "docs" / "training.md").read_text(), re.M | re.S)[0]
+    recipes = {name: Recipe.model_validate(fields) for name, fields in yaml.safe_load(block)["recipes"].items()}
+    assert recipes["published"].identity() == TrainingSettings().recipe().identity()
+    assert recipes["dynamics"].snapshot_steps(782)[:2] == (625, 1250)
+    assert recipes["image-distribution"].snapshot_steps(400) == (400, 4000, 10_000, 20_000, 40_000, 50_000)
+
+
+def test_the_documented_names_of_augmentations_are_all_of_them():
+    text = (REPOSITORY / "docs" / "training.md").read_text().partition("| name | fields |")[2].partition("\n\n")[0]
+    names = re.findall(r"`([^`]*)`", "".join(line.split("|")[1] for line in text.splitlines()[1:] if line))
+    assert names == list(AUGMENTATIONS)
