@@ -3,10 +3,12 @@
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import kendalltau
 
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.records import Weights
@@ -205,3 +207,33 @@ def test_metrics_say_how_networks_were_compared_and_do_not_warn(tmp_path: Path) 
         warnings.simplefilter("error")
         found = RobustnessDataset(tmp_path).metrics()
     assert [one.paired for one in found.rankings] == [False]
+
+
+def test_robustness_and_mean_accuracy_rank_alike_where_clean_accuracies_are_equal(tmp_path: Path) -> None:
+    cells = (0, 2, 3, 5, 9, 10, 11, 21, 41, 309)
+
+    def alike(unit: Any, strength: float, held: Any) -> dict[str, Any]:
+        place = cells.index(unit.architecture)
+        attacked = place if unit.key == "fgsm" else (7 * place) % 10
+        return {"accuracy": np.array(0.9 if unit.key == "clean" else 0.05 * attacked + 0.01 / strength)}
+
+    def graded(unit: Any, strength: float, held: Any) -> dict[str, Any]:
+        place = cells.index(unit.architecture)
+        clean = 0.1 + 0.09 * place
+        return {"accuracy": np.array(clean if unit.key == "clean" else clean * (0.9 - 0.07 * place))}
+
+    for name, change, wanted in (("alike", alike, 1.0), ("graded", graded, None)):
+        plan = make_plan(cells, ("clean", "fgsm"))
+        export(tmp_path / name, plan, ChangedStore(change=change), formats=("parquet",))
+        (row,) = RobustnessDataset(tmp_path / name).metrics().agreements
+        assert (row.key, row.n, row.top) == ("fgsm", 10, 5)
+        if wanted is not None:
+            assert (row.kendall, row.overlap) == (pytest.approx(wanted), 5)
+        else:  # R falls with the place; the mean rises first and then falls
+            data = RobustnessDataset(tmp_path / name)
+            r = data.metrics().metrics[0].values
+            mean = data.to_frame("cifar10", "fgsm").query("strength > 0").groupby("architecture")["value"].mean()
+            assert row.kendall == pytest.approx(kendalltau(r, mean.reindex(r.index)).statistic, abs=1e-6)
+            assert row.low <= row.kendall <= row.high
+            assert row.overlap == len({*r.nlargest(5).index} & {*mean.nlargest(5).index})
+    assert json.loads(json.dumps(RobustnessDataset(tmp_path / "alike").metrics().to_payload()))["agreements"]

@@ -126,7 +126,7 @@ panels: {}"""
     [
         ("study: image-distributions", r"one of image-distribution, .*Did you mean 'image-distribution'"),
         ("study: image-distribution\nname: x y\nsweeps: [a]", r"study.yaml, line 2: name: "),
-        (f"{MIXING}\nepcohs: 3", r"line 8: expected a known field, got 'epcohs'.*'epochs'"),
+        (f"{MIXING}\nepochs: 3\nepcohs: 3", r"line 9: expected a known field, got 'epcohs'.*'epochs'"),
         ("study: image-distribution\nname: x\nsweeps: [a]\nsteps: [rm -r x]", "expected robust201 with one of fetch"),
         ('study: image-distribution\nname: x\nsweeps: [a]\nsteps: ["robust201 \'a"]', "expected a command line"),
         ("study: robust-features-mixing\nname: x\nsweeps: [a]", "expected the field 'dataset', got none"),

@@ -425,6 +425,18 @@ def show_metrics(found: DerivedMetrics) -> None:
     if metrics:
         columns = ("", "metric", "lowest", "median", "highest", "networks", "")
         show_table("Metrics", columns, metrics)
+    if found.agreements:
+        rows = [
+            (
+                f"{one.dataset} {one.key}",
+                f"{one.kendall:.3f} [{one.low:.3f}, {one.high:.3f}]",
+                f"{one.overlap} of {one.top}",
+                f"{one.n:,}",
+            )
+            for one in found.agreements
+        ]
+        columns = ("", "Kendall's tau, 95 % interval", "best by both", "networks")
+        show_table("Ranks by robustness R against ranks by mean accuracy under the attack", columns, rows)
     for name, needed in found.needs.items():
         say(f"{name}: needs {needed}.")
 

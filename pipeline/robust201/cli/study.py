@@ -44,14 +44,14 @@ def study(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a study: make images and weights, run and export sweeps, write tables and figures beside printed numbers.
+    """Run a study: make images and weights, run and export sweeps, write tables and figures beside printed ones.
 
     Run it again after any interruption: each step goes on where it stopped.
     """
     if (file is None) == (published is None) or (file is None) != (out is None):
         raise ConfigError(
-            "Reading the command line failed for robust201 study: expected STUDY.yaml with --out FOLDER, or --published "
-            "NAME alone, got another combination. See: robust201 study --help"
+            "Reading the command line failed for robust201 study: expected STUDY.yaml with --out FOLDER, or "
+            "--published NAME alone, got another combination. See: robust201 study --help"
         )
     if file is not None and out is not None:
         raise typer.Exit(_run_study(context.find_root().command, file, out, tables_only or ()))

@@ -23,8 +23,12 @@ from robust201.reader.result_files import ResultFiles, row_of
 from robust201.reader.value_checks import CLEAN, architecture_of
 from robust201.statistics.calibration import NEEDS, stored_calibration
 from robust201.statistics.outcomes import attack_success_rates, count_correct, worst_case
+from robust201.statistics.rank_correlation import correlate_ranks
 from robust201.statistics.robustness import corruption_errors, relative_corruption_errors, robustness_r
 from robust201.statistics.variance import summarise_seeds
+
+FEWEST_RANKED = 8
+"""Architectures below which the agreement of two rankings is not computed."""
 
 NEEDS_OUTCOMES = "outcomes by image: measure `predictions`, and export with --parquet --outcomes bits"
 
@@ -48,6 +52,31 @@ class MetricRow(NamedTuple):
     note: str = ""
 
 
+class RankAgreement(NamedTuple):
+    """How alike robustness R and the mean accuracy under the same attack rank architectures.
+
+    Attributes:
+        key: the attack; the mean is over its strengths, without clean images.
+        n: architectures with both.
+        kendall: tau-b, with its 95 % interval `low` to `high` over architectures; NaN where a side is equal for all.
+        top: how many of the best are compared.
+        overlap: how many of them are among the best by both; where several are equal, those of the lowest ids.
+    """
+
+    dataset: str
+    key: str
+    n: int
+    kendall: float
+    low: float
+    high: float
+    top: int
+    overlap: int
+
+
+TOP = 20
+"""Architectures whose overlap is counted, or half of all where these are fewer than twice as many."""
+
+
 @dataclass(frozen=True)
 class DerivedMetrics:
     """Metrics of a dataset, how sure its rankings are, and what the metrics that are missing need."""
@@ -55,6 +84,7 @@ class DerivedMetrics:
     rankings: Sequence[Ranking]
     metrics: Sequence[MetricRow]
     needs: Mapping[str, str]
+    agreements: Sequence[RankAgreement] = ()
 
     def to_payload(self) -> dict[str, Any]:
         """JSON value of it; undefined values are null."""
@@ -66,7 +96,8 @@ class DerivedMetrics:
             for row in self.metrics
         ]
         rankings = [ranking.to_payload() for ranking in self.rankings]
-        return {"rankings": rankings, "metrics": metrics, "needs": dict(self.needs)}
+        agreements = [{name: plain_number(value) for name, value in one._asdict().items()} for one in self.agreements]
+        return {"rankings": rankings, "metrics": metrics, "agreements": agreements, "needs": dict(self.needs)}
 
     def to_frame(self) -> pd.DataFrame:
         """One row per metric, key, strength and architecture."""
@@ -96,14 +127,31 @@ def derive_metrics(
     datasets, keys = (None if names is None else tuple(dict.fromkeys(names)) for names in (datasets, keys))
     metrics: list[MetricRow] = []
     rankings: list[Ranking] = []
+    agreements: list[RankAgreement] = []
     needs: dict[str, str] = {"ece, maximum and class-wise error, brier, aurc": NEEDS}
     for dataset in datasets or files.datasets:
         held = HeldResults.read(files, dataset, keys)
         rankings += rank_evaluations(held, level, n_draws, seed)
         metrics += [row for make in _METRICS for row in make(held, needs)]
         metrics += _corruption_errors(held, needs, reference)
+        agreements += [_compare_ranks(held, row) for row in metrics if row.dataset == dataset and _compares(row)]
     metrics += _seed_rows(files, datasets, keys, needs)
-    return DerivedMetrics(rankings, metrics, needs)
+    return DerivedMetrics(rankings, metrics, needs, agreements)
+
+
+def _compares(row: MetricRow) -> bool:
+    return row.metric == "robustness_r" and len(row.values.dropna()) >= FEWEST_RANKED
+
+
+def _compare_ranks(held: HeldResults, row: MetricRow) -> RankAgreement:
+    """Compare the order by R with that by the mean accuracy under the attack."""
+    attacked = held.accuracies[row.key].drop(columns=CLEAN_STRENGTH)
+    pairs = pd.DataFrame({"r": row.values, "mean": attacked.mean(axis=1, skipna=False)}).dropna().sort_index()
+    tau = correlate_ranks(pairs.to_numpy()).kendall.interval(0, 1)
+    top = min(TOP, len(pairs) // 2)
+    # Stable, so that equal ones stand in the order of their ids.
+    best = [set(pairs[name].sort_values(ascending=False, kind="stable").index[:top]) for name in pairs]
+    return RankAgreement(held.name, row.key, len(pairs), *tau, top, len(best[0] & best[1]))
 
 
 def worst_case_accuracies(several: Sequence[Outcomes]) -> "pd.Series[float]":

@@ -7,17 +7,16 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, model_validator
 
 from robust201.core.errors import ConfigError, closest
-from robust201.core.fields import Fields
+from robust201.core.fields import Fields, PositiveInt
 from robust201.planning.field_errors import describe_problem, steps_of
 from robust201.planning.sweep_yaml import ConfigPath, find_line, read_fields, substitute_variables
 from robust201.studies.comparisons import GROUPS
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
-Names = Annotated[tuple[str, ...], Field(min_length=1)]
-PositiveInt = Annotated[int, Field(ge=1)]
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
+_Names = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
-STEPS = ("fetch", "import-images", "fuse", "train", "robustify")
+STEP_VERBS = ("fetch", "import-images", "fuse", "train", "robustify")
 """Verbs that a step may have: those that make images and weights."""
 
 
@@ -26,8 +25,8 @@ def _check_step(line: str) -> str:
         words = shlex.split(line)
     except ValueError as error:
         raise ValueError(f"expected a command line, got {line!r} ({error}).") from error
-    if len(words) < 2 or words[0] != "robust201" or words[1] not in STEPS:
-        raise ValueError(f"expected robust201 with one of {', '.join(STEPS)}, got {line!r}.")
+    if len(words) < 2 or words[0] != "robust201" or words[1] not in STEP_VERBS:
+        raise ValueError(f"expected robust201 with one of {', '.join(STEP_VERBS)}, got {line!r}.")
     return line
 
 
@@ -44,7 +43,7 @@ class _Study(Fields):
     """
 
     format: Literal[1] = 1
-    name: Name
+    name: _Name
     steps: tuple[Annotated[str, AfterValidator(_check_step)], ...] = ()
     sweeps: tuple[ConfigPath, ...] = Field(min_length=1)
     note: str = ""
@@ -84,7 +83,7 @@ class StudyGroup(Fields):
     """
 
     dataset: str
-    recipes: Names
+    recipes: _Names
 
 
 class ImageDistributionStudy(_Study):
@@ -125,7 +124,7 @@ class DynamicsStudy(_Study):
     dataset: str
     architecture: str | int
     runs: Annotated[dict[str, str], Field(min_length=1)]
-    attacks: Names
+    attacks: _Names
     iterations_per_epoch: PositiveInt
 
 
@@ -145,7 +144,7 @@ class MixingStudy(_Study):
     networks: Annotated[dict[str, str | int], Field(min_length=1)]
     alphas: Annotated[dict[Annotated[float, Field(ge=0, le=1)], str], Field(min_length=2)]
     epochs: PositiveInt
-    panels: dict[str, Names]
+    panels: dict[str, _Names]
 
 
 class EquivarianceStudy(_Study):
@@ -164,8 +163,8 @@ class EquivarianceStudy(_Study):
     study: Literal["robust-features-equivariance"]
     dataset: str
     networks: Annotated[dict[str, dict[str, str | int]], Field(min_length=1)]
-    settings: Annotated[dict[str, Names], Field(min_length=1)]
-    attacks: Names
+    settings: Annotated[dict[str, _Names], Field(min_length=1)]
+    attacks: _Names
     epochs: PositiveInt
     selection_seed: Annotated[int, Field(ge=0)] = 0
 

@@ -19,10 +19,10 @@ from robust201.figures.plots import METADATA, PNG_DPI
 from robust201.spaces.cell_space import INK
 from robust201.studies.comparisons import GROUPS
 
-WIDTH = 7.2
+FIGURE_WIDTH = 7.2
 """Of every figure, in inches."""
 
-COLOURS = ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#b9770e", "#4a6fd8", "#6e7781", "#8b949e")
+SERIES_COLOURS = ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#b9770e", "#4a6fd8", "#6e7781", "#8b949e")
 
 GROUP_COLOURS = dict(zip(GROUPS, ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#6e7781", "#4a6fd8"), strict=True))
 
@@ -74,7 +74,9 @@ def draw_accuracy_curves(
     panels = list(held.groupby(["network", "epoch"], sort=False))
     top = max(1.02, float((held[value] + held[f"{value}_sd"].fillna(0)).max()) + 0.02)
     label = "accuracy / clean accuracy" if normalised else "accuracy"
-    figure, axes_of = parts.make_axes_grid(len(panels), WIDTH, 1.1, 1.25, label=label, limits=(0, top), below=0.6)
+    figure, axes_of = parts.make_axes_grid(
+        len(panels), FIGURE_WIDTH, 1.1, 1.25, label=label, limits=(0, top), below=0.6
+    )
     for axes, ((network, epoch), rows) in zip(axes_of, panels, strict=True):
         for group, curve in rows.groupby("group", sort=False):
             colour = GROUP_COLOURS[str(group)]
@@ -97,7 +99,7 @@ def draw_robustness(tables: pd.DataFrame) -> Figure:
     networks = list(dict.fromkeys(tables["network"]))
     top = max(1.0, float((tables["mean"] + tables["sd"].fillna(0)).max()))
     high = min(top, float(tables[["mean", "printed_mean"]].max().max()) + 0.1)
-    figure, axes_of = parts.make_axes_grid(len(networks), WIDTH, 2, 2.1, label="R", limits=(0, high), below=0.5)
+    figure, axes_of = parts.make_axes_grid(len(networks), FIGURE_WIDTH, 2, 2.1, label="R", limits=(0, high), below=0.5)
     for axes, network in zip(axes_of, networks, strict=True):
         axes.yaxis.set_major_formatter("{x:.1f}")
         rows = tables[tables["network"] == network]
@@ -121,9 +123,9 @@ def draw_dynamics(curves: pd.DataFrame) -> Figure:
     """Draw accuracy and attack success over iterations, a panel per run; intervals are over seeds."""
     runs = list(dict.fromkeys(curves["run"]))
     names = list(dict.fromkeys(curves["curve"]))
-    colours = dict(zip(names, [INK, *COLOURS, *COLOURS], strict=False))
+    colours = dict(zip(names, [INK, *SERIES_COLOURS, *SERIES_COLOURS], strict=False))
     figure, axes_of = parts.make_axes_grid(
-        len(runs), WIDTH, 3, 2.4, label="accuracy, attack success", limits=(0, 1), below=0.6
+        len(runs), FIGURE_WIDTH, 3, 2.4, label="accuracy, attack success", limits=(0, 1), below=0.6
     )
     for axes, run in zip(axes_of, runs, strict=True):
         for curve, rows in curves[curves["run"] == run].groupby("curve", sort=False):
@@ -142,8 +144,8 @@ def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Fi
     networks = list(dict.fromkeys(curves["network"]))
     wanted = [(title, keys, network) for title, keys in panels.items() for network in networks]
     names = list(dict.fromkeys(curves["curve"]))
-    colours = dict(zip(names, [INK, *COLOURS, *COLOURS], strict=False))
-    figure, axes_of = parts.make_axes_grid(len(wanted), WIDTH, 2, 1.9, below=0.6)
+    colours = dict(zip(names, [INK, *SERIES_COLOURS, *SERIES_COLOURS], strict=False))
+    figure, axes_of = parts.make_axes_grid(len(wanted), FIGURE_WIDTH, 2, 1.9, below=0.6)
     for axes, (title, keys, network) in zip(axes_of, wanted, strict=True):
         rows = curves[curves["network"] == network]
         rows = rows[rows["curve"].str.partition(":")[0].isin(["clean", *keys])]
@@ -160,8 +162,8 @@ def draw_equivariance(best: pd.DataFrame) -> Figure:
     """Draw Table 1: a panel per network, accuracy by attack and setting; intervals are over seeds."""
     networks, attacks = (list(dict.fromkeys(best[name])) for name in ("network", "attack"))
     settings = list(dict.fromkeys(best["setting"]))
-    colours = dict(zip(settings, COLOURS, strict=False))
-    figure, axes_of = parts.make_axes_grid(len(networks), WIDTH, 2.2, 2.2, below=0.6)
+    colours = dict(zip(settings, SERIES_COLOURS, strict=False))
+    figure, axes_of = parts.make_axes_grid(len(networks), FIGURE_WIDTH, 2.2, 2.2, below=0.6)
     for axes, network in zip(axes_of, networks, strict=True):
         for place, setting in enumerate(settings):
             rows = best[(best["network"] == network) & (best["setting"] == setting)]
@@ -182,7 +184,9 @@ def draw_attacked_images(images: Mapping[str, NDArray[np.float32]], epsilons: Se
     around grey, on the scale of the largest.
     """
     n_columns = len(epsilons)
-    figure = Figure(figsize=(WIDTH, 2 * len(images) * WIDTH / (n_columns + 1) + 0.3), layout="constrained")
+    figure = Figure(
+        figsize=(FIGURE_WIDTH, 2 * len(images) * FIGURE_WIDTH / (n_columns + 1) + 0.3), layout="constrained"
+    )
     axes_of = parts.make_panels(figure, 2 * len(images) * n_columns, n_columns)
     for row, (group, several) in enumerate(images.items()):
         changes = np.clip(

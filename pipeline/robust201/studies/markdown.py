@@ -17,7 +17,7 @@ def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
-def show(value: float | None, digits: int = 4, *, signed: bool = False) -> str:
+def show_number(value: float | None, digits: int = 4, *, signed: bool = False) -> str:
     """Write a number with so many decimals; a dash for what has none."""
     if value is None or math.isnan(value):
         return "–"
@@ -57,10 +57,10 @@ def comparison_lines(frame: pd.DataFrame) -> str:
     for row in frame.to_dict("records"):
         higher = [GROUPS[row[row[name]]] if row[name] else "–" for name in ("higher", "higher_holm")]
         pairs = [show_p(row["p_paired"]), show_p(row["p_paired_holm"])] if paired else []
-        effect = f"{show(row['g'], 2)} [{show(row['g_low'], 2)}, {show(row['g_high'], 2)}]"
+        effect = f"{show_number(row['g'], 2)} [{show_number(row['g_low'], 2)}, {show_number(row['g_high'], 2)}]"
         words = [f"{row['experiment']} {row['claim']}", row["network"], str(row["epoch"])]
         tests = [show_p(row["p"]), show_p(row["p_holm"]), *pairs, effect]
-        rows.append([*words, show(row["mean_first"]), show(row["mean_second"]), *tests, *higher])
+        rows.append([*words, show_number(row["mean_first"]), show_number(row["mean_second"]), *tests, *higher])
     return table_lines(columns, rows)
 
 

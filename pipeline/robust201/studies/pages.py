@@ -23,7 +23,7 @@ from robust201.studies.image_distribution import (
     attach_printed_decisions,
     measure_image_distribution,
 )
-from robust201.studies.markdown import comparison_lines, show, table_lines, write_table
+from robust201.studies.markdown import comparison_lines, show_number, table_lines, write_table
 from robust201.studies.networks import Exports
 from robust201.studies.robust_features import measure_dynamics, measure_equivariance, measure_mixing
 
@@ -122,16 +122,26 @@ def _robustness_lines(rows: pd.DataFrame) -> str:
     columns += ["printed epoch", "printed R", "printed SD", "difference"]
     lines = []
     for row in rows.to_dict("records"):
-        ours = [show(row["clean"]), show(row["mean"]), show(row["sd"]), _interval(row), str(row["above_one"])]
+        ours = [
+            show_number(row["clean"]),
+            show_number(row["mean"]),
+            show_number(row["sd"]),
+            _interval(row),
+            str(row["above_one"]),
+        ]
         epoch = row["printed_epoch"]
         theirs = ["–" if epoch is None or math.isnan(epoch) else str(int(epoch))]
-        theirs += [show(row["printed_mean"]), show(row["printed_sd"]), show(row["difference"], signed=True)]
+        theirs += [
+            show_number(row["printed_mean"]),
+            show_number(row["printed_sd"]),
+            show_number(row["difference"], signed=True),
+        ]
         lines.append([GROUPS[row["group"]], str(row["epoch"]), str(row["n"]), *ours, *theirs])
     return table_lines(columns, lines)
 
 
 def _interval(row: Mapping[Any, Any], digits: int = 4) -> str:
-    return f"[{show(row['low'], digits)}, {show(row['high'], digits)}]"
+    return f"[{show_number(row['low'], digits)}, {show_number(row['high'], digits)}]"
 
 
 def _count_decisions(comparisons: pd.DataFrame, comparable: bool) -> str:
@@ -158,7 +168,7 @@ _SINGLE_RUNS = (
 
 
 def _percent(value: float, *, signed: bool = False) -> str:
-    return show(100 * value, 2, signed=signed)
+    return show_number(100 * value, 2, signed=signed)
 
 
 def _percent_interval(row: Mapping[Any, Any]) -> str:
@@ -204,7 +214,7 @@ def _write_dynamics(study: DynamicsStudy, exports: Exports, out: Path) -> list[P
 
 def _trend_cells(row: Mapping[Any, Any], whose: str) -> list[str]:
     cells = [_percent(row[whose + name]) for name in ("first", "last", "lowest", "highest")]
-    return [*cells, show(row[f"{whose}tau"], 2)]
+    return [*cells, show_number(row[f"{whose}tau"], 2)]
 
 
 def _write_mixing(study: MixingStudy, exports: Exports, out: Path) -> list[Path]:
@@ -240,10 +250,10 @@ def _write_equivariance(study: EquivarianceStudy, exports: Exports, out: Path) -
         page.table(name, frame)
     page.say(_SINGLE_RUNS)
     page.say(
-        f"Of the {found.n_images} images, {found.n_validation} choose the best candidate (depth and learning rate), the "
-        "others measure it. The original chose on the test images, attack by attack; so do Table 1 here and "
-        "the column “chosen on test”, whose difference from the printed number is given. The effect of selection is by how "
-        "much it exceeds the candidate chosen on other images."
+        f"Of the {found.n_images} images, {found.n_validation} choose the best candidate (depth and learning rate), "
+        "and the others measure it. The original chose on the test images, attack by attack; so do Table 1 here and "
+        "the column “chosen on test”, whose difference from the printed number is given. The effect of selection "
+        "is by how much it exceeds the candidate chosen on other images."
     )
     page.figure("table-1", drawings.draw_equivariance(found.best), "Accuracy by attack, network and setting")
     page.say(f"## Table 1\n\n{_layout(found.best)}")

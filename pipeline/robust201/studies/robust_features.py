@@ -46,7 +46,7 @@ def curve_name(key: str, strength: float) -> str:
     return key if strength == CLEAN_STRENGTH else f"{key}:{strength:g}"
 
 
-def summarise(values: Sequence[float] | NDArray[np.float64]) -> dict[str, Any]:
+def summarise_runs(values: Sequence[float] | NDArray[np.float64]) -> dict[str, Any]:
     """Mean over seeds with its 95 % interval: columns `n`, `mean`, `low` and `high`."""
     mean, low, high = mean_intervals(values)
     return {"n": len(values), "mean": float(mean), "low": float(low), "high": float(high)}
@@ -109,7 +109,7 @@ def measure_dynamics(study: DynamicsStudy, exports: Exports) -> Dynamics:
 
 def _over_seeds(frame: pd.DataFrame, run: str, curve: str) -> list[dict[str, Any]]:
     return [
-        {"run": run, "curve": curve, "iteration": int(float(str(length)))} | summarise(rows["value"].to_numpy())
+        {"run": run, "curve": curve, "iteration": int(float(str(length)))} | summarise_runs(rows["value"].to_numpy())
         for length, rows in frame.groupby("length", sort=True)
     ]
 
@@ -177,7 +177,7 @@ def measure_mixing(study: MixingStudy, exports: Exports) -> Mixing:
                 }
                 wide = rows.pivot_table(index="seed", columns="alpha", values="accuracy")
                 curves += [
-                    {**names, "alpha": alpha, **summarise(wide[alpha].dropna().to_numpy())}
+                    {**names, "alpha": alpha, **summarise_runs(wide[alpha].dropna().to_numpy())}
                     | {"printed": beside.get(round(alpha, 6), math.nan)}
                     for alpha in wide.columns
                 ]
@@ -268,7 +268,7 @@ def measure_equivariance(study: EquivarianceStudy, exports: Exports) -> Equivari
                     beside = _printed(printed["by_depth"], label, attack, place)
                     depths.append(names | {"architecture": label} | _select(own, validation) | beside)
                 every += [
-                    names | {"architecture": one.name, "recipe": one.recipe} | summarise(one.right.mean(axis=1))
+                    names | {"architecture": one.name, "recipe": one.recipe} | summarise_runs(one.right.mean(axis=1))
                     for one in found
                 ]
     frames = []
@@ -300,7 +300,7 @@ def _select(found: Sequence[_Candidate], validation: NDArray[np.bool_]) -> dict[
     """Choose by the mean over seeds on either half of the images, the first of equal ones."""
     chosen = max(found, key=lambda one: one.right[:, validation].mean())
     on_test = max(found, key=lambda one: one.right[:, ~validation].mean())
-    held = summarise(chosen.right[:, ~validation].mean(axis=1))
+    held = summarise_runs(chosen.right[:, ~validation].mean(axis=1))
     highest = float(on_test.right[:, ~validation].mean())
     return held | {
         "on_test": highest,
