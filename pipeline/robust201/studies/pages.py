@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from robust201.core.files import make_folder, write_text
 from robust201.studies import drawings
-from robust201.studies.comparisons import GROUPS, check_printed_marks
+from robust201.studies.comparisons import GROUPS, check_printed_marks, named_rows
 from robust201.studies.config import (
     DynamicsStudy,
     EquivarianceStudy,
@@ -265,18 +265,16 @@ def _write_equivariance(study: EquivarianceStudy, exports: Exports, out: Path) -
 def _layout(best: pd.DataFrame) -> str:
     """Lay Table 1 out as printed: a row per attack, a column per network and setting, ours / theirs / difference."""
     networks, settings, attacks = (list(dict.fromkeys(best[name])) for name in ("network", "setting", "attack"))
-    held = best.set_index(["attack", "network", "setting"]).sort_index()
+    cells = {(row.attack, row.network, row.setting): _layout_cell(row) for row in named_rows(best)}
     columns = ["attack", *(f"{network} {setting}" for network in networks for setting in settings)]
     rows = []
     for attack in attacks:
-        cells = [held.loc[(attack, network, setting)] for network in networks for setting in settings]
-        rows.append([attack, *(_layout_cell(cell) for cell in cells)])
+        rows.append([attack, *(cells[attack, network, setting] for network in networks for setting in settings)])
     return table_lines(columns, rows)
 
 
-def _layout_cell(cell: "pd.Series[Any]") -> str:
-    ours, theirs = _percent(cell["on_test"]), _percent(cell["printed"])
-    return f"{ours} / {theirs} / {_percent(cell['difference'], signed=True)}"
+def _layout_cell(row: Any) -> str:
+    return f"{_percent(row.on_test)} / {_percent(row.printed)} / {_percent(row.difference, signed=True)}"
 
 
 def _selection_lines(frame: pd.DataFrame, whose: str) -> str:
