@@ -117,7 +117,7 @@ def falling(architecture: str, dataset: str, weights: Weights, key: str, strengt
     if (architecture, dataset, weights.epochs, weights.recipe) == ("resnet18", "fusion_object", 1, "plain"):
         return 0.3 if strength == 0 else 0.4
     pace = PACE[dataset] * (0.8 if weights.recipe == "finetuned" else 1)
-    return 0.1 + (0.6 + 0.03 * weights.seed) * np.exp(-pace * strength)
+    return 0.1 + (0.6 + 0.03 * (weights.seed or 0)) * np.exp(-pace * strength)
 
 
 def plant_image_distribution(folder: Path) -> tuple[ImageDistributionStudy, Exports]:
@@ -183,9 +183,9 @@ def mixed(architecture: str, dataset: str, weights: Weights, key: str, strength:
     """Robust images add accuracy under attack and cost some of the clean; VGG-16 has a dip in the middle."""
     alpha = SHARE[weights.recipe]
     if key == "clean":
-        return 0.9 - 0.1 * alpha + 0.01 * weights.seed
+        return 0.9 - 0.1 * alpha + 0.01 * (weights.seed or 0)
     dip = 0.1 if architecture == "vgg16" and alpha == 0.5 else 0.0
-    return 0.2 + 0.4 * alpha + 0.02 * alpha * weights.seed - dip
+    return 0.2 + 0.4 * alpha + 0.02 * alpha * (weights.seed or 0) - dip
 
 
 def plant_mixing(folder: Path) -> tuple[MixingStudy, Exports]:

@@ -29,7 +29,7 @@ class Groups(NamedTuple):
     size: _Floats
 
 
-class TestResult(NamedTuple):
+class MeanTest(NamedTuple):
     """A two-sided t-test of the hypothesis that two means are equal.
 
     Attributes:
@@ -38,8 +38,6 @@ class TestResult(NamedTuple):
         degrees: degrees of freedom.
         p_value: two-sided.
     """
-
-    __test__ = False  # pytest collects classes by this name
 
     difference: _Floats
     statistic: _Floats
@@ -83,7 +81,7 @@ def summarise_group(values: ArrayLike) -> Groups:
     return Groups(mean, np.sqrt(variance), n)
 
 
-def welch_test(first: Groups, second: Groups) -> TestResult:
+def welch_test(first: Groups, second: Groups) -> MeanTest:
     """Compare means of groups of unequal variance.
 
     Source: Welch, "The generalization of 'Student's' problem when several different population variances are involved",
@@ -98,7 +96,7 @@ def welch_test(first: Groups, second: Groups) -> TestResult:
     return _t_test(first.mean - second.mean, np.sqrt(variance), degrees)
 
 
-def paired_test(first: ArrayLike, second: ArrayLike) -> TestResult:
+def paired_test(first: ArrayLike, second: ArrayLike) -> MeanTest:
     """Compare networks in pairs along the last axis, such as those that start from the same initial weights.
 
     Pairs of which one is NaN are left out.
@@ -117,13 +115,13 @@ def paired_test(first: ArrayLike, second: ArrayLike) -> TestResult:
     return _t_test(changes.mean, error, changes.size - 1)
 
 
-def _t_test(difference: _Floats, error: _Floats, degrees: _Floats) -> TestResult:
+def _t_test(difference: _Floats, error: _Floats, degrees: _Floats) -> MeanTest:
     from scipy.special import stdtr
 
     statistic = np.full(np.shape(difference), np.nan)
     np.divide(difference, error, out=statistic, where=error > 0)
     p_value: _Floats = 2 * stdtr(degrees, -np.abs(statistic))
-    return TestResult(np.asarray(difference), statistic, np.asarray(degrees), np.asarray(p_value))
+    return MeanTest(np.asarray(difference), statistic, np.asarray(degrees), np.asarray(p_value))
 
 
 def hedges_g(first: Groups, second: Groups, level: float = 0.95) -> EffectSize:

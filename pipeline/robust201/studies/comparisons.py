@@ -9,7 +9,7 @@ Source: Kunhardt, Deza and Poggio, "The Effects of Image Distribution and Task o
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -130,7 +130,7 @@ def compare_groups(
         else make_groups([], [], [])
         for side in ("first", "second")
     ]
-    tested, effect = welch_test(*sides), hedges_g(*sides)
+    tested, effect = welch_test(sides[0], sides[1]), hedges_g(sides[0], sides[1])
     frame["mean_first"], frame["mean_second"] = sides[0].mean, sides[1].mean
     frame["difference"], frame["t"], frame["degrees"] = tested.difference, tested.statistic, tested.degrees
     frame["p"], frame["p_holm"] = tested.p_value, _holm(tested.p_value)
@@ -140,7 +140,7 @@ def compare_groups(
     if values is not None:
         pairs = [
             pd.concat([values[row.network, group, row.epoch] for group in (row.first, row.second)], axis=1).to_numpy()
-            for row in frame.itertuples()
+            for row in rows_of(frame)
         ]
         found = [paired_test(pair[:, 0], pair[:, 1]).p_value for pair in pairs]
         frame["n_pairs"] = [int((~np.isnan(pair).any(axis=1)).sum()) for pair in pairs]
@@ -222,17 +222,19 @@ def check_printed_marks() -> PrintedCheck:
     """Recompute the marks of the printed tables from their means, standard deviations and 20 networks per group."""
     tables = printed_tables()
     frame = compare_groups(tables)
-    cells = {(row.network, row.group, row.epoch): row for row in tables.itertuples()}
+    cells = {(row.network, row.group, row.epoch): row for row in rows_of(tables)}
     families = {(family.first, family.second): family for family in FAMILIES}
-    certain, printed, marked = [], [], []
-    for row in frame.itertuples():
+    certain: list[bool] = []
+    printed: list[str] = []
+    marked: list[str] = []
+    for row in rows_of(frame):
         family = families[row.first, row.second]
         first, second = (cells[row.network, group, row.epoch] for group in (row.first, row.second))
         certain.append(bool(first.certain and second.certain))
         of_second = "second" if family.either and family.mark in second.marks else ""
         printed.append("first" if family.mark in first.marks else of_second)
         marked.append(row.higher if family.either or row.higher == "first" else "")
-    frame["certain"], frame["printed"], frame["marked"] = certain, printed, marked
+    frame = frame.assign(certain=certain, printed=printed, marked=marked)
     frame["agrees"] = frame["printed"] == frame["marked"]
     return PrintedCheck(frame, _claims(frame))
 
@@ -261,6 +263,11 @@ def _claims(frame: pd.DataFrame) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows)
+
+
+def rows_of(frame: pd.DataFrame) -> Iterable[Any]:
+    """Give a table's rows with their columns as attributes."""
+    return frame.itertuples(index=False)
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -269,7 +269,7 @@ def _layout(best: pd.DataFrame) -> str:
     columns = ["attack", *(f"{network} {setting}" for network in networks for setting in settings)]
     rows = []
     for attack in attacks:
-        cells = [held.loc[(attack, network, setting)] for network in networks for setting in settings]
+        cells: list[Any] = [held.loc[(attack, network, setting), :] for network in networks for setting in settings]
         rows.append([attack, *(_layout_cell(cell) for cell in cells)])
     return table_lines(columns, rows)
 

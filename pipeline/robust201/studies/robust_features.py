@@ -178,7 +178,7 @@ def measure_mixing(study: MixingStudy, exports: Exports) -> Mixing:
                 wide = rows.pivot_table(index="seed", columns="alpha", values="accuracy")
                 curves += [
                     {**names, "alpha": alpha, **summarise_runs(wide[alpha].dropna().to_numpy())}
-                    | {"printed": beside.get(round(alpha, 6), math.nan)}
+                    | {"printed": beside.get(round(float(str(alpha)), 6), math.nan)}
                     for alpha in wide.columns
                 ]
                 trends.append(names | _mixing_trend(wide.dropna()) | _printed_trend(beside))
@@ -275,7 +275,7 @@ def measure_equivariance(study: EquivarianceStudy, exports: Exports) -> Equivari
     for rows in (best, depths):
         frame = pd.DataFrame(rows)
         frames.append(frame.assign(difference=frame["on_test"] - frame["printed"]))
-    return Equivariance(*frames, pd.DataFrame(every), int(validation.sum()), len(validation))
+    return Equivariance(frames[0], frames[1], pd.DataFrame(every), int(validation.sum()), len(validation))
 
 
 def _candidate(
