@@ -29,7 +29,7 @@ class Groups(NamedTuple):
     size: _Floats
 
 
-class ComparedMeans(NamedTuple):
+class MeanTest(NamedTuple):
     """A two-sided t-test of the hypothesis that two means are equal.
 
     Attributes:
@@ -81,7 +81,7 @@ def summarise_group(values: ArrayLike) -> Groups:
     return Groups(mean, np.sqrt(variance), n)
 
 
-def welch_test(first: Groups, second: Groups) -> ComparedMeans:
+def welch_test(first: Groups, second: Groups) -> MeanTest:
     """Compare means of groups of unequal variance.
 
     Source: Welch, "The generalization of 'Student's' problem when several different population variances are involved",
@@ -96,7 +96,7 @@ def welch_test(first: Groups, second: Groups) -> ComparedMeans:
     return _t_test(first.mean - second.mean, np.sqrt(variance), degrees)
 
 
-def paired_test(first: ArrayLike, second: ArrayLike) -> ComparedMeans:
+def paired_test(first: ArrayLike, second: ArrayLike) -> MeanTest:
     """Compare networks in pairs along the last axis, such as those that start from the same initial weights.
 
     Pairs of which one is NaN are left out.
@@ -115,13 +115,13 @@ def paired_test(first: ArrayLike, second: ArrayLike) -> ComparedMeans:
     return _t_test(changes.mean, error, changes.size - 1)
 
 
-def _t_test(difference: _Floats, error: _Floats, degrees: _Floats) -> ComparedMeans:
+def _t_test(difference: _Floats, error: _Floats, degrees: _Floats) -> MeanTest:
     from scipy.special import stdtr
 
     statistic = np.full(np.shape(difference), np.nan)
     np.divide(difference, error, out=statistic, where=error > 0)
     p_value: _Floats = 2 * stdtr(degrees, -np.abs(statistic))
-    return ComparedMeans(np.asarray(difference), statistic, np.asarray(degrees), np.asarray(p_value))
+    return MeanTest(np.asarray(difference), statistic, np.asarray(degrees), np.asarray(p_value))
 
 
 def hedges_g(first: Groups, second: Groups, level: float = 0.95) -> EffectSize:

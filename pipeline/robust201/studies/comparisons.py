@@ -124,14 +124,14 @@ def compare_groups(
         if group == family.first and (network, family.second, epoch) in held.index
     ]
     frame = pd.DataFrame(rows, columns=["experiment", "claim", "first", "second", "network", "epoch"])
-    first, second = (
+    sides = [
         make_groups(*held.loc[list(zip(frame["network"], frame[side], frame["epoch"], strict=True))].to_numpy().T)
         if len(frame)
         else make_groups([], [], [])
         for side in ("first", "second")
-    )
-    tested, effect = welch_test(first, second), hedges_g(first, second)
-    frame["mean_first"], frame["mean_second"] = first.mean, second.mean
+    ]
+    tested, effect = welch_test(sides[0], sides[1]), hedges_g(sides[0], sides[1])
+    frame["mean_first"], frame["mean_second"] = sides[0].mean, sides[1].mean
     frame["difference"], frame["t"], frame["degrees"] = tested.difference, tested.statistic, tested.degrees
     frame["p"], frame["p_holm"] = tested.p_value, _holm(tested.p_value)
     frame["g"], frame["g_low"], frame["g_high"] = effect
@@ -140,7 +140,7 @@ def compare_groups(
     if values is not None:
         pairs = [
             pd.concat([values[row.network, group, row.epoch] for group in (row.first, row.second)], axis=1).to_numpy()
-            for row in named_rows(frame)
+            for row in rows_of(frame)
         ]
         found = [paired_test(pair[:, 0], pair[:, 1]).p_value for pair in pairs]
         frame["n_pairs"] = [int((~np.isnan(pair).any(axis=1)).sum()) for pair in pairs]
@@ -218,19 +218,16 @@ class PrintedCheck:
         }
 
 
-def named_rows(frame: pd.DataFrame) -> Iterable[Any]:
-    """Give the rows of a table, each with its columns as attributes, of whatever types they hold."""
-    return frame.itertuples()
-
-
 def check_printed_marks() -> PrintedCheck:
     """Recompute the marks of the printed tables from their means, standard deviations and 20 networks per group."""
     tables = printed_tables()
     frame = compare_groups(tables)
-    cells = {(row.network, row.group, row.epoch): row for row in named_rows(tables)}
+    cells = {(row.network, row.group, row.epoch): row for row in rows_of(tables)}
     families = {(family.first, family.second): family for family in FAMILIES}
-    certain, printed, marked = [], [], []
-    for row in named_rows(frame):
+    certain: list[bool] = []
+    printed: list[str] = []
+    marked: list[str] = []
+    for row in rows_of(frame):
         family = families[row.first, row.second]
         first, second = (cells[row.network, group, row.epoch] for group in (row.first, row.second))
         certain.append(bool(first.certain and second.certain))
@@ -266,6 +263,11 @@ def _claims(frame: pd.DataFrame) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows)
+
+
+def rows_of(frame: pd.DataFrame) -> Iterable[Any]:
+    """Give a table's rows with their columns as attributes."""
+    return frame.itertuples(index=False)
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import pandas as pd
 from robust201.statistics.groups import Groups, summarise_group
 from robust201.statistics.intervals import mean_intervals
 from robust201.statistics.robustness import RobustnessCurve, relative_changes, robustness_r
-from robust201.studies.comparisons import compare_groups, named_rows, printed_tables
+from robust201.studies.comparisons import compare_groups, printed_tables, rows_of
 from robust201.studies.config import ImageDistributionStudy
 from robust201.studies.networks import Exports
 
@@ -101,7 +101,7 @@ def _curve(names: dict[str, Any], wide: pd.DataFrame) -> pd.DataFrame:
 
 
 def _tables(study: ImageDistributionStudy, models: pd.DataFrame) -> pd.DataFrame:
-    printed = {(row.network, row.group, row.epoch): row for row in printed_tables().itertuples()}
+    printed = {(row.network, row.group, row.epoch): row for row in rows_of(printed_tables())}
     rows = []
     for (network, group, epoch), held in models.groupby(["network", "group", "epoch"], sort=False):
         values = held["r"].to_numpy()
@@ -125,10 +125,10 @@ def attach_printed_decisions(
     study: ImageDistributionStudy, comparisons: pd.DataFrame, printed: pd.DataFrame
 ) -> pd.DataFrame:
     """Add `printed`: which side has the printed mark at the epoch beside, or ``""``; None where there is no such."""
-    marks = {(row.first, row.second, row.network, row.epoch): row.printed for row in named_rows(printed)}
+    marks = {(row.first, row.second, row.network, row.epoch): row.printed for row in rows_of(printed)}
     decided = [
         marks.get((row.first, row.second, row.network, study.networks[row.network].printed_epoch(row.epoch)))
-        for row in named_rows(comparisons)
+        for row in rows_of(comparisons)
     ]
     return comparisons.assign(printed=pd.Series(decided, comparisons.index, dtype=object))
 

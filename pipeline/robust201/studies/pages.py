@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from robust201.core.files import make_folder, write_text
 from robust201.studies import drawings
-from robust201.studies.comparisons import GROUPS, check_printed_marks, named_rows
+from robust201.studies.comparisons import GROUPS, check_printed_marks
 from robust201.studies.config import (
     DynamicsStudy,
     EquivarianceStudy,
@@ -153,7 +153,7 @@ def _count_decisions(comparisons: pd.DataFrame, comparable: bool) -> str:
         f"Welch's test, {left} after Holm's correction for all of them"
     )
     if "p_paired_holm" in comparisons:
-        text += f", {int((comparisons['p_paired_holm'] < 0.05).sum())} by the test in pairs of equal seeds"
+        text += f", {int((comparisons['p_paired_holm'] < 0.05).sum())} by the test in pairs of equal seeds, corrected likewise"
     if len(beside):
         text += f". {same} of {len(beside)} decisions are those in print, at the epochs that stand beside ours"
     return text + ("." if comparable else ". Strengths differ from the paper's.")
@@ -265,16 +265,18 @@ def _write_equivariance(study: EquivarianceStudy, exports: Exports, out: Path) -
 def _layout(best: pd.DataFrame) -> str:
     """Lay Table 1 out as printed: a row per attack, a column per network and setting, ours / theirs / difference."""
     networks, settings, attacks = (list(dict.fromkeys(best[name])) for name in ("network", "setting", "attack"))
-    cells = {(row.attack, row.network, row.setting): _layout_cell(row) for row in named_rows(best)}
+    held = best.set_index(["attack", "network", "setting"]).sort_index()
     columns = ["attack", *(f"{network} {setting}" for network in networks for setting in settings)]
     rows = []
     for attack in attacks:
-        rows.append([attack, *(cells[attack, network, setting] for network in networks for setting in settings)])
+        cells: list[Any] = [held.loc[(attack, network, setting), :] for network in networks for setting in settings]
+        rows.append([attack, *(_layout_cell(cell) for cell in cells)])
     return table_lines(columns, rows)
 
 
-def _layout_cell(row: Any) -> str:
-    return f"{_percent(row.on_test)} / {_percent(row.printed)} / {_percent(row.difference, signed=True)}"
+def _layout_cell(cell: "pd.Series[Any]") -> str:
+    ours, theirs = _percent(cell["on_test"]), _percent(cell["printed"])
+    return f"{ours} / {theirs} / {_percent(cell['difference'], signed=True)}"
 
 
 def _selection_lines(frame: pd.DataFrame, whose: str) -> str:

@@ -178,8 +178,8 @@ def measure_mixing(study: MixingStudy, exports: Exports) -> Mixing:
                 wide = rows.pivot_table(index="seed", columns="alpha", values="accuracy")
                 curves += [
                     {**names, "alpha": alpha, **summarise_runs(wide[alpha].dropna().to_numpy())}
-                    | {"printed": beside.get(round(alpha, 6), math.nan)}
-                    for alpha in wide.columns.to_numpy(np.float64).tolist()
+                    | {"printed": beside.get(round(float(str(alpha)), 6), math.nan)}
+                    for alpha in wide.columns
                 ]
                 trends.append(names | _mixing_trend(wide.dropna()) | _printed_trend(beside))
     return Mixing(_beside(pd.DataFrame(curves)), pd.DataFrame(trends))
@@ -271,10 +271,11 @@ def measure_equivariance(study: EquivarianceStudy, exports: Exports) -> Equivari
                     names | {"architecture": one.name, "recipe": one.recipe} | summarise_runs(one.right.mean(axis=1))
                     for one in found
                 ]
-    chosen, by_depth = (
-        frame.assign(difference=frame["on_test"] - frame["printed"]) for frame in map(pd.DataFrame, (best, depths))
-    )
-    return Equivariance(chosen, by_depth, pd.DataFrame(every), int(validation.sum()), len(validation))
+    frames = []
+    for rows in (best, depths):
+        frame = pd.DataFrame(rows)
+        frames.append(frame.assign(difference=frame["on_test"] - frame["printed"]))
+    return Equivariance(frames[0], frames[1], pd.DataFrame(every), int(validation.sum()), len(validation))
 
 
 def _candidate(
