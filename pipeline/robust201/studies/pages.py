@@ -153,7 +153,8 @@ def _count_decisions(comparisons: pd.DataFrame, comparable: bool) -> str:
         f"Welch's test, {left} after Holm's correction for all of them"
     )
     if "p_paired_holm" in comparisons:
-        text += f", {int((comparisons['p_paired_holm'] < 0.05).sum())} by the test in pairs of equal seeds, corrected likewise"
+        in_pairs = int((comparisons["p_paired_holm"] < 0.05).sum())
+        text += f", {in_pairs} by the test in pairs of equal seeds, corrected likewise"
     if len(beside):
         text += f". {same} of {len(beside)} decisions are those in print, at the epochs that stand beside ours"
     return text + ("." if comparable else ". Strengths differ from the paper's.")
