@@ -17,7 +17,7 @@ SplitText = Annotated[str, typer.Option("--split", help="test or train.")]
 
 
 def read_split(text: str) -> "Split":
-    """Read the name of a split; ConfigError if it is none."""
+    """Read the name of a split; a ConfigError refuses others."""
     from robust201.core.records import Split
     from robust201.dataset.written_file import parse_choice
 
@@ -31,7 +31,7 @@ def fuse(
     second: Annotated[str, typer.Option(help="Second dataset.")] = "cifar10",
     first_path: Annotated[Path | None, typer.Option(help="Path of the first dataset's images.")] = None,
     second_path: Annotated[Path | None, typer.Option(help="Path of the second dataset's images.")] = None,
-    label: Annotated[str, typer.Option(help="Whose labels the blends have: first or second.")] = "first",
+    label: Annotated[str, typer.Option(help="Dataset that gives the labels: first or second.")] = "first",
     alpha: Annotated[float, typer.Option(help="Weight of the first dataset's pixels, 0 to 1.")] = 0.5,
     seed: Annotated[int, typer.Option(help="Seed of the pairing.")] = 0,
     split: SplitText = "test",
@@ -56,11 +56,11 @@ def import_images(
     out: Annotated[Path, typer.Option("--out", help="Folder to write; created if absent.")],
     classes: Annotated[int, typer.Option(min=2, help="Number of classes.")] = 10,
     rounding: Annotated[
-        str, typer.Option(help="half-up (to the nearest of 256 values), or down, as torchvision's ToPILImage.")
+        str, typer.Option(help="Rounding to 8 bits: half-up, or down as torchvision's ToPILImage.")
     ] = "half-up",
     split: SplitText = "train",
 ) -> None:
-    """Convert published datasets of robust features (torch.save) to images that sweeps and trainings read."""
+    """Convert published datasets of robust features (torch.save) to images for sweeps and trainings."""
     from robust201.dataset.written_file import parse_choice
     from robust201.images.made import describe_made
     from robust201.images.torch_images import Rounding, import_torch_images
@@ -78,13 +78,13 @@ def robustify(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder to write; created if absent.")],
-    dataset: Annotated[str, typer.Option(help="Dataset whose training images are taken; NETWORK was trained on it.")],
+    dataset: Annotated[str, typer.Option(help="Dataset on which NETWORK was trained, and whose training images are used.")],
     path: Annotated[Path | None, typer.Option(help="Path of its images.")] = None,
     store: Annotated[Path | None, typer.Option(help="Checkpoint store that holds the weights of NETWORK.")] = None,
     recipe: Annotated[str | None, typer.Option(help="Name of the training in the store.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Length of that training.")] = None,
     weights_seed: Annotated[int | None, typer.Option("--weights-seed", help="Seed of that training.")] = None,
-    weights: Annotated[Path | None, typer.Option(help="Instead of a store: a safetensors file of weights.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="A safetensors file of weights, instead of a store.")] = None,
     mean: Annotated[
         str | None, typer.Option(metavar="R,G,B", help="Channel means, if not those of the dataset.")
     ] = None,
@@ -94,20 +94,20 @@ def robustify(
     method: Annotated[
         str,
         typer.Option(
-            help="representation (robust features if NETWORK is robust), or for non-robust ones random-target or "
-            "next-target."
+            help="representation (robust features, if NETWORK is robust), or random-target or next-target (non-robust "
+            "features)."
         ),
     ] = "representation",
-    steps: Annotated[int | None, typer.Option(help="Steps of gradient descent: 1000, with a target 100.")] = None,
-    step_size: Annotated[float | None, typer.Option(help="L2 length of a step: 0.1.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="L2 radius with a target: 0.5.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of gradient descent; 1000 by default, 100 for methods with a target.")] = None,
+    step_size: Annotated[float | None, typer.Option(help="L2 length of a step; 0.1 by default.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="L2 radius of methods with a target; 0.5 by default.")] = None,
     count: Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the subset and of every draw.")] = 0,
-    batch_size: Annotated[int, typer.Option(help="Images per pass, and per file until all are done.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the subset and of all random draws.")] = 0,
+    batch_size: Annotated[int, typer.Option(help="Images per pass, and per intermediate file.")] = 100,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads; the last bits of the images depend on them.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
 ) -> None:
-    """Make training images that hold only the robust, or the non-robust, features of a dataset to a network."""
+    """Make training images with only the robust, or only the non-robust, features that a network uses."""
     from robust201.dataset.written_file import parse_choice
     from robust201.engine.arithmetic import configure_torch
     from robust201.engine.classifier import Classifier
@@ -139,7 +139,7 @@ def robustify(
 
 
 def _identify_network(network: str) -> dict[str, Any]:
-    """Say what a network is beside its weights, wherever its file lies and however it is spelled."""
+    """Identify a network apart from its weights, independently of the path and spelling by which it was given."""
     if ":" in network:
         from robust201.core.user_code import hash_file
 

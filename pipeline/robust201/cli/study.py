@@ -31,7 +31,7 @@ def study(
         typer.Option(
             "--tables-only",
             metavar="DATASET",
-            help="Only write tables, figures and page, from these exports. Repeatable.",
+            help="Only write tables, figures and the page, from this export. Repeatable.",
         ),
     ] = None,
     published: Annotated[
@@ -39,14 +39,14 @@ def study(
         typer.Option(
             "--published",
             metavar="NAME",
-            help="Check the printed tables of a study instead, without any data: image-distribution.",
+            help="Instead, check the published tables of a study, without any data: image-distribution.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a study: make images and weights, run and export sweeps, write tables and figures beside printed ones.
+    """Run a study: make images and weights, run and export sweeps, and compare the results with published numbers.
 
-    Run it again after any interruption: each step goes on where it stopped.
+    After an interruption, run it again: each step resumes where it stopped.
     """
     if (file is None) == (published is None) or (file is None) != (out is None):
         raise ConfigError(
@@ -82,7 +82,7 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path]) -> int
     per_epoch = config.iterations_per_epoch if isinstance(config, DynamicsStudy) else None
     page, *files = write_pages(config, Exports(exports, iterations_per_epoch=per_epoch), out)
     typer.echo(page)
-    console.say(f"Beside it: {console.show_count(len(files), 'file')} of tables and figures.")
+    console.say(f"Tables and figures: {console.show_count(len(files), 'file')} in the same folder.")
     return 0
 
 
@@ -111,13 +111,13 @@ def _show_check(found: "PrintedCheck") -> None:
     typer.echo(
         f"{int(certain['agrees'].sum())} of {len(certain)} printed decisions follow from the printed means and "
         f"standard deviations (Welch's test, two-sided, level 0.05, not corrected).\n"
-        f"{len(found.left)} of {len(found.marks)} printed marks are left when corrected by Holm for "
+        f"{len(found.left)} of {len(found.marks)} printed marks remain after Holm's correction for "
         f"{len(found.comparisons)} tests."
     )
     console.show_table("Decisions that do not follow", _COLUMNS, _rows(found.exceptions))
-    console.show_table("Near the limit, by p", _COLUMNS, _rows(found.borderline))
+    console.show_table("Borderline cases, by p", _COLUMNS, _rows(found.borderline))
     console.show_table(
-        "What is left of each claim, in epochs",
+        "How much of each claim remains, in epochs",
         ("claim", "network", "marked", "with numbers", "recomputed", "after Holm", "lost at epoch"),
         [
             (
@@ -131,8 +131,8 @@ def _show_check(found: "PrintedCheck") -> None:
     )
     uncertain = found.comparisons[~found.comparisons["certain"]]
     console.say(
-        f"{len(uncertain)} comparisons are not counted: one table has five rows and no epochs in print, so that the "
-        "epoch of three numbers is not certain, and one number is missing. --json lists every comparison."
+        f"{len(uncertain)} comparisons are not counted: one printed table has five rows without epochs, so the epochs of "
+        "three numbers are uncertain, and one number is missing. --json lists every comparison."
     )
 
 

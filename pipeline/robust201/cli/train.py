@@ -1,4 +1,4 @@
-"""`robust201 train`: networks of our own, by a YAML of trainings or by the published recipe."""
+"""`robust201 train`: trains networks, by a training YAML or by the published recipe."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,15 +12,15 @@ from robust201.cli.look import print_json
 from robust201.cli.sweeps import Limit, split_names
 from robust201.core.errors import ConfigError, closest
 
-_BY_YAML = "With a YAML"
-_BY_OPTIONS = "Without one, by the published recipe"
+_BY_YAML = "With a training YAML"
+_BY_OPTIONS = "Without a YAML, by the published recipe"
 _ALWAYS = {"trainings", "out"}
 
 
 def train(
     context: typer.Context,
     trainings: Annotated[
-        Path | None, typer.Argument(metavar="[TRAININGS]", help="A YAML of trainings (see docs/training.md).")
+        Path | None, typer.Argument(metavar="[TRAININGS]", help="A training YAML (docs/training.md).")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="The checkpoint store to fill; created if absent.")] = None,
     executor: Annotated[
@@ -39,7 +39,7 @@ def train(
     allow_code: AllowCode = False,
     architectures: Annotated[
         str | None,
-        typer.Option(help="Indices, ranges and cell strings, separated by commas.", rich_help_panel=_BY_OPTIONS),
+        typer.Option(help="Indices, ranges or cell strings, separated by commas.", rich_help_panel=_BY_OPTIONS),
     ] = None,
     dataset: Annotated[str, typer.Option(help="Dataset to train on.", rich_help_panel=_BY_OPTIONS)] = "digits",
     path: Annotated[Path | None, typer.Option(help="Path of its images.", rich_help_panel=_BY_OPTIONS)] = None,
@@ -60,7 +60,7 @@ def train(
         typer.Option(help="Initial learning rate; falls to 0 along a cosine.", rich_help_panel=_BY_OPTIONS),
     ] = 0.1,
     seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the initial weights and of every draw.", rich_help_panel=_BY_OPTIONS)
+        int, typer.Option(min=0, help="Seed of the initial weights and of all random draws.", rich_help_panel=_BY_OPTIONS)
     ] = 777,
     threads: Annotated[
         int,
@@ -70,9 +70,9 @@ def train(
     ] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.", rich_help_panel=_BY_OPTIONS)] = "cpu",
 ) -> None:
-    """Train networks into a checkpoint store: as a YAML of trainings says, or by the published recipe.
+    """Train networks into a checkpoint store, by a training YAML or by the published recipe.
 
-    Run a YAML again after any interruption: each training goes on from its last state, to the same weights.
+    After an interruption, run the same YAML again: each training resumes from its last state, with the same weights.
     """
     by_yaml = {"executor", "workers", "recipes", "limit", "allow_code"}
     _check_form(context, by_yaml, trainings)
@@ -81,7 +81,7 @@ def train(
         raise typer.Exit(_train_by_yaml(trainings, out, execution, names, limit, allow_code))
     if out is None or architectures is None:
         raise ConfigError(
-            "Reading the command line failed for robust201 train: expected a YAML of trainings, or --out and "
+            "Reading the command line failed for robust201 train: expected a training YAML, or --out and "
             "--architectures, got neither. See: robust201 train --help"
         )
     from robust201.images import dataset as dataset_spec
@@ -125,10 +125,8 @@ def _check_form(context: typer.Context, by_yaml: set[str], trainings: Path | Non
         is_given = source is not None and source.name == "COMMANDLINE"
         if is_given and name not in _ALWAYS and (name in by_yaml) != (trainings is not None):
             option = "--format" if name == "form" else f"--{name.replace('_', '-')}"
-            what = (
-                f"none beside {trainings}, which says it itself" if trainings else "it beside a YAML of trainings only"
-            )
-            raise ConfigError(f"Reading the command line failed for {option}: expected {what}, got it. Leave it out.")
+            expected = f"none with the training YAML {trainings}" if trainings else "it only with a training YAML"
+            raise ConfigError(f"Reading the command line failed for {option}: expected {expected}, got it. Leave it out.")
 
 
 def _train_by_yaml(
@@ -149,7 +147,7 @@ def _train_by_yaml(
     for name in recipes or ():
         if name not in config.recipes:
             raise ConfigError(
-                f"Narrowing the trainings failed for {config.name}: expected one of its recipes, got {name!r}."
+                f"Selecting trainings failed for {config.name}: expected one of its recipes, got {name!r}."
                 f"{closest(name, config.recipes)}"
             )
     check_device(config)
@@ -190,10 +188,10 @@ def plan_trainings(place: Path, *, limit: Limit, check: bool, as_json: bool) -> 
 
 
 def refuse_options(**given: object) -> None:
-    """Refuse options that a YAML of trainings has no use for; None where one was not given."""
+    """Refuse options that do not apply to a training YAML; None where one was not given."""
     for name, value in given.items():
         if value is not None:
             raise ConfigError(
-                f"Reading the command line failed for --{name}: expected it beside a sweep only, got it with a YAML of "
-                "trainings. Leave it out."
+                f"Reading the command line failed for --{name}: expected it only with a sweep, got it with a training "
+                "YAML. Leave it out."
             )

@@ -1,4 +1,4 @@
-"""How far the trainings of a store are, by what their last run wrote and who is at work."""
+"""Status of the trainings in a store, from the progress file of the last run and the heartbeats of its workers."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -11,15 +11,15 @@ from robust201.runtime.progress import FAILURES_FILE, PROGRESS_FILE, WORKING_STA
 
 @dataclass(frozen=True)
 class TrainingStatus:
-    """What the last run of trainings in a store says of itself.
+    """Status of the last run of trainings in a store.
 
     Attributes:
-        state: running, draining, stopped, drained or finished; interrupted where nobody who was at work is left.
-        done: snapshots that the store had when it last wrote.
-        total: snapshots that it was asked for.
-        seconds_left: None where it cannot be told.
-        active_workers: those with a recent sign of life.
-        failures: messages, each once.
+        state: running, draining, stopped, drained or finished; interrupted if neither a driver nor a worker is alive.
+        done: snapshots in the store when the run last wrote its progress.
+        total: snapshots of the run.
+        seconds_left: None if unknown.
+        active_workers: workers with a recent heartbeat.
+        failures: distinct messages.
     """
 
     state: str
@@ -35,7 +35,7 @@ class TrainingStatus:
 
 
 def training_folder(store: Path) -> Path | None:
-    """Where runs of trainings in a store keep their files; None where there was none."""
+    """Folder in which the runs of a store keep their files; None if there was no run."""
     folder = store / "training"
     return folder if (folder / PROGRESS_FILE).is_file() else None
 

@@ -1,4 +1,4 @@
-"""The YAML of trainings: which networks are trained on what by which recipes (docs/training.md has each field)."""
+"""The training YAML: networks, datasets, recipes and seeds (docs/training.md describes each field)."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ Seed = Annotated[int, Field(ge=0)]
 
 
 class Training(NamedTuple):
-    """One network that is trained: named by the store as its weights are."""
+    """One training, by the names under which the store keeps its weights."""
 
     architecture: ArchitectureId
     dataset: str
@@ -52,18 +52,18 @@ class Training(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """32 hex digits of the names; what decides the weights is `training.recipes.training_id`."""
+        """32 hex digits that hash the names; `training.recipes.training_id` hashes what decides the weights."""
         return content_digest(["training", *self])
 
 
 class TrainedDataset(DatasetSection):
-    """Where a dataset's images are; `train: false` for one whose images are only part of others' training data."""
+    """Where a dataset's images are; `train: false` if it only provides images for the `data` of recipes."""
 
     train: bool = True
 
 
 class TrainingConfig(Section):
-    """Trainings: one for each architecture, dataset, recipe and seed, whose snapshots go into a store of weights."""
+    """Trainings, one per architecture, dataset, recipe and seed, whose snapshots go into a checkpoint store."""
 
     format: Literal[1] = 1
     name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=MAX_NAME)]
@@ -89,9 +89,9 @@ class TrainingConfig(Section):
         check_datasets(value)
         for name, section in value.items():
             if section.corruptions is not None:
-                raise ValueError(f"expected no corruptions of images to train on, got some for {name!r}. Remove them.")
+                raise ValueError(f"expected no corruptions of training images, got some for {name!r}. Remove them.")
         if not any(section.train for section in value.values()):
-            raise ValueError("expected at least one to train on, got `train: false` for all of them.")
+            raise ValueError("expected at least one dataset to train on, got `train: false` for all of them.")
         return value
 
     @field_validator("recipes")
@@ -112,7 +112,7 @@ class TrainingConfig(Section):
             for dataset in recipe.on or ():
                 if dataset not in trained:
                     raise ValueError(
-                        f"recipes.{name}.on: expected datasets that are trained on, got {dataset!r}."
+                        f"recipes.{name}.on: expected datasets without `train: false`, got {dataset!r}."
                         f"{closest(dataset, trained)}"
                     )
             if recipe.on == ():
@@ -129,7 +129,7 @@ class TrainingConfig(Section):
         return self
 
     def _check_data(self, name: str, target: str) -> None:
-        """Make sure that all images of a training have the size and the classes of the dataset that it is for."""
+        """Make sure that all images of a training have the size and the classes of its dataset."""
         spec = self.dataset_spec(target)
         for field, dataset in _data_names(self.recipes[name]):
             other = self.dataset_spec(dataset)
@@ -139,12 +139,12 @@ class TrainingConfig(Section):
             ):
                 if wanted != got:
                     raise ValueError(
-                        f"recipes.{name}.data.{field}: expected images with {what} {wanted}, as {target} has, got "
-                        f"{dataset} with {got}. Name others, or limit the recipe with `on`."
+                        f"recipes.{name}.data.{field}: expected {what} {wanted} as of {target}, got {got} of "
+                        f"{dataset}. Name another dataset, or limit the recipe with `on`."
                     )
 
     def _check_starts(self) -> None:
-        """Make sure that every start comes to an end, and has the classes of what begins with it."""
+        """Make sure that chains of starts have no cycle, and that the numbers of classes agree."""
         for name, recipe in self.recipes.items():
             start = recipe.start
             if start is None:
@@ -153,12 +153,12 @@ class TrainingConfig(Section):
                 targets = self.targets(start.recipe)
                 if start.dataset not in targets:
                     raise ValueError(
-                        f"recipes.{name}.start.dataset: expected one that {start.recipe} is trained on, got "
+                        f"recipes.{name}.start.dataset: expected a dataset of the recipe {start.recipe}, got "
                         f"{start.dataset!r}.{closest(start.dataset, targets)}"
                     )
             elif not re.fullmatch(_RECIPE_NAME, start.recipe):
                 raise ValueError(
-                    f"recipes.{name}.start.recipe: expected one of `recipes`, or a name in the store, got "
+                    f"recipes.{name}.start.recipe: expected one of `recipes`, or the name of one in the store, got "
                     f"{start.recipe!r}.{closest(start.recipe, self.recipes)}"
                 )
             if start.dataset in self.datasets:
@@ -166,8 +166,8 @@ class TrainingConfig(Section):
                 for target in self.targets(name):
                     if self.dataset_spec(target).n_classes != classes:
                         raise ValueError(
-                            f"recipes.{name}.start: expected weights for as many classes as {target} has, got "
-                            f"{start.dataset} with {classes}. Name another start, or limit the recipe with `on`."
+                            f"recipes.{name}.start: expected weights with the number of classes of {target}, "
+                            f"got {classes} of {start.dataset}. Name another start, or limit the recipe with `on`."
                         )
             for target in self.targets(name):
                 self._follow(name, target)
@@ -178,7 +178,7 @@ class TrainingConfig(Section):
         while place is not None and place[0] in self.recipes:
             if place in seen:
                 path = " from ".join(f"{name} on {of}" for name, of in (*seen, place))
-                raise ValueError(f"recipes.{recipe}.start: expected a training that begins by itself, got {path}.")
+                raise ValueError(f"recipes.{recipe}.start: expected no cycle of starts, got {path}.")
             seen.append(place)
             start = self.recipes[place[0]].start
             place = None if start is None else (start.recipe, start.dataset)
@@ -205,7 +205,7 @@ class TrainingConfig(Section):
         return self.make_space({}).select(self.architectures)
 
     def dataset_spec(self, dataset: str) -> DatasetSpec:
-        """What a network trained on a dataset needs to know."""
+        """Classes, image size and normalisation of a dataset."""
         return make_dataset_spec(dataset, self.datasets[dataset])
 
     def code_files(self) -> dict[str, Path]:
@@ -213,21 +213,21 @@ class TrainingConfig(Section):
         return {"space": self.space.file} if isinstance(self.space, SpaceFile) else {}
 
     def targets(self, recipe: str) -> tuple[str, ...]:
-        """Datasets that networks are trained on by a recipe."""
+        """Datasets to which a recipe applies."""
         chosen = self.recipes[recipe].on
         return tuple(
             name for name, section in self.datasets.items() if section.train and (chosen is None or name in chosen)
         )
 
     def sources(self, recipe: str, dataset: str) -> tuple[str, ...]:
-        """Datasets whose images a training by a recipe on a dataset is shown, the dataset of the labels first."""
+        """Datasets that provide the images of a recipe on a dataset: that dataset and the robust one, or those of a blend."""
         data = self.recipes[recipe].data
         if data is not None and data.fusion is not None:
             return data.fusion.first, data.fusion.second
         return (dataset,) if data is None or data.mixture is None else (dataset, data.mixture.robust)
 
     def trainings(self) -> Iterator[Training]:
-        """List the trainings: recipe by recipe, those of one seed together, in the order of the YAML."""
+        """List the trainings by recipe, dataset, seed and architecture, in the order of the YAML."""
         for recipe in self.recipes:
             for dataset in self.targets(recipe):
                 for seed in self.seeds:
@@ -235,13 +235,13 @@ class TrainingConfig(Section):
                         yield Training(architecture, dataset, recipe, seed)
 
     def start_of(self, training: Training) -> Training | None:
-        """The training whose last weights one begins with; None where it begins anew."""
+        """The training with whose last weights another starts; None if it starts from initial weights."""
         start = self.recipes[training.recipe].start
         return None if start is None else training._replace(recipe=start.recipe, dataset=start.dataset)
 
 
 def _data_names(recipe: Recipe) -> tuple[tuple[str, str], ...]:
-    """Datasets that a recipe's `data` names, each with its field."""
+    """Datasets in a recipe's `data`, each with its field."""
     data = recipe.data
     if data is None:
         return ()

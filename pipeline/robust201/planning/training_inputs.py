@@ -1,4 +1,4 @@
-"""What trainings read: images, opened the same way by the driver and by every worker. No torch."""
+"""Images of trainings, opened in the same way by the driver and by every worker. No torch."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ Hashes = Mapping[tuple[str, Split], str]
 
 
 class TrainingInputs:
-    """Images of trainings, each opened at first use; with `kept`, what `keep` of another one kept.
+    """Images of trainings, each opened at first use; with `kept`, from the copies that another instance's `keep` wrote.
 
     `say` receives a line about each step that takes long.
     """
@@ -33,7 +33,7 @@ class TrainingInputs:
         self._data: dict[tuple[str, str], TrainingData] = {}
 
     def data(self, recipe: str, dataset: str) -> TrainingData:
-        """Training data of a recipe on a dataset, which are normalised as that dataset is.
+        """Training data of a recipe on a dataset, with the normalisation of that dataset.
 
         Raises:
             DatasetError: images are missing, damaged or too few.
@@ -62,13 +62,13 @@ class TrainingInputs:
             )
 
     def test_images(self, dataset: str) -> ImageSet | None:
-        """The whole test split of a dataset; None where nobody has one."""
+        """The whole test split of a dataset; None if there is none."""
         if self._kept is not None:
             return self._open(dataset, "test") if (dataset, "test") in self._kept else None
         try:
             return self._open(dataset, "test")
         except DatasetError:
-            return None  # accuracies after a training are for people
+            return None  # test accuracies are only informative
 
     def _train_images(self, dataset: str) -> ImageSet:
         return self._open(dataset, "train")
@@ -84,7 +84,7 @@ class TrainingInputs:
             if split == "test" and section.path is not None and section.path.is_file():
                 raise DatasetError(
                     f"Loading the test images of {dataset} failed for {section.path}: expected a folder with both "
-                    "splits, got a file, whose images are trained on. Name the folder."
+                    "splits, got a single file, whose images are used for training. Name the folder."
                 )
             self._say(f"Reading the {'training' if split == 'train' else split} images of {dataset}")
             images = load_images(spec, form=section.form, path=section.path, split=split)
@@ -95,7 +95,7 @@ class TrainingInputs:
         return self._images[place]
 
     def keep(self) -> Hashes:
-        """Keep all images that were opened, for workers to read; give their hashes. Damaged copies are replaced."""
+        """Write all opened images to the run's folder, for workers; give their hashes. Damaged copies are replaced."""
         for (dataset, _), images in self._images.items():
             folder = self._folder(dataset, images.sha256)
             try:
@@ -108,7 +108,7 @@ class TrainingInputs:
         return self._config.results / "images" / f"{dataset}-{sha256[:12]}"
 
     def keep_code(self, hashes: Mapping[str, str]) -> None:
-        """Keep the Python files that the trainings name, from which workers execute them."""
+        """Copy the Python files of the trainings to the run's folder, from which workers execute them."""
         for field, path in self._config.code_files().items():
             kept = kept_code(self._config.results, hashes[field])
             if not kept.is_file() or hash_file(kept) != kept.stem:
@@ -117,7 +117,7 @@ class TrainingInputs:
 
 
 def count_batches(config: TrainingConfig, training: Training) -> int | None:
-    """Count the batches of an epoch from the table of datasets alone; None for datasets that it does not count."""
+    """Count the batches of an epoch from the table of datasets alone; None if it has no number of images."""
     names = config.sources(training.recipe, training.dataset)
     data = config.recipes[training.recipe].data
     counted = names if data is not None and data.fusion is not None else names[:1]

@@ -1,4 +1,4 @@
-"""Which trainings there are, what decides the weights of each, which snapshots are wanted, and what they take."""
+"""The plan of trainings: the identity of each, its wanted and missing snapshots, and estimates of the work."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from robust201.weights.store import CheckpointStore
 DeviceKind = Literal["cpu", "cuda"]
 
 _PASSES = 3
-"""What a step takes of an image, in forward passes: one forward, and a backward one that takes twice as much."""
+"""Cost of a gradient in forward passes: one forward pass, and a backward pass that costs twice as much."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class PlannedTraining:
 
     Attributes:
         steps: the wanted snapshots, ascending; the last is the end of the training.
-        missing: those of them that the store lacks.
+        missing: wanted snapshots that the store lacks.
         n_batches: steps of an epoch.
-        id: `training_id`; empty where the weights to start from are not there yet.
-        fields: what the id is made of beside network and seed, as a JSON value for the manifest.
-        start: record of the weights to start from; None where the training begins anew, or they are not there yet.
+        id: `training_id`; empty if the weights to start from do not exist yet.
+        fields: what the id hashes apart from network and seed, as a JSON value for the manifest.
+        start: record of the weights to start from; None for initial weights, or if they do not exist yet.
     """
 
     training: Training
@@ -45,11 +45,11 @@ class PlannedTraining:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can begin."""
+        """Whether it can start: its start weights exist."""
         return bool(self.id)
 
     def unit(self) -> Unit:
-        """What the scheduler knows of it: strengths are the steps of its snapshots."""
+        """The unit of work for the scheduler; its strengths are the steps of the snapshots."""
         training = self.training
         return Unit(
             id=training.digest,
@@ -64,13 +64,13 @@ class PlannedTraining:
         )
 
     def part(self) -> Part:
-        """What is missing of it."""
+        """The missing snapshots, as a part for the scheduler."""
         return Part(self.unit(), tuple(map(float, self.missing)), 0, 1)
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Every training of a YAML, or of what it is narrowed to."""
+    """All selected trainings of a YAML."""
 
     config: TrainingConfig
     trainings: tuple[PlannedTraining, ...]
@@ -78,12 +78,12 @@ class TrainingPlan:
 
     @property
     def n_evaluations(self) -> int:
-        """Number of snapshots: what a run counts."""
+        """Number of wanted snapshots, the unit in which runs count."""
         return sum(len(planned.steps) for planned in self.trainings)
 
     @property
     def n_done(self) -> int:
-        """Number of snapshots that the store has."""
+        """Number of wanted snapshots in the store."""
         return self.n_evaluations - sum(len(planned.missing) for planned in self.trainings)
 
     @cached_property
@@ -96,13 +96,13 @@ class TrainingPlan:
         return self.config.make_space(self.code)
 
     def macs(self, part: Part) -> float:
-        """Estimate the work of some snapshots of a training, each from the one before, in multiply-accumulates."""
+        """Estimate the multiply-accumulates of some snapshots of a training, each counted from the one before."""
         before = dict(zip(part.unit.strengths, (0.0, *part.unit.strengths), strict=False))
         steps = sum(step - before[step] for step in part.strengths)
         return steps * step_macs(self.config, self._space, self.by_unit[part.unit.id].training)
 
     def bundles(self, trainings: Iterable[PlannedTraining], has_gpu: bool) -> list[Bundle]:
-        """What workers take: a training each, the longest first."""
+        """Make one bundle per training, the longest first."""
         rate = assumed_gmacs(self.config.execution, has_gpu) * 1e9
         parts = [planned.part() for planned in trainings]
         found = [Bundle(p.unit.architecture, p.unit.dataset, (p,), self.macs(p) / rate) for p in parts]
@@ -117,7 +117,7 @@ def step_macs(config: TrainingConfig, space: Space, training: Training) -> float
 
 
 def _gradients(recipe: Recipe) -> int:
-    """Gradients that an image takes in a step: one of the loss, those of the attack, and TRADES' second image."""
+    """Gradients per image and step: of the loss, of the attack, and of the adversarial image of TRADES."""
     adversarial = recipe.adversarial
     if adversarial is None:
         return 1
@@ -135,13 +135,13 @@ def plan_trainings(
     device: DeviceKind,
     code: Mapping[str, str],
 ) -> TrainingPlan:
-    """Plan trainings, and look up what a store has of them.
+    """Plan trainings, and look up their snapshots in a store.
 
     Raises:
         ConfigError: a snapshot lies beyond the end of a training.
         DatasetError: images are missing, damaged or too few.
         CheckpointError: the store has other trainings under the same names, or lacks weights to start from that none of
-            these trainings makes.
+            these trainings produces.
     """
     space = config.make_space(code)
     known: dict[Training, PlannedTraining] = {}
@@ -153,7 +153,7 @@ def plan_trainings(
 
 
 def _depth(config: TrainingConfig, training: Training) -> int:
-    """How many trainings come before one."""
+    """Count the trainings whose weights one depends on, directly or indirectly."""
     before = config.start_of(training)
     return 0 if before is None or before.recipe not in config.recipes else 1 + _depth(config, before)
 
@@ -173,7 +173,7 @@ def _plan(
     try:
         steps = recipe.snapshot_steps(n_batches)
     except ConfigError as error:
-        raise ConfigError(f"{error} It is that of the recipe {training.recipe} on {training.dataset}.") from error
+        raise ConfigError(f"{error} The recipe is {training.recipe} on {training.dataset}.") from error
     start, is_waiting = _find_start(config, training, store, space, known)
     fields: dict[str, Any] = {
         "recipe": recipe.identity(),
@@ -207,17 +207,17 @@ def _plan(
 def _find_done(
     training: Training, name: str, fields: Mapping[str, Any], store: CheckpointStore, space: Space
 ) -> set[int]:
-    """Steps of the snapshots of a training that a store has, whole as far as their size says."""
+    """Steps of the snapshots of a training in a store, whose files have the right size."""
     done: set[int] = set()
     for record in store.of_network(training.architecture, training.dataset, space.weights_name):
         if (record.recipe, record.seed) != (training.recipe, training.seed):
             continue
         if record.source_sha256 != name:
             theirs = {} if record.training is None else record.training.get("inputs", {})
-            differences = "; ".join(describe_difference(theirs, fields)) or "the network's skeleton or code"
+            differences = "; ".join(describe_difference(theirs, fields)) or "the network's configuration or code"
             raise CheckpointError(
-                f"Planning trainings failed for {record.label} in {store.root}: expected the training that is planned "
-                f"under this name, got another one ({differences}). Name the recipe otherwise, or choose another store."
+                f"Planning trainings failed for {record.label} in {store.root}: expected the planned training under this "
+                f"name, got a different one ({differences}). Rename the recipe, or choose another store."
             )
         try:
             store.check(record)
@@ -235,7 +235,7 @@ def _find_start(
     space: Space,
     known: Mapping[Training, PlannedTraining],
 ) -> tuple[CheckpointRecord | None, bool]:
-    """Find the weights that a training begins with, and whether they are still to be made."""
+    """Find the weights that a training starts from, and whether one of these trainings has yet to produce them."""
     before = config.start_of(training)
     if before is None:
         return None, False
@@ -260,7 +260,7 @@ def _find_start(
 
 
 def replan(plan: TrainingPlan, inputs: TrainingInputs, store: CheckpointStore, device: DeviceKind) -> TrainingPlan:
-    """Plan the same trainings again, with what the store has gained since."""
+    """Plan the same trainings again, with the current content of the store."""
     trainings = [planned.training for planned in plan.trainings]
     return plan_trainings(plan.config, trainings, inputs, store, device=device, code=plan.code)
 
@@ -298,7 +298,7 @@ def estimate_trainings(config: TrainingConfig, trainings: Sequence[Training]) ->
             if any(training.recipe == name for training in trainings)
         },
         "warnings": [
-            f"Nobody counted the training images of {name}: its trainings are not in the estimate."
+            f"The number of training images of {name} is unknown before they are read: its trainings are not in the estimate."
             for name in sorted(uncounted)
         ],
     }

@@ -1,4 +1,4 @@
-"""What a driver of trainings and its workers share: the work, and where their files lie in the store. No torch."""
+"""What the driver of trainings and its workers share: the work, and the paths of their files in the store. No torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from robust201.weights.finished import FinishedSnapshots
 
 @dataclass(frozen=True)
 class TrainingWork:
-    """What workers must know: small enough to travel.
+    """The work, small enough to send to workers.
 
     Attributes:
         trainings: by the ids of their units.
-        images: hashes of the images that the driver kept.
-        code: hashes of the Python files that it kept.
-        device: kind of device that the trainings' ids hold.
+        images: hashes of the images that the driver copied.
+        code: hashes of the Python files that it copied.
+        device: kind of device in the trainings' ids.
     """
 
     config: TrainingConfig
@@ -29,15 +29,15 @@ class TrainingWork:
 
 
 def states_folder(config: TrainingConfig, planned: PlannedTraining) -> Path:
-    """Where a training keeps its state."""
+    """Folder of a training's states."""
     return config.results / "states" / planned.id[:32]
 
 
 def finished_snapshots(config: TrainingConfig) -> FinishedSnapshots:
-    """What workers have stored and the manifest may not name yet."""
+    """Snapshots that workers have stored, possibly not yet in the manifest."""
     return FinishedSnapshots(config.results / "finished")
 
 
 def finished_name(planned: PlannedTraining, step: int) -> str:
-    """Name of a snapshot among those."""
+    """Name of a snapshot in `finished_snapshots`."""
     return f"{planned.id[:32]}-{step:09d}"

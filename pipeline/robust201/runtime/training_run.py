@@ -1,7 +1,7 @@
-"""The driver of trainings: plans, subtracts what the store has, trains the rest, and names it in the manifest.
+"""The driver of trainings: plans, computes the snapshots that the store lacks, and enters them in the manifest.
 
-Workers write files that never change, and the driver alone writes the manifest. Trainings that begin with the weights
-of others wait for these in a later stage, which is planned once they are there.
+Workers write immutable files; only the driver writes the manifest. Trainings that start from the weights of others run
+in a later stage, which is planned once these weights exist.
 """
 
 import shutil
@@ -33,7 +33,7 @@ StartTraining = Callable[[TrainingWork], Executor]
 
 
 def start_training_executor(work: TrainingWork) -> Executor:
-    """Start the executor that the trainings name; close it."""
+    """Start the executor that the YAML names; the caller closes it."""
     return start_executor(work.config, partial(_start_worker, work))
 
 
@@ -44,10 +44,10 @@ def _start_worker(work: TrainingWork, metrics: Metrics) -> BundleWorker:
 
 
 def choose_device_kind(config: TrainingConfig) -> DeviceKind:
-    """Say on what the trainings are, which is part of their identity.
+    """Determine the kind of device, which is part of the trainings' identity.
 
     Raises:
-        ConfigError: this process cannot know.
+        ConfigError: it cannot be determined in this process.
     """
     execution = config.execution
     if execution.device != "auto":
@@ -55,7 +55,7 @@ def choose_device_kind(config: TrainingConfig) -> DeviceKind:
     if execution.executor == "ray" and execution.ray_address:
         raise ConfigError(
             f"Planning trainings failed for {config.name}: expected execution.device cpu or cuda, since weights depend "
-            "on it and the workers are elsewhere, got auto. Write what the cluster has."
+            "on it and the workers run elsewhere, got auto. Set it to the device of the cluster's workers."
         )
     from robust201.runtime.devices import choose_device
 
@@ -64,13 +64,13 @@ def choose_device_kind(config: TrainingConfig) -> DeviceKind:
 
 @dataclass(frozen=True)
 class TrainingSelection:
-    """What a run is narrowed to; None keeps everything."""
+    """The trainings of a YAML that a run selects; None selects all."""
 
     recipes: tuple[str, ...] | None = None
     limit: int | None = None
 
     def select(self, config: TrainingConfig) -> list[Training]:
-        """List the trainings that are asked for."""
+        """List the selected trainings."""
         found = [one for one in config.trainings() if self.recipes is None or one.recipe in self.recipes]
         return found[: self.limit]
 
@@ -83,10 +83,10 @@ def preview_trainings(
     selection: TrainingSelection = ALL_TRAININGS,
     say: Callable[[str], None] = lambda _line: None,
 ) -> TrainingPlan:
-    """Plan trainings by their images and what the store has; nothing is written.
+    """Plan trainings from their images and the content of the store; nothing is written.
 
     Raises:
-        InputError: images or weights are missing or damaged, or the store has other trainings of these names.
+        InputError: images or weights are missing or damaged, or the store has other trainings under these names.
     """
     code = {field: hash_file(path) for field, path in config.code_files().items()}
     store, device = CheckpointStore(config.store), choose_device_kind(config)
@@ -104,10 +104,10 @@ def run_trainings(
     on_progress: Callable[[RunProgress, Event | None], None] = lambda _progress, _event: None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> RunTally:
-    """Make the snapshots that the store still lacks; failures are in the tally.
+    """Compute the snapshots that the store lacks; failures are in the tally.
 
-    An executor is started only if something is missing. `on_preview` takes what is there and what is missing, before
-    anything is computed; `on_progress` each event, and None now and then; `say` of steps that take long.
+    An executor is started only if something is missing. `on_preview` receives the plan before anything is computed,
+    `on_progress` each event, and None regularly between events, `say` a line about each slow step.
 
     Raises:
         InputError: bad input; nothing was started.
@@ -116,13 +116,13 @@ def run_trainings(
     device, trainings = choose_device_kind(config), selection.select(config)
     inputs = TrainingInputs(config, say)
     code = {field: hash_file(path) for field, path in config.code_files().items()}
-    # What can be wrong shows before anything is written.
+    # Find bad input before anything is written.
     plan_trainings(config, trainings, inputs, CheckpointStore(config.store), device=device, code=code)
     config.results.mkdir(parents=True, exist_ok=True)
     with Lease.acquire(config.results, on_wait=say) as lease, CheckpointStore(config.store) as store:
         recovered = finished_snapshots(config).recover(store)
         if recovered:
-            say(f"Snapshots that an interrupted run had stored are now in the manifest: {recovered}")
+            say(f"Entered snapshots of an interrupted run in the manifest: {recovered}")
         inputs.keep_code(code)
         plan = plan_trainings(config, trainings, inputs, store, device=device, code=code)
         for planned in plan.trainings:
@@ -136,7 +136,7 @@ def run_trainings(
 
 
 class _Run:
-    """One run, stage by stage."""
+    """One run, in stages."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class _Run:
         self._tracker = Tracker(plan, _missing(plan), plan.config.results, plan.n_done, self._log)
 
     def run(self) -> RunTally:
-        """Train what is ready, then what has become ready by that, until nothing is left that can be done."""
+        """Run the ready trainings, then those that became ready, until none is left."""
         tally = RunTally()
         try:
             while not tally.drained:
@@ -196,8 +196,8 @@ class _Run:
         if waiting:
             before = self._config.start_of(waiting[0].training)
             self._say(
-                f"{len(waiting)} of the trainings wait for the weights of others, such as {waiting[0].training.label} "
-                f"for {'others' if before is None else before.label}."
+                f"Trainings not started, since the weights that they start from are missing: {len(waiting)}, such as "
+                f"{waiting[0].training.label}, which needs {'others' if before is None else before.label}."
             )
 
     def _run_stage(self, ready: Sequence[PlannedTraining], so_far: RunTally) -> RunTally:
@@ -209,7 +209,7 @@ class _Run:
         def drain(line: str) -> None:
             self._tracker.note_draining()
             for executor in started:
-                executor.drain()  # at once: one in this process would not be told before the next snapshot
+                executor.drain()  # now: an inline executor would otherwise notice only at the next snapshot
             self._say(line)
 
         draining = draining_on_signals(drain, config.execution.drain_seconds)
@@ -248,7 +248,7 @@ class _Run:
         self._on_progress(self._tracker.progress, event)
 
     def _enter(self, receipt: Receipt) -> None:
-        """Name a snapshot in the manifest; after the last one the training's state is not needed any more."""
+        """Enter a snapshot in the manifest; after the last one, the training's state is removed."""
         planned = self._plan.by_unit[receipt.unit_id]
         for step in map(int, receipt.strengths):
             self._finished.enter(finished_name(planned, step), self._store)
@@ -256,7 +256,7 @@ class _Run:
                 shutil.rmtree(states_folder(self._config, planned), ignore_errors=True)
 
     def _find_committed(self, parts: Sequence[Part]) -> Sequence[Receipt]:
-        """Look which snapshots a lost worker had stored without telling."""
+        """Find the snapshots that a lost worker had stored but not reported."""
         found = []
         for part in parts:
             planned = self._plan.by_unit[part.unit.id]

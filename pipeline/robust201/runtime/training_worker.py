@@ -23,7 +23,7 @@ from robust201.training.state import EpochRecord
 from robust201.weights.store import CheckpointStore
 
 _SOURCE = "robust201 train"
-"""What manifests call the source of weights that were trained here."""
+"""Source of the weights in manifests."""
 
 
 class TrainingWorker:
@@ -38,25 +38,25 @@ class TrainingWorker:
         self.device = choose_device(config.execution.device, config.precision)
         if self.device.type != work.device:
             raise ConfigError(
-                f"Starting a worker failed for {config.name}: expected a {work.device}, for which the trainings were "
-                f"planned, got a {self.device.type}. Write execution.device as what the workers have."
+                f"Starting a worker failed for {config.name}: expected a {work.device} device, for which the trainings "
+                f"were planned, got {self.device.type}. Set execution.device to the device of the workers."
             )
-        del metrics  # workers of trainings know no number that the driver does not count
+        del metrics  # the driver counts everything that a worker could report
         self._config = config
         self._work = work
         self._log = WorkLog(config.results)
         self._inputs = TrainingInputs(config, kept=work.images)
         self._space = locate_space(config, work.code)
-        self._store = CheckpointStore(config.store)  # only its files: the manifest is the driver's
+        self._store = CheckpointStore(config.store)  # only its files: the manifest belongs to the driver
         self._finished = finished_snapshots(config)
         self._draining = threading.Event()
 
     def drain(self) -> None:
-        """Keep the state of the training in progress and stop; callable from another thread."""
+        """Save the state of the training in progress and stop; callable from another thread."""
         self._draining.set()
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
-        """Train a network, from its last state if there is one (see `runtime.executors.base.BundleWorker`)."""
+        """Train a network, resuming from its last state (see `runtime.executors.base.BundleWorker`)."""
         with Heartbeat(self._config.results) as heartbeat:
             for part in bundle.parts:
                 if self._draining.is_set():
@@ -79,12 +79,12 @@ class TrainingWorker:
             raise
         except SignalInterrupt:
             raise
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # code of the user's may raise any of them
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # user code may raise any of them
             if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
                 self._log.write("device_failed", str(error), level="error", traceback=traceback.format_exc())
                 raise WorkerBrokenError(
                     f"Training failed for {part.label}: expected a working {self.device.type} device, got {error}. Its "
-                    "process cannot go on; a new one starts its work again."
+                    "process cannot continue; a new one resumes its work."
                 ) from error
             kind = "memory" if is_out_of_memory(error) else "application"
             rest = Part(part.unit, tuple(remaining), part.start, part.stop)
