@@ -65,6 +65,8 @@ def test_a_study_trains_evaluates_and_writes_its_page(robust201, tmp_path):
     assert "| MNIST | 1 | 2 |" in page
     assert "other strengths than the paper's" in page
     assert len(pd.read_csv(out / "tables/networks.csv")) == 2
+    assert "(figures/attacked-fullyconnectednet.svg)" in page
+    assert b"<svg" in (out / "figures/attacked-fullyconnectednet.svg").read_bytes()
 
     # What is there is not made again, and the page alone can be written from the export.
     write_small_study(tmp_path, note="Again.")

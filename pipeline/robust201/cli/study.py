@@ -14,6 +14,7 @@ from robust201.core.errors import ConfigError, closest
 if TYPE_CHECKING:
     import pandas as pd
 
+    from robust201.planning.config import SweepConfig
     from robust201.studies.comparisons import PrintedCheck
 
 PRINTED = ("image-distribution",)
@@ -64,6 +65,7 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path]) -> int
     from robust201.studies.config import DynamicsStudy, load_study
 
     config = load_study(file)
+    sweeps: dict[Path, SweepConfig] = {}
     if not exports:
         sweeps = {path: load_config(path) for path in config.sweeps}
         for words in config.step_words():
@@ -80,7 +82,7 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path]) -> int
     from robust201.studies.pages import write_pages
 
     per_epoch = config.iterations_per_epoch if isinstance(config, DynamicsStudy) else None
-    page, *files = write_pages(config, Exports(exports, iterations_per_epoch=per_epoch), out)
+    page, *files = write_pages(config, Exports(exports, iterations_per_epoch=per_epoch), out, tuple(sweeps.values()))
     typer.echo(page)
     console.say(f"Tables and figures: {console.show_count(len(files), 'file')} in the same folder.")
     return 0

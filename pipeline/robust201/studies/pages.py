@@ -9,7 +9,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from robust201.core.files import make_folder, write_text
+from robust201.planning.config import SweepConfig
 from robust201.studies import drawings
+from robust201.studies.attacked_images import attack_examples, strengths_of
 from robust201.studies.comparisons import GROUPS, check_printed_marks
 from robust201.studies.config import (
     DynamicsStudy,
@@ -60,8 +62,10 @@ class _Writer:
         return [page, *self.files]
 
 
-def write_pages(study: Study, exports: Exports, out: Path) -> list[Path]:
+def write_pages(study: Study, exports: Exports, out: Path, sweeps: Sequence[SweepConfig] = ()) -> list[Path]:
     """Write a study's page, tables and figures into a folder; the page is the first of the files.
+
+    The `sweeps` have the weights and images of figures that show attacked images, which are left out without them.
 
     Raises:
         ResultsError: results that the study names are missing.
@@ -69,18 +73,21 @@ def write_pages(study: Study, exports: Exports, out: Path) -> list[Path]:
     for name in ("tables", "figures"):
         make_folder(out / name)
     writers: Mapping[type[Study], Callable[[Any, Exports, Path], list[Path]]] = {
-        ImageDistributionStudy: _write_image_distribution,
         DynamicsStudy: _write_dynamics,
         MixingStudy: _write_mixing,
         EquivarianceStudy: _write_equivariance,
     }
+    if isinstance(study, ImageDistributionStudy):
+        return _write_image_distribution(study, exports, out, sweeps)
     return writers[type(study)](study, exports, out)
 
 
 # --- Image distribution and task
 
 
-def _write_image_distribution(study: ImageDistributionStudy, exports: Exports, out: Path) -> list[Path]:
+def _write_image_distribution(
+    study: ImageDistributionStudy, exports: Exports, out: Path, sweeps: Sequence[SweepConfig]
+) -> list[Path]:
     found = measure_image_distribution(study, exports)
     printed = check_printed_marks()
     comparisons = attach_printed_decisions(study, found.comparisons, printed.comparisons)
@@ -101,6 +108,11 @@ def _write_image_distribution(study: ImageDistributionStudy, exports: Exports, o
             place = number if normalised else number + 2
             caption = f"Accuracy over epsilon, {kind} (figure {place} of the paper)"
             page.figure(f"curves-{number}-{kind}", figure, caption)
+    if strengths := strengths_of(study, sweeps):
+        for network, attacked in attack_examples(study, sweeps).items():
+            figure = drawings.draw_attacked_images(attacked, (0.0, *(strength / 255 for strength in strengths)))
+            caption = f"{network}: one image per group, attacked, and the change (figures 8 and 9 of the paper)"
+            page.figure(f"attacked-{network.lower()}", figure, caption)
     page.say(f"## Tests\n\n{_count_decisions(comparisons, found.comparable)}\n\n{comparison_lines(comparisons)}")
     return page.finish()
 
