@@ -41,7 +41,7 @@ def main() -> None:
     options = parser.parse_args()
     configure_torch(threads=1)
     zoo = Zoo()
-    print("| network | parameters | GMACs | ms an image | GMACs a second |")
+    print("| network | parameters | GMACs | ms per image | GMACs per second |")
     print("|---|---|---|---|---|")
     for name in zoo.select(options.networks):
         torch.manual_seed(0)

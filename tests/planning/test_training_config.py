@@ -1,4 +1,4 @@
-"""The YAML of trainings: what is refused, in one line that says where and what is meant; what follows from it."""
+"""The training YAML: what is refused, in one line that says where and what is meant; what follows from it."""
 
 from pathlib import Path
 from typing import Any
@@ -39,15 +39,15 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "data of other sizes": (
         {"recipes": recipe(data={"mixture": {"robust": "digits", "alpha": 0.5}}, on=["bright"]), "more": ["digits"]},
-        r"plain\.data\.mixture\.robust: expected images with classes 2, as bright has, got digits with 10",
+        r"plain\.data\.mixture\.robust: expected classes 2 as of bright, got 10 of digits",
     ),
     "a start on itself": (
         {"recipes": recipe(start={"recipe": "plain", "dataset": "bright"})},
-        "begins by itself, got plain on bright from plain on bright",
+        "expected no cycle of starts, got plain on bright from plain on bright",
     ),
     "a start's dataset": (
         {"recipes": recipe() | {"tuned": RECIPE | {"start": {"recipe": "plain", "dataset": "digits"}}}},
-        r"recipes\.tuned\.start\.dataset: expected one that plain is trained on, got 'digits'",
+        r"recipes\.tuned\.start\.dataset: expected a dataset of the recipe plain, got 'digits'",
     ),
     "a start of other classes": (
         {
@@ -55,9 +55,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
             | {"tuned": RECIPE | {"start": {"recipe": "plain", "dataset": "digits"}, "on": ["bright"]}},
             "more": ["digits"],
         },
-        r"recipes\.tuned\.start: expected weights for as many classes as bright has, got digits with 10",
+        r"recipes\.tuned\.start: expected weights with the number of classes of bright, got 10 of digits",
     ),
-    "nothing to train on": ({"unused": True}, "at least one to train on"),
+    "nothing to train on": ({"unused": True}, "at least one dataset to train on"),
     "seeds": ({"seeds": [1, 1]}, "different numbers"),
     "a negative seed": ({"seeds": [-1]}, "at least 0"),
     "architectures": ({"architectures": [99999]}, "Looking up an architecture failed|expected"),
@@ -131,5 +131,5 @@ def test_options_of_a_sweep_are_refused_with_a_yaml_of_trainings(robust201: RunC
     assert "--keys" in robust201("plan", example, "--keys", "clean").refusal(2)
     assert "--epochs" in robust201("train", example, "--epochs", "2").refusal(2)
     assert "--recipes" in robust201("train", "--out", "x", "--recipes", "plain").refusal(2)
-    assert "expected a YAML of trainings, or --out" in robust201("train").refusal(2)
+    assert "expected a training YAML, or --out" in robust201("train").refusal(2)
     assert "Did you mean 'plain'" in robust201("train", example, "--recipes", "plan").refusal(2)

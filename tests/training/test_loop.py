@@ -260,7 +260,7 @@ def test_data_that_ends_early_is_one_line():
         def batches(self, batch_size, seed, epoch):
             yield from itertools.islice(super().batches(batch_size, seed, epoch), 2)
 
-    with pytest.raises(EvaluationError, match="expected 3 batches an epoch, got 2"):
+    with pytest.raises(EvaluationError, match="expected 3 batches per epoch, got 2"):
         list(train(Small(), "small", Short(IMAGES), recipe(), seed=1))
 
 

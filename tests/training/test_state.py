@@ -113,11 +113,7 @@ def test_what_a_killed_process_left_is_removed_and_strangers_are_not(folder, tmp
     stranger.write_text("mine")
     assert folder.load(at_most=10).step == 1
     assert not leftover.exists()
-    folder.clear()
-    assert [path.name for path in (tmp_path / "states").iterdir()] == ["notes.txt"]
-    stranger.unlink()
-    folder.clear()
-    assert not (tmp_path / "states").exists()
+    assert stranger.exists()
 
 
 def test_another_training_is_refused(folder, tmp_path):

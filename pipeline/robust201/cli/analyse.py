@@ -22,8 +22,8 @@ Folders = Annotated[
     list[Path],
     typer.Argument(
         metavar="DATASET...",
-        help="A folder that export wrote, its parquet folder, or the published dataset. Several are read as one, the "
-        "first that has an evaluation answers.",
+        help="A folder that export wrote, its parquet folder, or the published dataset. Several are read as one; "
+        "an evaluation is taken from the first that has it.",
     ),
 ]
 Join = Annotated[
@@ -46,7 +46,10 @@ def correlate(
     weights: Weights = None,
     measure_weights: Annotated[
         str | None,
-        typer.Option("--measure-weights", help="Name of the weights that measures are of, such as random-s0."),
+        typer.Option(
+            "--measure-weights",
+            help="Weights whose measures are used, such as random-s0; by default those of the accuracies.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -158,8 +161,8 @@ def _read(
     names = [one.name for one in held]
     if not names:
         raise ResultsError(
-            f"Reading {reader.path} failed: expected accuracies, got none. Name a further folder that has some behind "
-            "it, or export a key such as clean."
+            f"Reading {reader.path} failed: expected accuracies, got none. Add a folder that has some, or "
+            "export a key such as clean."
         )
     wanted = split_names(datasets) or names
     for name in wanted:

@@ -233,10 +233,10 @@ def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int
 
 
 def show_training_tally(tally: RunTally, store: Path) -> int:
-    """Say how a run of trainings ended, and give the exit code: 0 complete, 3 incomplete."""
+    """Show how a run of trainings ended, and give the exit code: 0 complete, 3 incomplete."""
     _show_work(tally, "snapshot")
     if tally.complete:
-        say(f"Complete. Evaluate it by a sweep with: weights: {{path: {store}, recipe: …}}")
+        say(f"Complete. Evaluate it in a sweep, with weights: {{path: {store}, recipe: …}}")
         return 0
     return _show_incomplete(tally)
 

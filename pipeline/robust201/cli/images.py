@@ -78,7 +78,9 @@ def robustify(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder to write; created if absent.")],
-    dataset: Annotated[str, typer.Option(help="Dataset on which NETWORK was trained, and whose training images are used.")],
+    dataset: Annotated[
+        str, typer.Option(help="Dataset on which NETWORK was trained, and whose training images are used.")
+    ],
     path: Annotated[Path | None, typer.Option(help="Path of its images.")] = None,
     store: Annotated[Path | None, typer.Option(help="Checkpoint store that holds the weights of NETWORK.")] = None,
     recipe: Annotated[str | None, typer.Option(help="Name of the training in the store.")] = None,
@@ -98,7 +100,9 @@ def robustify(
             "features)."
         ),
     ] = "representation",
-    steps: Annotated[int | None, typer.Option(help="Steps of gradient descent; 1000 by default, 100 for methods with a target.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps of gradient descent; 1000 by default, 100 for methods with a target.")
+    ] = None,
     step_size: Annotated[float | None, typer.Option(help="L2 length of a step; 0.1 by default.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="L2 radius of methods with a target; 0.5 by default.")] = None,
     count: Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")] = None,

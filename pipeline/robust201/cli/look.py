@@ -35,7 +35,7 @@ def status(
 ) -> None:
     """Show how far a sweep is, by dataset and key, who works on it, and the time left; also after a crash.
 
-    Of a YAML of trainings or their checkpoint store, show how many snapshots are there.
+    For a training YAML or its checkpoint store, show how many snapshots are complete.
     """
     store_of_trainings = _find_trainings(place)
     if store_of_trainings is not None:
@@ -68,7 +68,7 @@ def status(
 
 
 def _find_trainings(place: Path) -> Path | None:
-    """Find the store of trainings that a YAML of them names, or that a place is; None for sweeps."""
+    """Find the checkpoint store of a training YAML, or of a path that is one; None for sweeps."""
     from robust201.monitoring.training_status import training_folder
     from robust201.planning.loading import is_training, load_training
 
@@ -88,7 +88,7 @@ def _show_trainings(store: Path, *, watch: bool, as_json: bool) -> None:
     folder = training_folder(store)
     if folder is None:
         raise ConfigError(
-            f"Reading the status failed for {store}: expected a store that robust201 train fills, got none yet. "
+            f"Reading the status failed for {store}: expected a checkpoint store with trainings, got none yet. "
             "Start it with: robust201 train TRAININGS.yaml"
         )
     state = read_training_status(folder)

@@ -133,8 +133,8 @@ def _show_check(found: "PrintedCheck") -> None:
     )
     uncertain = found.comparisons[~found.comparisons["certain"]]
     console.say(
-        f"{len(uncertain)} comparisons are not counted: one printed table has five rows without epochs, so the epochs of "
-        "three numbers are uncertain, and one number is missing. --json lists every comparison."
+        f"{len(uncertain)} comparisons are not counted: one printed table has five rows without epochs, so the epochs "
+        "of three numbers are uncertain, and one number is missing. --json lists every comparison."
     )
 
 

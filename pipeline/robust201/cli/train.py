@@ -60,7 +60,8 @@ def train(
         typer.Option(help="Initial learning rate; falls to 0 along a cosine.", rich_help_panel=_BY_OPTIONS),
     ] = 0.1,
     seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the initial weights and of all random draws.", rich_help_panel=_BY_OPTIONS)
+        int,
+        typer.Option(min=0, help="Seed of the initial weights and of all random draws.", rich_help_panel=_BY_OPTIONS),
     ] = 777,
     threads: Annotated[
         int,
@@ -125,8 +126,12 @@ def _check_form(context: typer.Context, by_yaml: set[str], trainings: Path | Non
         is_given = source is not None and source.name == "COMMANDLINE"
         if is_given and name not in _ALWAYS and (name in by_yaml) != (trainings is not None):
             option = "--format" if name == "form" else f"--{name.replace('_', '-')}"
-            expected = f"none with the training YAML {trainings}" if trainings else "it only with a training YAML"
-            raise ConfigError(f"Reading the command line failed for {option}: expected {expected}, got it. Leave it out.")
+            expected = (
+                f"no such option with the training YAML {trainings}" if trainings else "it with a training YAML only"
+            )
+            raise ConfigError(
+                f"Reading the command line failed for {option}: expected {expected}, got one. Leave it out."
+            )
 
 
 def _train_by_yaml(

@@ -54,10 +54,10 @@ def read_training_status(folder: Path) -> TrainingStatus:
         lines = []
     messages = dict.fromkeys(json.loads(line)["message"] for line in lines)
     return TrainingStatus(
-        state,
-        int(progress.get("done_evaluations") or 0),
-        int(progress.get("total_evaluations") or 0),
-        progress.get("seconds_left") if state in WORKING_STATES else None,
-        active,
-        tuple(messages),
+        state=state,
+        done=int(progress.get("done_evaluations") or 0),
+        total=int(progress.get("total_evaluations") or 0),
+        seconds_left=progress.get("seconds_left") if state in WORKING_STATES else None,
+        active_workers=active,
+        failures=tuple(messages),
     )

@@ -1,4 +1,4 @@
-"""Reading the YAML of a sweep or of trainings: fields to a checked one, or one line that says what is wrong, where."""
+"""Reading a sweep or training YAML into a checked configuration; errors are one line with the place and the problem."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -40,7 +40,7 @@ def is_training(path: Path) -> bool:
 
 
 def load_training(path: Path, /, **overrides: Any) -> TrainingConfig:
-    """Read and check a YAML of trainings, as `load_config` reads that of a sweep."""
+    """Read and check a training YAML, like `load_config` for a sweep."""
     return parse_training(_replace(read_fields(path), overrides), str(path), _place_finder(path, overrides))
 
 
@@ -85,7 +85,7 @@ def parse_config(payload: Mapping[str, Any], source: str, find_place: FindPlace 
 
 
 def parse_training(payload: Mapping[str, Any], source: str, find_place: FindPlace | None = None) -> TrainingConfig:
-    """Check trainings given as plain values (see `parse_config`)."""
+    """Check a training configuration given as plain values (see `parse_config`)."""
     return _parse(TrainingConfig, payload, source, find_place, "trainings", "docs/training.md")
 
 

@@ -220,7 +220,7 @@ class TrainingConfig(Section):
         )
 
     def sources(self, recipe: str, dataset: str) -> tuple[str, ...]:
-        """Datasets that provide the images of a recipe on a dataset: that dataset and the robust one, or those of a blend."""
+        """Datasets whose images a recipe uses on a dataset; in a mixture, the natural images come first."""
         data = self.recipes[recipe].data
         if data is not None and data.fusion is not None:
             return data.fusion.first, data.fusion.second

@@ -216,8 +216,8 @@ def _find_done(
             theirs = {} if record.training is None else record.training.get("inputs", {})
             differences = "; ".join(describe_difference(theirs, fields)) or "the network's configuration or code"
             raise CheckpointError(
-                f"Planning trainings failed for {record.label} in {store.root}: expected the planned training under this "
-                f"name, got a different one ({differences}). Rename the recipe, or choose another store."
+                f"Planning trainings failed for {record.label} in {store.root}: expected the planned training "
+                f"under this name, got a different one ({differences}). Rename the recipe, or choose another store."
             )
         try:
             store.check(record)
@@ -298,7 +298,8 @@ def estimate_trainings(config: TrainingConfig, trainings: Sequence[Training]) ->
             if any(training.recipe == name for training in trainings)
         },
         "warnings": [
-            f"The number of training images of {name} is unknown before they are read: its trainings are not in the estimate."
+            f"The number of training images of {name} is unknown without reading them: the estimate excludes its "
+            "trainings."
             for name in sorted(uncounted)
         ],
     }

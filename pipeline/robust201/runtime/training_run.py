@@ -131,7 +131,17 @@ def run_trainings(
         remove_silent_heartbeats(config.results)
         remove_leftovers(config.store)
         on_preview(plan)
-        run = _Run(plan, inputs, images, store, device, start, lease.check, on_progress, say)
+        run = _Run(
+            plan,
+            inputs,
+            images,
+            store,
+            device,
+            start=start,
+            check=lease.check,
+            on_progress=on_progress,
+            say=say,
+        )
         return run.run()
 
 
@@ -145,6 +155,7 @@ class _Run:
         images: Hashes,
         store: CheckpointStore,
         device: DeviceKind,
+        *,
         start: StartTraining,
         check: Callable[[], None],
         on_progress: Callable[[RunProgress, Event | None], None],

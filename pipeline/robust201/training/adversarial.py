@@ -23,11 +23,11 @@ _NORMAL_START = 0.001
 
 
 class StepLoss(NamedTuple):
-    """What a step descends.
+    """Loss of one step.
 
     Attributes:
         loss: () mean over the batch.
-        logits: (B, C) of the images that accuracy is counted on: adversarial ones with PGD, the augmented ones else.
+        logits: (B, C) of the images that count for accuracy: adversarial with PGD, otherwise the augmented ones.
     """
 
     loss: torch.Tensor
@@ -35,7 +35,7 @@ class StepLoss(NamedTuple):
 
 
 class StartDraws(NamedTuple):
-    """By what the random starts of a batch are drawn.
+    """Keys of the random starts of a batch.
 
     Attributes:
         epoch: counted from 0.
@@ -47,7 +47,7 @@ class StartDraws(NamedTuple):
     ids: NDArray[np.int64]
 
     def words(self, count: int) -> NDArray[np.uint64]:
-        """Draw (B, count) words, an image's own."""
+        """Draw (B, count) words, keyed by image."""
         return np.stack([pixel_draws(self.seed, self.epoch, "start", int(image), count) for image in self.ids])
 
 
@@ -61,7 +61,7 @@ def step_loss(
 ) -> StepLoss:
     """Compute the loss of one step, on adversarial images where the recipe asks for them.
 
-    `network` is what `logits_of` computes, in training mode; attacks may set it to evaluation mode for their time.
+    `network` is the module behind `logits_of`, in training mode; attacks may temporarily set it to evaluation mode.
     `pixels` are (B, 3, H, W) float32 in [0, 1], `labels` (B,) int64.
     """
     if adversarial is not None and adversarial.trades is not None:
@@ -125,9 +125,9 @@ def _divergence(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _attacked(network: nn.Module, fields: PgdTraining | TradesTraining) -> Iterator[None]:
-    """Set the network to the mode in which it is attacked; leave it in training mode, with the statistics it had.
+    """Set the network to the mode in which it is attacked; afterwards restore training mode and statistics.
 
-    Random numbers are left as they were, too: the step draws the same dropout whether there was an attack or not.
+    The random state is restored as well, so that a step draws the same dropout with and without an attack.
     """
     devices = {parameter.device for parameter in network.parameters()}
     buffers = [] if fields.update_statistics else [(buffer, buffer.clone()) for buffer in network.buffers()]

@@ -1,7 +1,7 @@
 """Augmentation of a batch on its device (docs/protocol.md gives formulas and sources).
 
-Every draw belongs to (seed, epoch, image, purpose), so an image's augmented form does not depend on the batch it is in.
-Colours and resampling compute in float32 on pixels in [0, 1]; nothing is rounded to 8 bits in between.
+Every draw is keyed by (seed, epoch, image, purpose), so an image's augmented form does not depend on its batch. Colours
+and resampling are computed in float32 on pixels in [0, 1], without rounding to 8 bits in between.
 """
 
 import itertools
@@ -15,16 +15,16 @@ from robust201.training.draws import epoch_draws, uniform
 from robust201.training.recipes import Augmentation
 
 _GREY = (0.2989, 0.587, 0.114)
-"""Weights of red, green and blue in the grey image of ITU-R BT.601, to as many digits as torchvision has."""
+"""Weights of red, green and blue in grey (ITU-R BT.601), with torchvision's number of digits."""
 
 _BRIGHTNESS, _CONTRAST = 0, 1  # saturation is 2
 
 _ORDERS = np.array(list(itertools.permutations(range(3))))
-"""(6, 3): the orders in which brightness, contrast and saturation may change."""
+"""(6, 3): the possible orders of brightness, contrast and saturation."""
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Copy an array to a device; to a GPU from pinned memory, so that nobody waits for it."""
+    """Copy an array to a device; to a GPU from pinned memory, without synchronisation."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
@@ -33,10 +33,10 @@ class Augmenter:
     """Augments the images of one training.
 
     Args:
-        augmentation: what to do.
+        augmentation: the changes.
         n_ids: one more than the largest id of an epoch.
         seed: of the draws.
-        device: where to compute.
+        device: on which to compute.
     """
 
     def __init__(self, augmentation: Augmentation, *, n_ids: int, seed: int, device: torch.device) -> None:
@@ -77,7 +77,7 @@ class Augmenter:
         return images
 
     def _jitter(self, images: torch.Tensor, ids: NDArray[np.int64], epoch: int) -> torch.Tensor:
-        """Blend with black (brightness), the mean grey (contrast), the grey image (saturation), in each one's order."""
+        """Blend with black (brightness), mean grey (contrast), the grey image (saturation), in each image's order."""
         draws = self._draws("jitter", ids, epoch, 4)
         factors = (1 + self._augmentation.jitter * (2 * uniform(draws[:3]) - 1)).astype(np.float32)
         orders = _ORDERS[(draws[3] % len(_ORDERS)).astype(np.int64)]
@@ -102,7 +102,7 @@ class Augmenter:
 def resample(
     images: torch.Tensor, degrees: NDArray[np.float64], shifts: NDArray[np.float64], bilinear: bool
 ) -> torch.Tensor:
-    """Rotate images about their centre and translate them, in one resampling; what comes from outside is black.
+    """Rotate images about their centre and translate them, in one resampling; pixels from outside are black.
 
     Args:
         images: (B, C, H, W) float32.

@@ -1,7 +1,4 @@
-"""What a network is trained on, batch by batch: no torch.
-
-Images stay 8-bit; augmentation and normalisation are the loop's.
-"""
+"""Training data in batches, without torch. Images stay 8-bit; the loop augments and normalises them."""
 
 from collections.abc import Iterator
 from math import ceil
@@ -37,7 +34,7 @@ class TrainingData(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages call it, such as ``cifar10``."""
+        """Name for messages, such as ``cifar10``."""
         ...
 
     @property
@@ -61,7 +58,7 @@ class TrainingData(Protocol):
         ...
 
     def identity(self) -> Any:
-        """Give a JSON value that is equal where all batches are."""
+        """Give a JSON value; equal values mean equal batches."""
         ...
 
     def n_batches(self, batch_size: int) -> int:
@@ -85,7 +82,7 @@ class OneSource:
         self.normalisation = images.normalisation
 
     def identity(self) -> Any:
-        """Hash of the images, and what they are normalised with."""
+        """Give the hash of the images and the normalisation."""
         return {"images": self._images.sha256, "normalisation": _numbers(self.normalisation)}
 
     def n_batches(self, batch_size: int) -> int:
@@ -101,15 +98,15 @@ class OneSource:
 
 
 class Mixture:
-    """Batches of which a share alpha is robust images and the rest natural ones, as the study of robust features mixes.
+    """Batches with a share alpha of robust images and the rest of natural ones (docs/training-data.md).
 
     A batch of B images has floor((1 - alpha) B) natural and then ceil(alpha B) robust ones. An epoch has as many images
-    as there are natural ones; its last batch, which may be shorter, is made up by the same rule. Neither source gives
-    an image twice in an epoch, and each has a new order every epoch. Ids of robust images follow those of the natural
-    ones. With alpha 0 the batches are those of `OneSource(natural)`.
+    as there are natural ones; its last batch, which may be shorter, follows the same rule. No image occurs twice in
+    an epoch, and each source is shuffled anew every epoch. Ids of robust images follow those of the natural ones. With
+    alpha 0, batches equal those of `OneSource(natural)`.
 
     Raises:
-        DatasetError: the sources have other classes or sizes of images.
+        DatasetError: the sources differ in classes or image size.
         ConfigError: alpha is out of range.
     """
 
@@ -127,7 +124,7 @@ class Mixture:
         self.image_size = int(natural.images.shape[-1])
         self.normalisation = natural.normalisation
         self._n_images = len(natural)
-        # Augmentation may draw by it: without robust images it is that of the natural source.
+        # Augmentation draws by it, so without robust images it must equal the natural source's.
         self.n_ids = len(natural) + (len(robust) if self._share else 0)
 
     def identity(self) -> dict[str, Any]:
@@ -139,7 +136,7 @@ class Mixture:
         """Count the batches of an epoch.
 
         Raises:
-            DatasetError: there are too few robust images, of which every batch may have one more than its exact share.
+            DatasetError: there are too few robust images; rounding up may add one per batch to the exact share.
         """
         n_batches = ceil(self._n_images / batch_size)
         last = self._n_images - (n_batches - 1) * batch_size
@@ -179,17 +176,17 @@ class Mixture:
 class Fusion:
     """Blends of two sets of images (see `images.fusion.blend`), paired anew in every epoch.
 
-    Both sets are shuffled each epoch and paired in that order; the shorter set ends the epoch, so the images of the
-    longer one take turns. Pairs depend on neither `label` nor alpha, so both tasks see the same pictures. Ids are the
-    rows of the first set.
+    Both sets are shuffled each epoch and paired in that order; the epoch ends with the shorter set, so each epoch
+    uses other images of the longer one. Pairs depend on neither `label` nor alpha, so both tasks see the same images.
+    Ids are the rows of the first set.
 
     Args:
         alpha: weight of the first set's pixels.
-        label: whose labels and classes are learnt.
-        normalisation: the blends belong to neither dataset; the study takes pixels as they are.
+        label: set whose labels and classes are used.
+        normalisation: none by default, as in the study, since the blends belong to neither dataset.
 
     Raises:
-        DatasetError: the sets have images of other sizes.
+        DatasetError: the sets differ in image size.
         ConfigError: alpha is out of range.
     """
 
@@ -212,7 +209,7 @@ class Fusion:
         self.n_ids = len(first)
 
     def identity(self) -> dict[str, Any]:
-        """Give both sets, how they are blended, whose labels count, and the normalisation."""
+        """Give both sets, their weights, the set of the labels, and the normalisation."""
         fusion = {
             "first": self._first.sha256,
             "second": self._second.sha256,
@@ -242,5 +239,5 @@ def _numbers(normalisation: Normalisation) -> list[float]:
 
 
 def _order(seed: int, epoch: int, count: int, of: str = "order") -> NDArray[np.int64]:
-    """Shuffle the numbers below `count`; each set of images of an epoch has an order of its own name."""
+    """Shuffle the numbers below `count`, with draws named by `of`."""
     return np.argsort(epoch_draws(seed, epoch, of, count), kind="stable")

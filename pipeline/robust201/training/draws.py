@@ -1,7 +1,7 @@
-"""Draws of a training: streams named by seed, epoch and purpose, of which each image has its own number.
+"""Draws of a training: one stream per seed, epoch and purpose, in which each image has its own position.
 
-So no draw depends on batches, order, or what else is drawn. Raw 64-bit words, because NumPy promises the stream of a
-bit generator and not that of a distribution.
+So no draw depends on batches, order or other draws. Raw 64-bit words, because NumPy guarantees the stream of a bit
+generator but not that of a distribution.
 """
 
 import functools
@@ -14,19 +14,19 @@ from robust201.core.noise import generator
 
 @functools.lru_cache(maxsize=32)
 def epoch_draws(seed: int, epoch: int, purpose: str, count: int) -> NDArray[np.uint64]:
-    """Draw (count,) 64-bit words of an epoch, counted from 0; more of them begin with the same ones."""
+    """Draw (count,) 64-bit words of an epoch, counted from 0; a larger count starts with the same words."""
     draws: NDArray[np.uint64] = generator(seed, "training", epoch, purpose).bit_generator.random_raw(count)
     draws.flags.writeable = False
     return draws
 
 
 def uniform(draws: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Turn words into numbers in [0, 1) with 53 bits."""
+    """Convert words to numbers in [0, 1) with 53 bits."""
     numbers: NDArray[np.float64] = np.multiply(draws >> np.uint64(11), 2.0**-53, dtype=np.float64)
     return numbers
 
 
 def pixel_draws(seed: int, epoch: int, purpose: str, image: int, count: int) -> NDArray[np.uint64]:
-    """Draw (count,) words of one image: where it needs many, such as one for each pixel."""
+    """Draw (count,) words of one image, for images that need many, such as one per pixel."""
     draws: NDArray[np.uint64] = generator(seed, "training", epoch, purpose, image).bit_generator.random_raw(count)
     return draws

@@ -1,10 +1,9 @@
 """Train one network by a recipe: deterministic, and resumable after any step (docs/training.md).
 
-On a CPU equal arguments give equal weights to the byte, whatever else the process does and however often it was killed
-and went on. The threads belong to the arguments because the order of float additions depends on them.
+On a CPU, equal arguments give equal weights, to the byte, also after any number of interruptions. The number of threads
+is an argument because the order of float additions depends on it.
 """
 
-import hashlib
 import os
 import time
 import warnings
@@ -28,23 +27,24 @@ from robust201.training.augmentation import Augmenter, to_device
 from robust201.training.data import Batch, TrainingData
 from robust201.training.recipes import Recipe, training_id
 from robust201.training.state import EpochRecord, StateFolder, TrainingState
+from robust201.weights.store import hash_weights
 
 SAVE_SECONDS = 300.0
-"""Longest time that a killed training loses."""
+"""Longest work, in seconds, that a killed training loses."""
 
 _EVALUATION_BATCH = 256
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The weights after a number of steps; at a drop of the learning rate, before the first step at the lower one.
+    """The weights after a number of steps; at a drop of the learning rate, before the first step at the lower rate.
 
     Attributes:
         step: steps made; 0: the initial weights.
-        n_batches: steps of an epoch.
+        n_batches: steps per epoch.
         is_last: whether the recipe ends here.
         state_dict: CPU tensors by name.
-        history: a record an epoch; the last one is of a part where the snapshot lies within an epoch.
+        history: one record per epoch; the last one covers a part if the snapshot lies within an epoch.
     """
 
     step: int
@@ -77,32 +77,32 @@ def train(
     notice: Callable[[str], None] = lambda _line: None,
     save_seconds: float = SAVE_SECONDS,
 ) -> Iterator[Snapshot]:
-    """Train one network and give its snapshots, ascending, as they are reached.
+    """Train one network and yield its snapshots, ascending, as they are reached.
 
-    The process has its own settings and random numbers whenever a snapshot is out.
+    Whenever a snapshot is yielded, the process has its previous settings and random state.
 
     Args:
-        space: sized, where its networks have sizes.
+        space: sized, if its networks have sizes.
         architecture: id in it.
-        data: what to train on; `recipe.data` is not looked at.
-        recipe: what to do.
+        data: training data; `recipe.data` is ignored.
+        recipe: the recipe.
         seed: of the initial weights and of all draws.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
         threads: CPU threads.
         precision: arithmetic on a GPU, fp32 or tf32.
-        start: weights to begin with; `recipe.start` is not looked at.
-        states: folder of this training's states, made if absent; None keeps none. After each snapshot's state, the
-            snapshot is given, so one that was not stored before a crash is given again.
-        wanted: which of the recipe's snapshots to give, by steps; None for all. The training ends after the last.
+        start: weights to start from; `recipe.start` is ignored.
+        states: folder of this training's states, created if absent; None keeps none. The state is saved before a
+            snapshot is yielded, so a snapshot that was not stored before a crash is yielded again.
+        wanted: which of the recipe's snapshots to yield, by steps; None for all. The training ends after the last.
         on_epoch: receives the record of each complete epoch.
-        keep_going: is asked before each step, with the steps made; on False the state is kept and the iteration ends.
-        notice: receives a line on each state that is damaged.
+        keep_going: called before each step, with the steps made; on False the state is saved and the iteration ends.
+        notice: receives a line on each damaged state.
         save_seconds: longest time between two states.
 
     Raises:
         ArchitectureError: there is no such architecture.
         CheckpointError: `start` does not fit the network.
-        ConfigError: there is no such device here or no such precision, or a snapshot lies beyond the end.
+        ConfigError: this machine lacks the device or precision, or a snapshot lies beyond the end.
         EvaluationError: loss or weights are no longer finite, or the network refuses a batch of one image.
         StorageError: a state cannot be written, or belongs to another training.
     """
@@ -124,7 +124,7 @@ def train(
             device=device,
             threads=threads,
             precision=precision,
-            start_sha256=None if start is None else _hash_weights(start),
+            start_sha256=None if start is None else hash_weights(start),
         )
         folder = StateFolder(states, identity, notice)
     label = f"{show_architecture(architecture)} on {data.name}"
@@ -143,7 +143,7 @@ def train(
 
 
 class _Training:
-    """A network, its optimiser, and where the two are in the data."""
+    """A network, its optimiser, and their position in the data."""
 
     def __init__(
         self,
@@ -172,13 +172,13 @@ class _Training:
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
-        # Sums stay on the device: to read them each step would wait for it.
+        # Sums stay on the device: reading them at each step would synchronise with it.
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=self._device)
         self._n_correct = torch.zeros((), dtype=torch.int64, device=self._device)
         self._n_images = 0
 
     def restore(self, state: TrainingState) -> None:
-        """Go on from a state."""
+        """Resume from a state."""
         self.step, self._history, self._n_images = state.step, state.history, state.n_images
         self._loss_sum.fill_(state.loss_sum)
         self._n_correct.fill_(state.n_correct)
@@ -189,7 +189,7 @@ class _Training:
                 self._optimiser.state[parameter]["momentum_buffer"] = momentum
 
     def state(self) -> TrainingState:
-        """Copy where the training is.
+        """Copy the state of the training.
 
         Raises:
             EvaluationError: loss or weights are no longer finite.
@@ -200,8 +200,15 @@ class _Training:
             for name, parameter in self._network.named_parameters()
             if self._optimiser.state.get(parameter, {}).get("momentum_buffer") is not None
         }
-        sums = float(self._loss_sum), int(self._n_correct), self._n_images
-        return TrainingState(self.step, self._weights(), momentum, *sums, self._history)
+        return TrainingState(
+            step=self.step,
+            network=self._weights(),
+            momentum=momentum,
+            loss_sum=float(self._loss_sum),
+            n_correct=int(self._n_correct),
+            n_images=self._n_images,
+            history=self._history,
+        )
 
     def snapshot(self) -> Snapshot:
         """Copy the weights (see `state`)."""
@@ -218,7 +225,7 @@ class _Training:
         on_epoch: Callable[[EpochRecord], None],
         keep_going: Callable[[int], bool],
     ) -> bool:
-        """Make steps up to a number of them, and keep the state there and on the way; False where it is to end before.
+        """Make steps up to `target`, and save the state there and on the way; False if `keep_going` ended it before.
 
         Raises:
             EvaluationError: see `train`.
@@ -239,7 +246,7 @@ class _Training:
     def _make_step(self) -> None:
         epoch = self.step // self._n_batches
         batch = self._next_batch(epoch)
-        # Layers that draw, such as dropout, draw the same after a resume.
+        # So that layers with random draws, such as dropout, draw the same after a resume.
         torch.manual_seed(derived_seed(self._seed, "training", "step", self.step))
         for group in self._optimiser.param_groups:
             group["lr"] = self._recipe.learning_rate_of(self.step, self._n_batches)
@@ -273,7 +280,7 @@ class _Training:
         batch = next(self._batches, None)
         if batch is None:
             raise EvaluationError(
-                f"Training failed for {self._label}: expected {self._n_batches} batches an epoch, got {done}. Correct "
+                f"Training failed for {self._label}: expected {self._n_batches} batches per epoch, got {done}. Correct "
                 "the training data."
             )
         return batch
@@ -320,12 +327,6 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
-def _hash_weights(state_dict: Mapping[str, torch.Tensor]) -> str:
-    from safetensors.torch import save
-
-    return hashlib.sha256(save({name: _copy(tensor) for name, tensor in state_dict.items()})).hexdigest()
-
-
 class _Normaliser:
     """Normalises (B, 3, H, W) pixels in [0, 1] by channel, on a device."""
 
@@ -346,7 +347,7 @@ def _initialise(
     start: Mapping[str, torch.Tensor] | None,
     label: str,
 ) -> nn.Module:
-    # PyTorch's own initialisation only knows the global generator, which `_deterministic` gives back.
+    # PyTorch's initialisation uses the global generator, which `_deterministic` restores.
     torch.manual_seed(derived_seed(seed, "training", "initial weights"))
     network = space.build(architecture, n_classes=n_classes)
     if start is not None:
@@ -364,7 +365,7 @@ def _make_optimiser(network: nn.Module, recipe: Recipe) -> torch.optim.SGD:
     parameters = list(network.parameters())
     groups: list[dict[str, Any]] = [{"params": parameters}]
     if recipe.decay == "weights":
-        # Weights of convolutions and linear layers have two dimensions or more, biases and BatchNorm's numbers one.
+        # Weights of convolutions and linear layers have two or more dimensions, biases and BatchNorm's parameters one.
         groups = [
             {"params": [parameter for parameter in parameters if parameter.ndim > 1]},
             {"params": [parameter for parameter in parameters if parameter.ndim <= 1], "weight_decay": 0.0},
@@ -391,10 +392,10 @@ def _check_device(device: str, precision: Precision) -> None:
 
 @contextmanager
 def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[None]:
-    """Set threads, arithmetic and deterministic algorithms; leave the process as it was, random numbers included."""
+    """Set threads, arithmetic and deterministic algorithms; restore settings and random state afterwards."""
     on_cpu = device == "cpu"
     if not on_cpu:
-        # cuBLAS reads it when its first handle is made; without it deterministic matrix products are refused.
+        # cuBLAS reads this when its first handle is created; without it, deterministic matrix products are refused.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[] if on_cpu else [device]))
@@ -407,7 +408,7 @@ def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
         torch.backends.cudnn.benchmark = False
-        # Some gradients, such as that of a transformer's resampling, have no deterministic form on a GPU.
+        # On a GPU, some gradients, such as that of grid_sample, have no deterministic algorithm.
         torch.set_deterministic_debug_mode("error" if on_cpu else "warn")
         if not on_cpu:
             stack.enter_context(warnings.catch_warnings())
@@ -424,7 +425,7 @@ def measure_accuracy(
     device: str = "cpu",
     threads: int = 1,
 ) -> float:
-    """Compute the fraction of images that weights classify correctly, in float32."""
+    """Compute the fraction of images that a network with these weights classifies correctly, in float32."""
     with _deterministic(device, threads, "fp32"), torch.inference_mode():
         network = space.build(architecture, n_classes=images.n_classes)
         network.load_state_dict(state_dict, strict=True)

@@ -1,4 +1,4 @@
-"""Train networks as the published ones were trained, in small: for the demo and wherever no published weights exist.
+"""Training by the published recipe, at any scale: for the demo, and where no published weights exist.
 
 The recipe is that of NAS-Bench-201 (Dong and Yang, ICLR 2020, table 1): SGD with Nesterov momentum .9, a learning rate
 of .1 that falls to 0 along a cosine, step by step, weight decay 5e-4 on every parameter, batches of 256, random
@@ -25,25 +25,25 @@ from robust201.training.state import EpochRecord
 from robust201.weights.store import CheckpointRecord, CheckpointStore
 
 _SPACE = SPACES[DEFAULT_SPACE]
-"""The space that the recipe is of."""
+"""The space of the published recipe."""
 
 _NAME_DIGITS = 8
 
 
 class TrainingSettings(Fields):
-    """Everything that decides the weights, images aside; the defaults are the published networks'.
+    """Everything that decides the weights apart from the images; the defaults are those of the published networks.
 
-    Stores name trainings by a hash of these fields (see `recipe_name`), so they stay as they are.
+    Stores name trainings by a hash of these fields (see `recipe_name`), so the fields must not change.
 
     Attributes:
         channels: C, the width of the first stage.
         cells: N, the number of cells in each of the three stages.
         epochs: passes over the training images.
-        batch_size: images a step; the last batch of an epoch may be smaller.
+        batch_size: images per step; the last batch of an epoch may be smaller.
         learning_rate: of the first step.
-        momentum: of SGD with Nesterov's look-ahead; 0 is plain SGD.
+        momentum: of SGD with Nesterov momentum; 0 is plain SGD.
         weight_decay: L2 penalty on every parameter.
-        flip: mirror each image left to right in half of the epochs; not for digits.
+        flip: mirror images left to right with probability 1/2; not for digits.
         crop_padding: zero pixels added to each side before a crop of the original size; 0 for no crops.
         seed: of the initial weights and of all draws.
         threads: CPU threads; part of the settings because the last bits depend on them.
@@ -64,7 +64,7 @@ class TrainingSettings(Fields):
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
 
     def recipe(self) -> Recipe:
-        """Give what the loop is told."""
+        """Give the recipe for the training loop."""
         return Recipe(
             epochs=self.epochs,
             batch_size=self.batch_size,
@@ -111,11 +111,12 @@ def train_into_store(
     *,
     progress: Callable[[int, int, float, float], None] = lambda *_event: None,
 ) -> Iterator[CheckpointRecord]:
-    """Train networks and keep their weights, one after the other; what the store already has is not trained again.
+    """Train networks one after the other and store their weights; networks in the store are not trained again.
 
-    Each record has the recipe and the accuracies in `training`; each network is stored before the next one begins.
-    Recipes are named by their settings (see `recipe_name`), so that none takes the place of another or of published
-    weights, which have none.
+    Each record has the recipe and the accuracies in `training`; each network is stored before the next one starts.
+    Recipes are named by their settings (see `recipe_name`), so that none replaces another one or published weights,
+    which have no recipe name.
+
     `progress` receives index, epoch (from 1), mean loss and accuracy on the training images after each epoch.
 
     Raises:
@@ -158,22 +159,22 @@ def train_into_store(
             source_sha256=recipe_sha256,
             state_dict=trained.state_dict,
             training={"recipe": recipe, "outcome": outcome},
-            # Stores of earlier versions have trainings without a name: what was lost there comes back under the same.
+            # Stores of earlier versions have trainings without a name, which are restored without one.
             recipe=recipe_name(train_images, settings) if there is None else there.recipe,
         )
 
 
 def recipe_name(images: ImageSet, settings: TrainingSettings) -> str:
-    """Name a training in a store, such as ``trained-3f9a2c1b``: by all that decides it but network, epochs and seed.
+    """Name a recipe in a store, such as ``trained-3f9a2c1b``, by all that decides weights but network, epochs, seed.
 
-    Those three are named wherever it is.
+    Stores record these three separately.
     """
     payload = {
         "version": TRAINING_VERSION,
         "train_images": images.sha256,
         "settings": settings.model_dump(mode="json", exclude={"epochs", "seed"}),
     }
-    # The word in front keeps YAML from reading digits such as 12345678 or 1e234567 as a number.
+    # The prefix keeps YAML from reading digits such as 12345678 or 1e234567 as a number.
     return f"trained-{hashlib.sha256(canonical_json(payload).encode()).hexdigest()[:_NAME_DIGITS]}"
 
 
@@ -196,7 +197,7 @@ def _find_trained(store: CheckpointStore, index: int, dataset: str, recipe_sha25
 
 
 def _is_whole(store: CheckpointStore, record: CheckpointRecord) -> bool:
-    """Whether a record's weights can be read: a lost or damaged file is what training again makes good."""
+    """Whether a record's weights can be read; otherwise they are trained again."""
     try:
         store.load(record)
     except CheckpointError:

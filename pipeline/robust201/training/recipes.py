@@ -1,6 +1,6 @@
-"""Recipes of trainings: everything that decides the weights beside network, images and seed (docs/training.md).
+"""Recipes: everything that decides the weights apart from network, images and seed (docs/training.md).
 
-No torch: planning reads recipes, too.
+No torch, since planning reads recipes.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, canonical_json
 
 TRAINING_VERSION = 1
-"""Raised only when an equal recipe gives other weights."""
+"""Raised only when an equal recipe gives different weights."""
 
 Count = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -30,7 +30,7 @@ def _check_rising(numbers: tuple[float, ...]) -> tuple[float, ...]:
 
 
 class Augmentation(Fields):
-    """What training images undergo, in the order of the fields; every number 0 is no change at all.
+    """Random changes of training images, in the order of the fields; a value of 0 means no change.
 
     Attributes:
         flip: mirror left to right with probability 1/2; not for digits.
@@ -38,9 +38,9 @@ class Augmentation(Fields):
             whole pixels.
         jitter: largest relative change of brightness, contrast and saturation, each uniform, in an order drawn for each
             image.
-        rotate_degrees: largest angle of a rotation about the centre, uniform to both sides.
-        translate: largest translation in pixels on each axis, uniform, not rounded; what comes from outside is black.
-        interpolation: of rotation and `translate`, which are one resampling.
+        rotate_degrees: largest angle of a rotation about the centre, uniform in both directions.
+        translate: largest translation in pixels along each axis, uniform, not rounded; pixels outside are black.
+        interpolation: of rotation and `translate`, which share one resampling.
     """
 
     flip: bool = False
@@ -59,8 +59,8 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "std-tf": Augmentation(flip=True, translate=4),
     "std*-tf": Augmentation(flip=True, translate=3, rotate_degrees=30),
 }
-"""Augmentations by name. `flip-crop` is that of NAS-Bench-201; `std` and `std*` are those of the study of robust
-features as its PyTorch code has them, `std-tf` and `std*-tf` as its TensorFlow code has them (docs/protocol.md)."""
+"""Augmentations by name: `flip-crop` of NAS-Bench-201; `std` and `std*` of the study of robust features in its PyTorch
+code, `std-tf` and `std*-tf` in its TensorFlow code (docs/protocol.md)."""
 
 
 def _find_augmentation(value: object) -> object:
@@ -78,7 +78,7 @@ class CosineSchedule(Fields):
 
 
 class StepSchedule(Fields):
-    """The rate is multiplied by `factor` at each of some moments: the first step that begins at or after it is reduced.
+    """The rate is multiplied by `factor` at each given point, from the first step that begins at or after it.
 
     Attributes:
         at_epochs: passes over the data, whole or not (62.5).
@@ -96,7 +96,7 @@ class StepSchedule(Fields):
 
 
 class Schedule(Fields):
-    """How the learning rate falls: one of the two."""
+    """How the learning rate falls: exactly one of the two."""
 
     cosine: CosineSchedule | None = None
     steps: StepSchedule | None = None
@@ -187,7 +187,7 @@ class FusionData(Fields):
         first: name among the datasets of the training YAML.
         second: likewise.
         alpha: weight of the first.
-        label: whose labels are learnt.
+        label: set whose labels are used.
     """
 
     first: str
@@ -197,7 +197,7 @@ class FusionData(Fields):
 
 
 class DataSection(Fields):
-    """Training data other than a dataset's own training images: one of the two."""
+    """Training data other than a dataset's own training images: exactly one of the two."""
 
     mixture: MixtureData | None = None
     fusion: FusionData | None = None
@@ -209,19 +209,19 @@ class DataSection(Fields):
 
 
 class Start(Fields):
-    """Weights to begin with: the last ones of another training of the same network and seed, in the same store."""
+    """Weights to start from: the last ones of another training of the same network and seed, in the same store."""
 
     recipe: str
     dataset: str
 
 
 class Snapshots(Fields):
-    """States of a training that are kept beside the last one; no part of its identity.
+    """Snapshots kept in addition to the last one; not part of the identity of a training.
 
     Attributes:
-        epochs: after so many passes over the data; 0 for the initial weights.
-        iterations: after so many steps.
-        every_epochs: after each multiple of so many epochs.
+        epochs: numbers of passes over the data; 0 for the initial weights.
+        iterations: numbers of steps.
+        every_epochs: interval in epochs.
     """
 
     epochs: Annotated[tuple[Count, ...], AfterValidator(_check_rising)] | None = None
@@ -230,20 +230,20 @@ class Snapshots(Fields):
 
 
 class Recipe(Fields):
-    """Everything that decides the weights beside network, images and seed.
+    """Everything that decides the weights apart from network, images and seed.
 
     Attributes:
         epochs: passes over the training images; or
         iterations: steps.
-        batch_size: images a step; the last batch of an epoch may be smaller.
+        batch_size: images per step; the last batch of an epoch may be smaller.
         learning_rate: of the first step.
         momentum: of SGD; 0 is plain SGD.
         nesterov: whether the momentum looks ahead.
         weight_decay: factor of half the squared norm in the loss, which is what SGD's `weight_decay` is.
-        decay: whether it holds for all parameters, or for the weights of convolutions and linear layers only.
+        decay: whether it applies to all parameters, or for the weights of convolutions and linear layers only.
         data: training data; absent: the dataset's own training images.
-        start: weights to begin with (fine-tuning); absent: PyTorch's initialisation.
-        on: datasets that the recipe is for; absent: all that are trained on.
+        start: weights to start from (fine-tuning); absent: PyTorch's initialisation.
+        on: datasets to which the recipe applies; absent: all without `train: false`.
     """
 
     epochs: PositiveInt | None = None
@@ -276,7 +276,7 @@ class Recipe(Fields):
         return self
 
     def identity(self) -> dict[str, Any]:
-        """What of it decides the weights, as a JSON value; data and start belong by content, and not by these names."""
+        """The fields that decide the weights, as a JSON value; data and start enter the id by content, not by name."""
         return self.model_dump(mode="json", exclude={"data", "start", "on", "snapshots"}, exclude_none=True)
 
     def n_steps(self, n_batches: int) -> int:
@@ -296,7 +296,7 @@ class Recipe(Fields):
         if max(steps) > last:
             raise ConfigError(
                 f"Choosing snapshots failed for step {max(steps)}: expected one within the {last} steps of the "
-                f"training ({n_batches} to an epoch), got one beyond. Correct `snapshots`."
+                f"training ({n_batches} per epoch), got one beyond. Correct `snapshots`."
             )
         return tuple(sorted(steps))
 
@@ -324,11 +324,11 @@ def training_id(
     precision: Precision = "fp32",
     start_sha256: str | None = None,
 ) -> str:
-    """Name a training by all that decides its weights: 64 hex digits.
+    """Hash everything that decides a training's weights: 64 hex digits.
 
     `data` is the identity of the training data (`training.data.TrainingData.identity`), `start_sha256` the hash of the
-    weights that it begins with. Of the device the kind alone counts, of a CPU the threads too: the last bits depend on
-    them.
+    weights to start from. The device enters by its kind, on a CPU with the number of threads, on which the last bits
+    depend.
     """
     payload = {
         "version": TRAINING_VERSION,

@@ -3,19 +3,18 @@
 Three methods, by the names of the authors' datasets:
 
 - ``representation``: each image x is replaced by one with its representation, which begins as another training image,
-  drawn at random, and descends the distance of the representations; the label of x stays. With an adversarially trained
-  network this is D_R (`robust_CIFAR`), with a standard one its counterpart (`non_robust_CIFAR`). Appendix C: 1,000
-  steps of length .1 along the gradient divided by its norm, pixels clipped to [0, 1] after each.
+  drawn at random, and descends the distance between the representations; the label of x is kept. With an adversarially
+  trained network this is D_R (`robust_CIFAR`), with a standard one its counterpart (`non_robust_CIFAR`). By default
+  1,000 steps of length .1 along the gradient divided by its norm; pixels are clipped to [0, 1] after each.
 - ``random-target`` and ``next-target``: each image is attacked in an L2 ball towards a class t, drawn at random from
-  all (`drand`), or the class after its own (`ddet`), and labelled t whether the attack succeeds or not: D_NR.
-  Appendix C: 100 steps of length .1, epsilon .5.
+  all (`drand`), or the class after its own (`ddet`), and labelled t whether the attack succeeds or not: D_NR. By
+  default 100 steps of length .1, epsilon .5.
 
-The representation is what the network's last linear layer is given. Where the paper is silent, the choices are those of
-docs/training-data.md. Each batch of images is a file that ends with its hash, so that a command that was interrupted
-goes on with those that are missing (see `images.adversarial`).
+The representation is the input of the network's last linear layer. docs/protocol.md gives the source of each choice.
+Each batch of images is a file that ends with its hash, so an interrupted command resumes with the missing ones (see
+`images.adversarial`).
 """
 
-import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -37,6 +36,7 @@ from robust201.engine.classifier import Classifier
 from robust201.images.adversarial import AdversarialStore
 from robust201.images.checks import LabelledImages
 from robust201.images.made import find_made, write_made
+from robust201.weights.store import hash_weights
 
 Method: TypeAlias = Literal["representation", "random-target", "next-target"]
 
@@ -44,7 +44,7 @@ _VERSION = 1
 """Raised when equal settings would make other images."""
 
 _SMALLEST_NORM = 1e-10
-"""Added to a norm by which something is divided."""
+"""Added to norms before they divide."""
 
 _BLOCK = 0.0
 """The strength under which blocks are kept: there is only one."""
@@ -52,13 +52,13 @@ _BLOCK = 0.0
 
 @dataclass(frozen=True, slots=True)
 class FeatureSettings:
-    """What decides the images beside network and training images.
+    """What decides the images apart from network and training images.
 
     Attributes:
-        steps: of gradient descent.
+        steps: number of gradient descent steps.
         step_size: length of a step, in the L2 norm of pixels in [0, 1].
-        epsilon: radius of the L2 ball around each image; None, of ``representation``, for no ball.
-        seed: of starts and targets, which are drawn by the image's row.
+        epsilon: radius of the L2 ball around each image; None for ``representation``, which has no ball.
+        seed: of starts and targets, which are keyed by the image's row.
         batch_size: images per pass; the last bits of what a network computes may depend on it.
     """
 
@@ -80,15 +80,15 @@ class FeatureSettings:
         seed: int = 0,
         batch_size: int = 100,
     ) -> "FeatureSettings":
-        """Fill in what a method was published with.
+        """Fill in the defaults of a method (docs/protocol.md).
 
         Raises:
-            ConfigError: a number that is no step, length or radius, or a radius of a method without a ball.
+            ConfigError: a number is not positive, or epsilon is given for a method without a ball.
         """
         has_ball = method != "representation"
         if epsilon is not None and not has_ball:
             raise ConfigError(
-                f"Reading the settings failed for method {method}: expected no epsilon, since it has no ball, got "
+                f"Reading the settings failed for method {method}: expected no epsilon, since this method has no ball, got "
                 f"{epsilon}. Leave epsilon out."
             )
         settings = cls(
@@ -116,22 +116,22 @@ def write_feature_images(
     network: Mapping[str, Any],
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> str:
-    """Make a dataset of features into a folder (see `images.made`), or go on with it; give the hash of its images.
+    """Make a dataset of features in a folder (see `images.made`), or resume it; give the hash of its images.
 
-    Pixels are rounded half up to 8 bits. On a CPU equal arguments and threads give equal bytes.
+    Pixels are rounded half up to 8 bits. On a CPU, equal arguments and threads give equal bytes.
 
     Args:
-        folder: where `train.npz` goes; blocks of images lie in it until all are there.
+        folder: where `train.npz` goes; it holds blocks of images until all are complete.
         images: training images.
         classifier: the network, with its normalisation.
         settings: how.
-        network: what else is known of the network, such as its name; part of the recipe, as the hash of its weights is.
-        progress: called with the number of images that are done and of all.
+        network: further fields that identify the network, such as its name; part of the recipe, like its hash.
+        progress: called with the number of finished images and of all.
 
     Raises:
         ConfigError: the network has no linear layer.
         DatasetError: the folder holds other images, or a block is damaged.
-        EvaluationError: the network's answers are not finite.
+        EvaluationError: the network's gradients are not finite.
         StorageError: another process makes images in this folder.
     """
     recipe = _recipe(images, classifier, settings, network)
@@ -174,7 +174,11 @@ def _recipe(
         "kind": "features",
         "version": _VERSION,
         **asdict(settings),
-        "network": {**network, "weights_sha256": _hash_weights(classifier.network), "normalisation": normalisation},
+        "network": {
+            **network,
+            "weights_sha256": hash_weights(classifier.network.state_dict()),
+            "normalisation": normalisation,
+        },
         "images": {"dataset": images.dataset, "sha256": images.sha256},
         "device": classifier.device.type,
         **({"threads": torch.get_num_threads()} if on_cpu else {}),
@@ -182,21 +186,13 @@ def _recipe(
     }
 
 
-def _hash_weights(network: nn.Module) -> str:
-    """Hash a network's tensors as a store of weights does: its file would have this SHA-256."""
-    from safetensors.torch import save
-
-    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in network.state_dict().items()}
-    return hashlib.sha256(save(tensors)).hexdigest()
-
-
 class _Work:
     """Images of a dataset of features, block by block.
 
     Attributes:
-        labels: (N,) int64 of the images that are made.
-        sources: what each image was made from, by the name of the array: row of its training image in the full split,
-            and row of the image that it began as, or the label that it had.
+        labels: (N,) int64 of the new images.
+        sources: origin of each image, by the name of the array: row of its training image in the full split, and row
+            of the image from which it started, or its original label.
     """
 
     def __init__(self, images: ImageSet, classifier: Classifier, settings: FeatureSettings) -> None:
@@ -213,8 +209,8 @@ class _Work:
         if settings.method == "representation":
             if count < 2:
                 raise ConfigError(
-                    f"Making images failed for {images.dataset}: expected two images or more, since each begins as "
-                    f"another, got {count}. Take more images."
+                    f"Making images failed for {images.dataset}: expected two images or more, since each starts from "
+                    f"another, got {count}. Use more images."
                 )
             others = np.array([draw % (count - 1) for draw in draws])
             self._starts = others + (others >= np.arange(count))  # any image but itself
@@ -233,7 +229,7 @@ class _Work:
                 target = represent(self._classifier, origin)
 
                 def distance(pixels: torch.Tensor) -> torch.Tensor:
-                    # The square has the direction of the norm's gradient, and a gradient at 0, too.
+                    # The square has a gradient of the same direction as the norm, and also at 0.
                     return (represent(self._classifier, pixels) - target).square().sum(dim=1)
 
                 made = self._descend(self._pixels(self._images.images[self._starts[rows]]), distance, None)
@@ -257,7 +253,7 @@ class _Work:
         objective: Callable[[torch.Tensor], torch.Tensor],
         origin: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Take the steps, each of one length, within the ball around `origin` if there is one."""
+        """Make steps of equal length, within the ball around `origin` if it is given."""
         settings = self._settings
         for _ in range(settings.steps):
             shown = pixels.clone().requires_grad_()
@@ -270,7 +266,7 @@ class _Work:
         return pixels
 
     def measure(self, made: NDArray[np.uint8]) -> dict[str, float]:
-        """Measure how near the images came to what was aimed at: means over all of them, as they are kept."""
+        """Measure how well the rounded images reach their objective, as means over all of them."""
         totals: dict[str, float] = {}
         with torch.no_grad(), _representation(self._classifier.network) as represent:
             for rows in _batches(len(made), self._settings.batch_size):

@@ -1,11 +1,10 @@
-"""The state of a training on disk, from which it goes on as if it had never stopped: safetensors with JSON, no pickle.
+"""The state of a training on disk, from which it resumes with the same result: safetensors with JSON, no pickle.
 
-A file is named ``step-<steps made>-<first 16 hex digits of its SHA-256>.safetensors``, appears whole or not at all, and
-is believed only if its bytes still have that hash. The newest two are kept, so that the one before is there when the
-last turns out damaged. One process at a time uses a folder, for one training.
+A file is named ``step-<steps made>-<first 16 hex digits of its SHA-256>.safetensors``, is written atomically, and is
+used only if its bytes have that hash. The newest two are kept, in case the last one is damaged. One process at a time
+uses a folder, for one training.
 """
 
-import contextlib
 import hashlib
 import json
 import re
@@ -23,20 +22,20 @@ from robust201.core.records import canonical_json
 _FILE_NAME = re.compile(r"step-(\d{9})-([0-9a-f]{16})\.safetensors")
 
 _DAMAGED = "damaged-"
-"""What the name of a file begins with that was set aside."""
+"""Prefix of files that were set aside."""
 
 _KEPT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """What one epoch did, or the part of it that has been made.
+    """Results of one epoch, or of its finished part.
 
     Attributes:
         epoch: from 1.
         learning_rate: of its first step.
-        loss: mean loss of the training images as they were shown (augmented, in training mode).
-        accuracy: fraction of those images that were classified correctly: with `pgd` of the adversarial ones.
+        loss: mean loss over the training images as used (augmented, in training mode).
+        accuracy: fraction of these images that were classified correctly; with `pgd`, of the adversarial ones.
     """
 
     epoch: int
@@ -47,12 +46,12 @@ class EpochRecord:
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """Where a training is.
+    """The state of a training.
 
     Attributes:
         step: steps made.
         network: CPU tensors by name.
-        momentum: CPU tensors by name of the parameter; none before the first step.
+        momentum: CPU tensors by name of the parameter; empty before the first step.
         loss_sum: of the images of the unfinished epoch.
         n_correct: likewise.
         n_images: likewise.
@@ -72,7 +71,7 @@ class StateFolder:
     """The states of one training.
 
     Args:
-        folder: made by the first `save`.
+        folder: created by the first `save`.
         training_id: `recipes.training_id`; states of another training are refused.
         notice: receives a line on each state that is set aside.
     """
@@ -83,10 +82,10 @@ class StateFolder:
         self._notice = notice
 
     def save(self, state: TrainingState) -> None:
-        """Keep a state, and the newest one before it.
+        """Save a state; the newest one before it is kept.
 
         Raises:
-            StorageFullError: no space is left on the device; the states before are kept.
+            StorageFullError: no space is left on the device; previous states are kept.
             StorageError: the folder cannot be written to.
         """
         raw = _encode(state, self._training_id)
@@ -98,9 +97,9 @@ class StateFolder:
             path.unlink()
 
     def load(self, at_most: int) -> TrainingState | None:
-        """Read the newest whole state of at most so many steps; None where there is none.
+        """Read the newest intact state of at most `at_most` steps; None if there is none.
 
-        Damaged ones are set aside on the way, and what a killed process left half written is removed.
+        Damaged states are set aside, and partial files of killed processes are removed.
 
         Raises:
             StorageError: it belongs to another training, or cannot be read.
@@ -122,17 +121,10 @@ class StateFolder:
                 return self._decode(raw, path)
             path.rename(path.with_name(_DAMAGED + path.name))
             self._notice(
-                f"The state of a training after {step} steps in {path} was damaged ({len(raw):,} bytes of another "
-                f"hash) and is set aside as {_DAMAGED}{path.name}; the one before is used."
+                f"The state of a training after {step} steps in {path} was damaged ({len(raw):,} bytes with another "
+                f"hash) and is set aside as {_DAMAGED}{path.name}; the one before it is used."
             )
         return None
-
-    def clear(self) -> None:
-        """Remove all states, and the folder unless something else lies in it: the training is done and stored."""
-        for path in self._paths():
-            path.unlink()
-        with contextlib.suppress(OSError):
-            self._folder.rmdir()
 
     def _paths(self) -> list[Path]:
         """List the states, the newest first."""
@@ -156,13 +148,13 @@ class StateFolder:
             )
         tensors = load(raw)
         return TrainingState(
-            fields["step"],
-            dict(_named(tensors, "network/")),
-            dict(_named(tensors, "momentum/")),
-            fields["loss_sum"],
-            fields["n_correct"],
-            fields["n_images"],
-            tuple(EpochRecord(**record) for record in fields["history"]),
+            step=fields["step"],
+            network=dict(_named(tensors, "network/")),
+            momentum=dict(_named(tensors, "momentum/")),
+            loss_sum=fields["loss_sum"],
+            n_correct=fields["n_correct"],
+            n_images=fields["n_images"],
+            history=tuple(EpochRecord(**record) for record in fields["history"]),
         )
 
 

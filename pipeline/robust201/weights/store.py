@@ -380,9 +380,18 @@ def _describe_networks(indices: Sequence[ArchitectureId]) -> str:
 
 
 def _encode(state_dict: StateDict, name: str) -> bytes:
+    check_finite(state_dict, name)
+    return _serialise(state_dict)
+
+
+def hash_weights(state_dict: StateDict) -> str:
+    """Hash tensors by name as a store does: SHA-256 of the file that would hold them."""
+    return hashlib.sha256(_serialise(state_dict)).hexdigest()
+
+
+def _serialise(state_dict: StateDict) -> bytes:
     from safetensors.torch import save
 
-    check_finite(state_dict, name)
     # Clones, because safetensors refuses tensors that share memory, as those of a pickle may.
     raw: bytes = save({key: tensor.detach().cpu().clone().contiguous() for key, tensor in state_dict.items()})
     return raw
