@@ -1,1 +1,1 @@
-"""Studies: trainings and sweeps that answer one question together, and their results beside printed ones."""
+"""Studies: trainings and sweeps that answer one question together, compared with printed numbers."""

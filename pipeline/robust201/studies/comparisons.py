@@ -25,7 +25,7 @@ LEVEL = 0.05
 """Of the paper's tests."""
 
 BORDERLINE = (0.01, 0.09)
-"""P-values between which a test is near the limit: a little other rounding or deviation might turn it."""
+"""Range of borderline p-values, where rounding of the printed numbers might change the decision."""
 
 _PUBLISHED = Path(__file__).parent / "published"
 
@@ -163,7 +163,7 @@ def _higher(difference: "pd.Series[float]", p_values: "pd.Series[float]") -> lis
 
 @dataclass(frozen=True)
 class PrintedCheck:
-    """Printed marks beside what follows from the printed means and deviations.
+    """Printed marks, compared with what follows from the printed means and standard deviations.
 
     Attributes:
         comparisons: `compare_groups` of the printed tables, with `certain`, `printed` (which group has the mark, or
@@ -188,7 +188,7 @@ class PrintedCheck:
 
     @property
     def borderline(self) -> pd.DataFrame:
-        """Comparisons with a p-value near the limit, in the order of p."""
+        """Borderline comparisons, ordered by p."""
         near = self.comparisons["p"].between(*BORDERLINE)
         return self.comparisons[near].sort_values("p", kind="stable")
 

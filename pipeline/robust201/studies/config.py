@@ -1,4 +1,4 @@
-"""The YAML of a study: what makes its weights, its sweeps, and what their networks are called in its tables."""
+"""The YAML of a study: the steps that make its images and weights, its sweeps, and the names in its tables."""
 
 import shlex
 from pathlib import Path
@@ -17,7 +17,7 @@ _Names = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 STEP_VERBS = ("fetch", "import-images", "fuse", "train", "robustify")
-"""Verbs that a step may have: those that make images and weights."""
+"""Verbs allowed in steps: they make images and weights."""
 
 
 def _check_step(line: str) -> str:
@@ -31,15 +31,15 @@ def _check_step(line: str) -> str:
 
 
 class _Study(Fields):
-    """What every study has.
+    """Fields of every study.
 
     Attributes:
         format: version of the file's format.
         name: of the study.
-        steps: command lines that make its images and weights, in the order in which they run. Each goes on where it
-            stopped, or leaves what is there.
+        steps: command lines that make its images and weights, in order. Each resumes after an interruption, and does
+            nothing if it is complete.
         sweeps: sweep YAMLs, run and exported after the steps.
-        note: what a reader of its page must know, such as how it was scaled down.
+        note: text at the top of its page, such as how it was scaled down.
     """
 
     format: Literal[1] = 1
@@ -49,7 +49,7 @@ class _Study(Fields):
     note: str = ""
 
     def step_words(self) -> list[list[str]]:
-        """Words of each step behind ``robust201``, with variables as ``${ROBUST201_DATA}`` replaced.
+        """Words of each step after ``robust201``, with variables such as ``${ROBUST201_DATA}`` replaced.
 
         Raises:
             ConfigError: a variable is not set.
@@ -62,15 +62,14 @@ class StudyNetwork(Fields):
 
     Attributes:
         architecture: its id in the space of the sweeps.
-        printed_epochs: of epochs that networks were attacked at, the printed epoch that stands beside each. By default
-            equal epochs stand beside each other.
+        printed_epochs: printed epoch with which each epoch is compared; by default, equal epochs.
     """
 
     architecture: str | int
     printed_epochs: dict[int, int] | None = None
 
     def printed_epoch(self, epoch: int) -> int | None:
-        """The printed epoch that stands beside one of ours, if any."""
+        """The printed epoch with which one of ours is compared, if any."""
         return epoch if self.printed_epochs is None else self.printed_epochs.get(epoch)
 
 
@@ -91,8 +90,7 @@ class ImageDistributionStudy(_Study):
 
     Attributes:
         key: the attack.
-        networks: by the name that tables give them; printed names (LeNet, ResNet50, FullyConnectedNet) have printed
-            numbers beside them.
+        networks: by their name in the tables; LeNet, ResNet50 and FullyConnectedNet are compared with printed numbers.
         groups: by their name in `studies.comparisons.GROUPS`.
     """
 
@@ -115,7 +113,7 @@ class DynamicsStudy(_Study):
     Attributes:
         dataset: whose images are attacked.
         architecture: of all trainings.
-        runs: recipe by name of the run; `std` and `std*` have printed numbers beside them.
+        runs: recipe by name of the run; `std` and `std*` are compared with printed numbers.
         attacks: keys, each at all its strengths.
         iterations_per_epoch: of the trainings, so that snapshots after epochs stand on the same axis.
     """

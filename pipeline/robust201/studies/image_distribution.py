@@ -1,4 +1,4 @@
-"""Robustness R of trained networks by image distribution and task: tables 1 to 18 and their tests, beside the printed.
+"""Robustness R of trained networks by image distribution and task: tables 1 to 18, their tests, and printed numbers.
 
 R is computed for each network and then averaged; it is never clipped. Source: see `studies.comparisons`.
 """
@@ -124,7 +124,7 @@ def _tables(study: ImageDistributionStudy, models: pd.DataFrame) -> pd.DataFrame
 def attach_printed_decisions(
     study: ImageDistributionStudy, comparisons: pd.DataFrame, printed: pd.DataFrame
 ) -> pd.DataFrame:
-    """Add `printed`: which side has the printed mark at the epoch beside, or ``""``; None where there is no such."""
+    """Add `printed`: the side with the printed mark at the compared epoch, or ``""``; None if there is none."""
     marks = {(row.first, row.second, row.network, row.epoch): row.printed for row in rows_of(printed)}
     decided = [
         marks.get((row.first, row.second, row.network, study.networks[row.network].printed_epoch(row.epoch)))

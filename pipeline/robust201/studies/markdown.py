@@ -18,14 +18,14 @@ def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def show_number(value: float | None, digits: int = 4, *, signed: bool = False) -> str:
-    """Write a number with so many decimals; a dash for what has none."""
+    """Write a number with `digits` decimals; a dash for None or NaN."""
     if value is None or math.isnan(value):
         return "–"
     return f"{value:{'+' if signed else ''}.{digits}f}"
 
 
 def show_p(value: float) -> str:
-    """Write a p-value with two digits; a dash for what has none."""
+    """Write a p-value with two digits; a dash for NaN."""
     return "–" if math.isnan(value) else "< 1e-12" if value < 1e-12 else f"{value:.2g}"
 
 

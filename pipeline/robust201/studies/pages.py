@@ -56,7 +56,7 @@ class _Writer:
 
     def finish(self) -> list[Path]:
         names = ", ".join(f"[{path.stem}](tables/{path.name})" for path in self.files if path.suffix == ".csv")
-        self.say(f"All numbers, with every digit: {names}.")
+        self.say(f"All numbers at full precision: {names}.")
         page = self._out / PAGE
         write_text(page, "\n".join(self._parts))
         return [page, *self.files]
@@ -120,12 +120,13 @@ def _write_image_distribution(
 def _how_to_read(found: ImageDistribution) -> str:
     above = int(found.tables["above_one"].sum())
     strengths = (
-        "the paper's nine strengths" if found.comparable else "other strengths than the paper's: do not compare R"
+        "the paper's nine strengths" if found.comparable else "other strengths than the paper's (do not compare R)"
     )
     return (
-        f"R is computed for each network over {strengths}, and then averaged. Its floor, where only clean images are "
-        f"right, is {found.floor:.4f}. {above} of {len(found.models)} networks have R above 1, and none is clipped. "
-        "Deviations have ddof 1, intervals are Student's 95 % over networks. Printed means are over 20 networks."
+        f"R is computed for each network over {strengths}, and then averaged. Its floor, reached if no attacked image "
+        f"is classified correctly, is {found.floor:.4f}. {above} of {len(found.models)} networks have R above 1; R is "
+        "not clipped. Standard deviations divide by n - 1; intervals are Student's 95 % over networks. Printed means "
+        "are over 20 networks."
     )
 
 
@@ -166,17 +167,17 @@ def _count_decisions(comparisons: pd.DataFrame, comparable: bool) -> str:
     )
     if "p_paired_holm" in comparisons:
         in_pairs = int((comparisons["p_paired_holm"] < 0.05).sum())
-        text += f", {in_pairs} by the test in pairs of equal seeds, corrected likewise"
+        text += f", {in_pairs} by the paired test over equal seeds, with the same correction"
     if len(beside):
-        text += f". {same} of {len(beside)} decisions are those in print, at the epochs that stand beside ours"
+        text += f". {same} of {len(beside)} decisions agree with the printed ones, at the printed epochs given above"
     return text + ("." if comparable else ". Strengths differ from the paper's.")
 
 
 # --- Robust features
 
 _SINGLE_RUNS = (
-    "Printed numbers are single runs of theirs, without error bars; ours are means over seeds with Student's 95 % "
-    "interval (none of a single seed). Numbers are percent."
+    "Printed numbers (theirs) are from single runs, without error bars. Ours are means over seeds with Student's 95 % "
+    "interval (none for a single seed). Numbers are percentages."
 )
 
 
@@ -204,8 +205,8 @@ def _write_dynamics(study: DynamicsStudy, exports: Exports, out: Path) -> list[P
     page.table("trends", found.trends)
     page.say(_SINGLE_RUNS)
     page.say(
-        "Attack success is the share of originally correct images that an attack turns wrong; both are summed over all "
-        "images before they are divided."
+        "Attack success is the share of originally correct images that are misclassified under the attack; both counts "
+        "are summed over all images before the division."
     )
     page.figure("dynamics", drawings.draw_dynamics(found.curves), "Accuracy and attack success over iterations")
     columns = ["run, curve", "first", "last", "lowest", "highest", "tau"]
@@ -238,14 +239,17 @@ def _write_mixing(study: MixingStudy, exports: Exports, out: Path) -> list[Path]
     page.say(_SINGLE_RUNS)
     figure = drawings.draw_mixing(found.curves, study.panels)
     page.figure("mixing", figure, "Accuracy over the share of robust images")
-    columns = ["network, curve", "slope", "95 % interval", "steps that fall"]
-    columns += ["printed slope", "printed steps that fall"]
+    columns = ["network, curve", "slope", "95 % interval", "decreases"]
+    columns += ["printed slope", "printed decreases"]
     rows = []
     for row in found.trends.to_dict("records"):
         ours = [_percent(row["slope"], signed=True), _percent_interval(row), f"{row['fall']} of {row['steps']}"]
         theirs = [_percent(row["printed_slope"], signed=True), f"{row['printed_fall']} of {row['printed_steps']}"]
         rows.append([f"{row['network']}, {row['curve']}", *ours, *theirs])
-    page.say("## Is it monotonic?\n\nThe slope is of accuracy from no robust images to robust images alone.")
+    page.say(
+        "## Is it monotonic?\n\nThe slope is the change of accuracy from no robust images to robust images alone; "
+        "decreases are counted from one share to the next."
+    )
     page.say(table_lines(columns, rows))
     columns = ["network, curve", "α", "seeds", "ours", "95 % interval", "theirs", "difference"]
     rows = [
@@ -264,9 +268,9 @@ def _write_equivariance(study: EquivarianceStudy, exports: Exports, out: Path) -
     page.say(_SINGLE_RUNS)
     page.say(
         f"Of the {found.n_images} images, {found.n_validation} choose the best candidate (depth and learning rate), "
-        "and the others measure it. The original chose on the test images, attack by attack; so do Table 1 here and "
-        "the column “chosen on test”, whose difference from the printed number is given. The effect of selection "
-        "is by how much it exceeds the candidate chosen on other images."
+        "and the others measure it. The original chose on the test images, for each attack; Table 1 and the column "
+        "“chosen on test” do the same, and are compared with the printed number. The effect of selection is the "
+        "difference from the candidate that was chosen on other images."
     )
     page.figure("table-1", drawings.draw_equivariance(found.best), "Accuracy by attack, network and setting")
     page.say(f"## Table 1\n\n{_layout(found.best)}")

@@ -1,4 +1,4 @@
-"""Robust features, spatial against Lp robustness, equivariant networks: three questions, beside the printed numbers.
+"""Robust features, spatial against Lp robustness, equivariant networks: three questions, with the printed numbers.
 
 Printed numbers are of single runs, as fractions here. Every mean of ours is over training seeds, with Student's
 interval over them.

@@ -88,8 +88,8 @@ class FeatureSettings:
         has_ball = method != "representation"
         if epsilon is not None and not has_ball:
             raise ConfigError(
-                f"Reading the settings failed for method {method}: expected no epsilon, since this method has no ball, got "
-                f"{epsilon}. Leave epsilon out."
+                f"Reading the settings failed for method {method}: expected no epsilon, since this method has no ball, "
+                f"got {epsilon}. Leave epsilon out."
             )
         settings = cls(
             method,
