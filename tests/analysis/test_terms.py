@@ -88,7 +88,7 @@ def test_joined_columns_keep_names_apart(tmp_path: Path) -> None:
 def test_a_table_about_other_architectures_is_refused(tmp_path: Path) -> None:
     results = results_of(write_results(tmp_path, ROWS))
     for other in ({"index": [1], "x": [1.0]}, {"index": [0], "dataset": ["cifar100"], "x": [1.0]}):
-        with pytest.raises(ConfigError, match="evaluated on cifar10, got those of others"):
+        with pytest.raises(ConfigError, match="evaluated on cifar10, got none of them"):
             read_join_tables(results.reader, [pd.DataFrame(other)], [results])
 
 

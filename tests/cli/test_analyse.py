@@ -99,7 +99,7 @@ def test_a_table_of_other_architectures_or_datasets_is_refused(
     (tmp_path / "other.csv").write_text(rows)
     ended = robust201("correlate", tmp_path / "few", "--join", tmp_path / "other.csv")
     assert ended.code == 2
-    assert "expected numbers of architectures that were evaluated on cifar10, got those of others" in ended.err
+    assert "expected numbers of architectures that were evaluated on cifar10, got none of them" in ended.err
 
 
 def test_the_numbers_of_a_figure_are_written_as_csv(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_measures_of_one_folder_meet_accuracies_of_another(robust201: RunCommand
     assert found.loc[("pgd", 1.0), "kendall"] == pytest.approx(kendalltau(jacobians(), accuracies()).statistic)
     alone = robust201("correlate", tmp_path / "measures")
     assert alone.code == 2
-    assert "expected accuracies, got none. Name a further folder" in alone.err
+    assert "expected accuracies, got none. Add a folder" in alone.err
 
 
 def test_measures_may_be_of_other_weights_than_accuracies(robust201: RunCommand, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What numbers of architectures are called in commands, and the numbers themselves.
+"""Terms: names of numbers of architectures in commands, and the numbers themselves.
 
     adversarial | corruption    all pairs of attack and epsilon, or of corruption and severity
     KEY                         clean, or all strengths of a key
@@ -8,8 +8,8 @@
     COLUMN                      of a joined table, in its own units
     METRIC(KEY[:STRENGTH])      a derived metric, such as robustness_r(pgd)
 
-Where a term has several numbers, it stands for their mean. Names are looked up among those that a dataset has, in this
-order, so keys and columns may contain dots.
+A term with several numbers stands for their mean. Names are looked up among those of the dataset in this order, so keys
+and columns may contain dots.
 """
 
 import re
@@ -75,7 +75,7 @@ def evaluations_named(results: DatasetResults, name: str) -> list[tuple[str, flo
 
 
 def collect_measures(results: DatasetResults, tables: Sequence[pd.DataFrame] = ()) -> pd.DataFrame:
-    """Put side by side what is known of architectures besides their accuracies.
+    """Collect the numbers of architectures other than accuracies.
 
     Args:
         results: of a dataset.
@@ -109,7 +109,7 @@ def read_join_tables(
         if not any(_own_rows(table, one)["architecture"].isin(one.accuracies.index).any() for one in several):
             raise ConfigError(
                 f"Joining failed for {source if isinstance(source, Path) else 'a table'}: expected numbers of "
-                f"architectures that were evaluated on {', '.join(one.name for one in several)}, got those of others. "
+                f"architectures that were evaluated on {', '.join(one.name for one in several)}, got none of them. "
                 "Check its columns of architectures and datasets."
             )
     return tables

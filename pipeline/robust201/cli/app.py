@@ -110,7 +110,7 @@ def plan(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count evaluations, or trainings and snapshots, and estimate disk space and hours, from the YAML alone."""
+    """Estimate the size, disk space and hours of a sweep, or of a training YAML, from the YAML alone."""
     from robust201.planning.loading import is_training
 
     if is_training(sweep):

@@ -1,4 +1,4 @@
-"""Arguments and options that all verbs about a sweep have in common: the sweep, and what it is narrowed to."""
+"""Arguments and options that verbs about a sweep share: the sweep, and filters."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Handwritten digits that scikit-learn ships: real images without a download, for the demo and the tests.
 
 `sklearn.datasets.load_digits` holds 1,797 images of 8x8 pixels in 0 to 16 (the test part of Alpaydin and Kaynak, 1998).
-They are upscaled to 3x32x32 (see `images.upscaling`) and split once and for all into 1,347 training and 450 test
+They are upscaled to 3x32x32 (see `images.upscaling`) and have a fixed split into 1,347 training and 450 test
 images.
 """
 

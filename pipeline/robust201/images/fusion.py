@@ -1,4 +1,4 @@
-"""Images blended from two datasets, as in Kunhardt, Deza and Poggio (2021): one picture, two labels to choose from."""
+"""Images blended from two datasets, as in Kunhardt, Deza and Poggio (2021), with the label of either."""
 
 from fractions import Fraction
 from functools import cache
@@ -15,11 +15,11 @@ from robust201.images.checks import LabelledImages
 from robust201.images.made import find_made, write_made
 
 LabelFrom: TypeAlias = Literal["first", "second"]
-"""Whose labels a blend has."""
+"""Dataset that gives the label of a blend."""
 
 
 def exact_share(alpha: float) -> Fraction:
-    """Read a share from 0 to 1 as the decimal number that it is written as: .1 is 1/10, which no float is.
+    """Convert a share from 0 to 1 to the exact decimal number that its text has: .1 is 1/10, unlike the float.
 
     Raises:
         ConfigError: it is out of range.
@@ -34,7 +34,7 @@ def check_same_size(first: ImageSet, second: ImageSet) -> None:
     """Make sure that two sets of images can be blended.
 
     Raises:
-        DatasetError: their images have other sizes.
+        DatasetError: their images differ in size.
     """
     if first.images.shape[1:] != second.images.shape[1:]:
         raise DatasetError(
@@ -71,9 +71,9 @@ class Pairs(NamedTuple):
 
 
 def pair(n_first: int, n_second: int, seed: int) -> Pairs:
-    """Pair the images of two sets once and for all; each is in one pair at most, and the shorter set is used up."""
+    """Draw a fixed pairing of two sets; each image is in at most one pair, each of the smaller set in one."""
     count = min(n_first, n_second)
-    # Raw draws, not `permutation`: NumPy promises the stream of a bit generator, not that of a distribution.
+    # Raw draws, not `permutation`: NumPy guarantees the stream of a bit generator, not that of a distribution.
     chosen = [
         np.argsort(generator(seed, "fusion", name).bit_generator.random_raw(length), kind="stable")[:count]
         for name, length in (("first", n_first), ("second", n_second))
@@ -84,12 +84,12 @@ def pair(n_first: int, n_second: int, seed: int) -> Pairs:
 def write_fusion(
     folder: Path, first: ImageSet, second: ImageSet, *, split: Split, alpha: float, label: LabelFrom, seed: int
 ) -> str:
-    """Write the blends of two splits under one fixed pairing, on which all networks are tested; give their hash.
+    """Write the blends of two splits with a fixed pairing, for testing; give their hash.
 
-    The pairing depends on the seed and the numbers of images alone, so both labels are those of the same pictures.
+    The pairing depends on the seed and the numbers of images alone, so both labels refer to the same images.
 
     Raises:
-        DatasetError: the images have other sizes, or the folder holds other images.
+        DatasetError: the images differ in size, or the folder holds other images.
         ConfigError: alpha is out of range.
     """
     exact_share(alpha)

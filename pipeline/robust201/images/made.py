@@ -1,7 +1,7 @@
-"""Folders of images that robust201 made: a .npz file per split, as a user's own, and beside it what it was made from.
+"""Folders of images that robust201 made: a .npz file per split, in the format of a user's own, and its manifest.
 
-Layout: `test.npz` or `train.npz` (see `images.npz`; further arrays say what each image was made of) and `test.json` or
-`train.json`. A sweep reads such a folder like any images of a user's own (`path`, `classes`, `image_size`).
+Layout: `test.npz` or `train.npz` (see `images.npz`; further arrays give the origin of each image) and `test.json` or
+`train.json`. A sweep reads such a folder like a user's own images (`path`, `classes`, `image_size`).
 """
 
 import io
@@ -23,10 +23,10 @@ _FORMAT = 1
 
 
 def find_made(folder: Path, split: Split, recipe: Mapping[str, Any]) -> str | None:
-    """Make sure that a split may be written to a folder, which need not exist; give its hash if it is there already.
+    """Make sure that a split may be written to a folder, which need not exist; give its hash if it exists already.
 
     Raises:
-        DatasetError: the folder holds images of this split that were not made, or made by another recipe.
+        DatasetError: the folder holds images of this split without a manifest, or made by another recipe.
     """
     images, manifest = folder / f"{split}.npz", folder / f"{split}.json"
     if not manifest.exists():
@@ -64,10 +64,10 @@ def write_made(
     facts: Mapping[str, Any] | None = None,
     **arrays: NDArray[Any],
 ) -> str:
-    """Write what a split is made from, and then its images; equal arguments give equal bytes.
+    """Write the manifest of a split, and then its images; equal arguments give equal bytes.
 
-    The recipe is all that decides the images, the facts what else is worth knowing, both as JSON values; `arrays` are
-    further arrays of the .npz file. Returns the hash of the images as sweeps name it (see `core.records.image_hash`).
+    The recipe holds everything that decides the images, `facts` further fields of the manifest, both as JSON values;
+    `arrays` are further arrays of the .npz file. Returns the hash that sweeps use (see `core.records.image_hash`).
     """
     digest = image_hash(images.images, images.labels, np.arange(len(images.labels)))
     manifest = {
@@ -89,7 +89,7 @@ def write_made(
 
 
 def describe_made(folder: Path, n_classes: int, image_size: int) -> str:
-    """Give the lines by which a sweep names such a folder."""
+    """Give the YAML lines that name such a folder in a sweep."""
     name = re.sub(r"^[^A-Za-z0-9]+|[^\w.-]", "-", folder.name).lstrip("-") or "made"
     path = json.dumps(str(folder), ensure_ascii=False)  # a quoted string of JSON is one of YAML
     return f"datasets:\n  {name}: {{path: {path}, classes: {n_classes}, image_size: {image_size}}}"

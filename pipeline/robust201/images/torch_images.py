@@ -1,7 +1,7 @@
 """Images saved by `torch.save`: the form in which Ilyas et al. (2019) published datasets of robust features.
 
 A folder such as `robust_CIFAR` holds `CIFAR_ims`, float images (N, 3, 32, 32) in [0, 1], and `CIFAR_lab`, integer
-labels (N,); each is one tensor, or a list of the tensors of consecutive batches. No checksums of them are known here.
+labels (N,); each is one tensor, or a list of the tensors of consecutive batches. No checksums of them are published.
 """
 
 from collections.abc import Sequence
@@ -22,19 +22,19 @@ IMAGES_FILE = "CIFAR_ims"
 LABELS_FILE = "CIFAR_lab"
 
 Rounding: TypeAlias = Literal["half-up", "down"]
-"""How pixels become 8 bits: to the nearest, or down, as by torchvision's `ToPILImage` in front of augmentation."""
+"""Rounding of pixels to 8 bits: to the nearest, or down, like torchvision's `ToPILImage` before augmentation."""
 
 
 def import_torch_images(
     source: Path, folder: Path, *, n_classes: int, split: Split = "train", rounding: Rounding = "half-up"
 ) -> int:
-    """Convert such a folder to one that sweeps read (see `images.made`); give the images' height and width.
+    """Convert such a folder to the format of `images.made`; give the images' height and width.
 
-    Nothing that the files name is executed (see `core.unpickling`). The hashes of both files are recorded.
+    Code named in the files is not executed (see `core.unpickling`). The hashes of both files are recorded.
 
     Raises:
-        DatasetError: a file is missing, damaged, of another form, or names anything but tensors; or the folder to write
-            holds other images.
+        DatasetError: a file is missing, damaged, of another form, or contains anything but tensors; or the target
+            folder holds other images.
     """
     files = [source / name for name in (IMAGES_FILE, LABELS_FILE)]
     missing = [file.name for file in files if not file.is_file()]

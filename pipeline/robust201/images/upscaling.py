@@ -1,4 +1,4 @@
-"""Small grey images made larger, in whole numbers, so that every machine gets the same bytes."""
+"""Upscaling of small grey images in integer arithmetic, with the same bytes on every machine."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ def upscale(images: NDArray[np.uint8], size: int, brightest: int) -> NDArray[np.
     """
     upscaled = np.empty((len(images), 3, size, size), np.uint8)
     weights = _weights(images.shape[-1], size).astype(np.float64)
-    whole = (2 * size) ** 2 * brightest  # the weighted sum of a pixel of full brightness
+    whole = (2 * size) ** 2 * brightest  # weighted sum of a pixel of full brightness
     for start in range(0, len(images), _IMAGES_AT_ONCE):
         rows = slice(start, start + _IMAGES_AT_ONCE)
         # Sums of whole numbers far below 2**53: exact in any order.

@@ -1,7 +1,7 @@
-"""Snapshots that workers have stored and the manifest does not name yet: a small file each.
+"""Snapshots that workers have stored but that are not in the manifest yet: one small file per snapshot.
 
-A worker writes the weights' file, then the record of it here, whole or not at all; the driver, the only one who writes
-the manifest, enters the record there and removes it here. So a driver that is killed in between loses nothing.
+A worker writes the weights' file and then its record here, both atomically. The driver, the only writer of the
+manifest, enters the record there and removes it here, so nothing is lost if it is killed in between.
 """
 
 from collections.abc import Iterator
@@ -14,18 +14,18 @@ from robust201.weights.store import CheckpointStore
 
 
 class FinishedSnapshots:
-    """The records in a folder, by name; no two workers write one of a name."""
+    """The records in a folder, by name; no two workers write the same name."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def write(self, name: str, record: CheckpointRecord) -> None:
-        """Keep a record; a `StorageFullError` says that no space is left."""
+        """Write a record; raises `StorageFullError` if no space is left."""
         with atomic_write(self._path(name)) as stream:
             stream.write(record_line(record))
 
     def read(self, name: str) -> CheckpointRecord | None:
-        """Give a record; None where there is none, or where it is damaged."""
+        """Give a record; None if it is absent or damaged."""
         path = self._path(name)
         try:
             return parse_line(path.read_bytes(), 1, path)
@@ -33,7 +33,7 @@ class FinishedSnapshots:
             return None
 
     def enter(self, name: str, store: CheckpointStore) -> CheckpointRecord | None:
-        """Enter a record in a store's manifest, durably, and remove it here; None where it cannot be read."""
+        """Enter a record in a store's manifest, durably, and remove it here; None if it cannot be read."""
         record = self.read(name)
         if record is not None:
             store.enter(record)
@@ -42,7 +42,7 @@ class FinishedSnapshots:
         return record
 
     def recover(self, store: CheckpointStore) -> int:
-        """Enter what a killed driver left, as far as the weights' files are whole; count it. Others are removed."""
+        """Enter the records that a killed driver left and whose files are intact; remove the others. Gives a count."""
         count = 0
         for name in self._names():
             record = self.read(name)
