@@ -121,10 +121,7 @@ class Inputs:
     def keep_code(self) -> None:
         """Keep the Python files that the sweep names in the results folder, from which workers execute them."""
         for path in self._config.code_files().values():
-            kept = kept_code(self._config.results, hash_file(path))
-            if not kept.is_file() or hash_file(kept) != kept.stem:
-                with atomic_write(kept) as stream:
-                    stream.write(read_code(path))
+            copy_code(path, self._config.results, hash_file(path))
 
     def _corruptions_folder(self, dataset: str, section: CorruptionsSection) -> Path:
         if section.path is not None:
@@ -311,6 +308,14 @@ class Inputs:
 def kept_code(results: Path, sha256: str) -> Path:
     """Where the copy of a user's Python file lies that workers execute."""
     return results / "code" / f"{sha256}.py"
+
+
+def copy_code(path: Path, results: Path, sha256: str) -> None:
+    """Copy a user's Python file to where workers execute it; a damaged copy is replaced."""
+    kept = kept_code(results, sha256)
+    if not kept.is_file() or hash_file(kept) != kept.stem:
+        with atomic_write(kept) as stream:
+            stream.write(read_code(path))
 
 
 def locate_tasks(config: SweepConfig, code: Mapping[str, str]) -> dict[str, Task]:

@@ -4,12 +4,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from robust201.core.errors import ConfigError, DatasetError
-from robust201.core.files import atomic_write
 from robust201.core.records import ImageSet, Split
-from robust201.core.user_code import hash_file, read_code
 from robust201.images import load_images, select
 from robust201.images.snapshot import read_snapshot, write_snapshot
-from robust201.planning.inputs import kept_code
+from robust201.planning.inputs import copy_code
 from robust201.planning.training_config import Training, TrainingConfig
 from robust201.training.data import Fusion, Mixture, OneSource, TrainingData
 
@@ -110,10 +108,7 @@ class TrainingInputs:
     def keep_code(self, hashes: Mapping[str, str]) -> None:
         """Copy the Python files of the trainings to the run's folder, from which workers execute them."""
         for field, path in self._config.code_files().items():
-            kept = kept_code(self._config.results, hashes[field])
-            if not kept.is_file() or hash_file(kept) != kept.stem:
-                with atomic_write(kept) as stream:
-                    stream.write(read_code(path))
+            copy_code(path, self._config.results, hashes[field])
 
 
 def count_batches(config: TrainingConfig, training: Training) -> int | None:
