@@ -38,6 +38,13 @@ def cast_convolutions(network: _Network, dtype: torch.dtype) -> _Network:
     return copied
 
 
+def answer_of(network: nn.Module, shown: torch.Tensor) -> torch.Tensor:
+    """Compute logits (B, C) of normalised images, also of a network that returns (features, logits)."""
+    output = network(shown)
+    logits: torch.Tensor = output[1] if isinstance(output, tuple) else output
+    return logits
+
+
 class Classifier(nn.Module):
     """A network with its normalisation inside, frozen and in evaluation mode; a `Model` through autograd.
 
@@ -107,8 +114,7 @@ class Classifier(nn.Module):
 
     def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
         normalised = (pixels - self.mean) / self.std
-        output = self.network(normalised.to(self._map_dtype, memory_format=self._layout))
-        logits: torch.Tensor = output[1] if isinstance(output, tuple) else output
+        logits = answer_of(self.network, normalised.to(self._map_dtype, memory_format=self._layout))
         if torch.is_grad_enabled() and pixels.requires_grad and not logits.requires_grad:
             # A network without a path from input to output may leave the graph; attacks then ask for a gradient that
             # is zero, not for an error. Pixels are finite, so this adds exactly 0.

@@ -21,6 +21,7 @@ from robust201.core.errors import CheckpointError, ConfigError, EvaluationError,
 from robust201.core.noise import derived_seed
 from robust201.core.precision import Precision, check_precision
 from robust201.core.records import ArchitectureId, ImageSet, Normalisation, show_architecture
+from robust201.engine.classifier import answer_of
 from robust201.spaces.base import Space
 from robust201.training.adversarial import StartDraws, step_loss
 from robust201.training.augmentation import Augmenter, to_device
@@ -286,9 +287,7 @@ class _Training:
         return batch
 
     def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        output = self._network(self._normalise(pixels).contiguous(memory_format=self._layout))
-        logits: torch.Tensor = output[1] if isinstance(output, tuple) else output
-        return logits
+        return answer_of(self._network, self._normalise(pixels).contiguous(memory_format=self._layout))
 
     def _end_epoch(self, on_epoch: Callable[[EpochRecord], None]) -> None:
         self._check_loss()
@@ -435,7 +434,6 @@ def measure_accuracy(
         for start in range(0, len(images), _EVALUATION_BATCH):
             batch = slice(start, start + _EVALUATION_BATCH)
             pixels = to_device(images.images[batch], torch.device(device)).float() / 255
-            output = network(normalise(pixels))
-            logits = output[1] if isinstance(output, tuple) else output
+            logits = answer_of(network, normalise(pixels))
             n_correct += int((logits.argmax(dim=1).cpu().numpy() == images.labels[batch]).sum())
     return n_correct / len(images)

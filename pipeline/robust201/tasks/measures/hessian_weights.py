@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
+from robust201.engine.classifier import answer_of
 from robust201.engine.context import Context, Request, to_float
 from robust201.tasks.measures.lanczos import largest_eigenvalues
 from robust201.tasks.measures.parameters import HessianWeightsParameters
-from robust201.tasks.measures.trainable import answer_of, gradients, normalised, pieces, trainable_copy, uniforms
+from robust201.tasks.measures.trainable import gradients, normalised, pieces, trainable_copy, uniforms
 
 
 def measure(context: Context, parameters: HessianWeightsParameters, request: Request) -> Mapping[str, NDArray[Any]]:

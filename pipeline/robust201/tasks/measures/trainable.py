@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from robust201.core.noise import generator
-from robust201.engine.classifier import Classifier
+from robust201.engine.classifier import Classifier, answer_of
 from robust201.engine.context import Context
 
 _AT_ONCE = {"cpu": 64, "cuda": 256}
@@ -39,13 +39,6 @@ def trainable_copy(classifier: Classifier, *, training: bool = False) -> nn.Modu
 def normalised(classifier: Classifier, pixels: torch.Tensor) -> torch.Tensor:
     """Give (B, 3, H, W) float32 in [0, 1] as the network is shown it."""
     return (pixels - classifier.mean) / classifier.std
-
-
-def answer_of(network: nn.Module, shown: torch.Tensor) -> torch.Tensor:
-    """Show normalised images: logits (B, C), also of a network that answers (features, logits)."""
-    output = network(shown)
-    logits: torch.Tensor = output[1] if isinstance(output, tuple) else output
-    return logits
 
 
 def mean_loss(network: nn.Module, shown: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
