@@ -33,7 +33,7 @@ def status(
     ] = 15.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far a sweep is, by dataset and key, who works on it, and the time left; also after a crash.
+    """Show the progress of a sweep by dataset and key, its workers and the time left; also after a crash.
 
     For a training YAML or its checkpoint store, show how many snapshots are complete.
     """

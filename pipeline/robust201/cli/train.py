@@ -20,7 +20,7 @@ _ALWAYS = {"trainings", "out"}
 def train(
     context: typer.Context,
     trainings: Annotated[
-        Path | None, typer.Argument(metavar="[TRAININGS]", help="A training YAML (docs/training.md).")
+        Path | None, typer.Argument(metavar="TRAININGS", help="A training YAML (docs/training.md).")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="The checkpoint store to fill; created if absent.")] = None,
     executor: Annotated[
