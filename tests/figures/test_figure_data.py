@@ -44,6 +44,19 @@ def test_as_many_cells_have_18_kernel_parameters_as_the_paper_says():
     assert (min(sizes), max(sizes)) == (0, 54)
 
 
+def test_robustness_r_ranks_by_what_is_left_of_the_clean_accuracy(tmp_path):
+    clean = {"0": 0.9, "1": 0.6, "2": 0.3}
+    pgd = {"0": [0.5, 0.3], "1": [0.4, 0.25], "2": [0.27, 0.24]}  # means fall with the clean accuracy, R rises
+    found = FIGURES["rank-correlation-robustness"].compute(
+        results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd}))
+    )
+    tau = figure_data.square(found, "")
+    assert list(tau) == ["Clean", "PGD, mean", "PGD, R"]
+    assert tau.to_numpy().tolist() == [[1, 1, -1], [1, 1, -1], [-1, -1, 1]]
+    alone = results_of(write_results(tmp_path / "alone", {"clean": clean}))
+    assert FIGURES["rank-correlation-robustness"].compute(alone).empty
+
+
 @given(ARCHITECTURES)
 def test_neighbours_are_the_24_cells_one_edge_away(spec):
     found = neighbours(spec)

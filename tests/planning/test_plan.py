@@ -131,6 +131,23 @@ def test_an_exact_jacobian_costs_a_gradient_per_class() -> None:
     assert costs == {"cifar10": 30, "cifar100": 300}
 
 
+def test_attacks_on_the_sources_of_transfers_cost_once_per_source() -> None:
+    def hours(**keys: object) -> float:
+        config = make_config(architectures=[0, 21, 309], keys=keys)
+        estimated: float = estimate(make_plan(config, assumed_facts(config)))["estimated_worker_hours"]
+        return estimated
+
+    attack = {"epsilons_255": [1, 8], "steps": 5}
+    config = make_config(architectures=[0, 21, 309], keys={"clean": {}, "pgd": attack})
+    macs = make_plan(config, assumed_facts(config))
+    of_source = sum(
+        macs.macs(Part(u, u.strengths, 0, u.n_images)) for u in macs.units if (u.key, u.architecture) == ("pgd", 21)
+    )
+    shown = 2 * sum(macs.macs(Part(u, u.strengths, 0, u.n_images)) for u in macs.units if u.key == "clean")
+    together = hours(clean={}, transfer={"source": 21, "key": "pgd", **attack}) - hours(clean={})
+    assert together * 3600 * GPU_GMACS * 1e9 == pytest.approx(of_source + shown)
+
+
 def test_the_bytes_of_every_list_are_estimated() -> None:
     def told(*measurements: str) -> tuple[int, int]:
         summary = estimate(make_plan(make_config(measurements=list(measurements)), make_facts()))

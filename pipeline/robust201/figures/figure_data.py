@@ -26,6 +26,7 @@ from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.intervals import NORMAL_QUANTILE, accuracy_intervals, mean_intervals
 from robust201.statistics.pareto import on_front
+from robust201.statistics.robustness import robustness_r
 
 REFERENCE_EPSILON_255 = 1.0
 REFERENCE_SEVERITY = 3.0
@@ -231,6 +232,32 @@ def corruption_correlations(results: DatasetResults) -> pd.DataFrame:
         for severity in severities
     ]
     return _correlate(results, groups)
+
+
+def robustness_correlations(results: DatasetResults) -> pd.DataFrame:
+    """Correlate the ranks on clean images, by the mean accuracy under each attack, and by robustness R under it.
+
+    R is the area under the accuracy curve, relative to the clean accuracy (see `statistics.robustness.robustness_r`);
+    attacks at fewer than two strengths, and architectures that lack one, are left out.
+
+    Returns:
+        As `key_correlations` does.
+    """
+    if not results.keys("clean"):
+        return pd.DataFrame()
+    clean = results.column(CLEAN)
+    columns = {key_label(CLEAN): clean}
+    for key in results.keys("attack"):
+        strengths = [strength for strength in results.strengths(key) if strength > CLEAN_STRENGTH]
+        if len(strengths) > 1:
+            attacked = results.accuracies[[(key, strength) for strength in strengths]].to_numpy()
+            r = robustness_r([CLEAN_STRENGTH, *strengths], np.column_stack([clean, attacked])).value
+            columns[f"{key_label(key)}, mean"] = pd.Series(attacked.mean(axis=1), clean.index)
+            columns[f"{key_label(key)}, R"] = pd.Series(r, clean.index)
+    if len(columns) == 1 or len(clean) < 2:
+        return pd.DataFrame()
+    tau = rank_correlations(pd.DataFrame(columns))
+    return pd.DataFrame() if tau.isna().to_numpy().all() else pd.concat({"": tau}, names=["view", "key"])
 
 
 def square(correlations: pd.DataFrame, view: str) -> pd.DataFrame:

@@ -138,6 +138,17 @@ FIGURES: dict[str, FigureRow] = {
             "rank_correlation",
         ),
         FigureRow(
+            "rank-correlation-robustness",
+            "Does robustness R rank architectures differently?",
+            "Kendall's tau-b between clean accuracies, mean accuracies under an attack, and robustness R under it: the "
+            "area under its accuracies from strength 0 to the largest, divided by that of the clean accuracy "
+            "throughout. R does not reward a high clean accuracy.",
+            "",
+            "clean accuracies, an attack at two epsilons, and two architectures",
+            figure_data.robustness_correlations,
+            "rank_correlation",
+        ),
+        FigureRow(
             "confidence",
             "Confidence",
             "Mean confidence (softmax probability) of an architecture in its prediction, where that is right and where "

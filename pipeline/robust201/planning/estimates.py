@@ -28,7 +28,8 @@ def estimate(plan: Plan) -> dict[str, Any]:
         shard_bytes += n_rows * (_SHARD_BYTES_PER_ROW + counts * _SHARD_BYTES_PER_COUNT + means * _SHARD_BYTES_PER_MEAN)
         json_bytes += n_rows * (counts * _JSON_BYTES_PER_COUNT + means * _JSON_BYTES_PER_MEAN)
     execution = plan.config.execution
-    seconds = sum(sum(plan.unit_macs(planned)) for planned in planned_keys) / (assumed_gmacs(execution) * 1e9)
+    macs = plan.source_macs + sum(sum(plan.unit_macs(planned)) for planned in planned_keys)
+    seconds = macs / (assumed_gmacs(execution) * 1e9)
     return {
         "name": plan.config.name,
         "architectures": len({network.architecture for planned in planned_keys for network in planned.networks}),

@@ -259,10 +259,21 @@ class Plan:
         """Estimate a part's work in multiply-accumulates."""
         unit = part.unit
         per_pass = self._network_macs[unit.dataset, unit.architecture]
-        passes, parameters = self._passes[unit.dataset, unit.key], self.parameters[unit.key]
-        if unit.makes_images and isinstance(parameters, TransferParameters):
-            passes = parameters.row.passes(parameters.attack, self.n_classes(unit.dataset))
+        passes = (self._source_passes if unit.makes_images else self._passes)[unit.dataset, unit.key]
         return per_pass * passes * len(part.strengths) * (part.stop - part.start)
+
+    @property
+    def source_macs(self) -> float:
+        """Estimate the work of the attacks that make the images of transfers, on their sources."""
+        sources = self.config.transfers
+        return sum(
+            self._network_macs[planned.dataset, sources[planned.key]]
+            * self._source_passes[planned.dataset, planned.key]
+            * len(planned.strengths)
+            * planned.n_images
+            for planned in self.planned_keys
+            if planned.key in sources
+        )
 
     def source_unit(self, dataset: str, key: str) -> Unit:
         """The unit that makes a transfer's images on its source: it has no results, and is in no plan."""
@@ -290,6 +301,16 @@ class Plan:
             (dataset, key): self.tasks[key].passes(self.parameters[key], self.n_classes(dataset))
             for dataset in self.datasets
             for key in self.keys(dataset)
+        }
+
+    @cached_property
+    def _source_passes(self) -> dict[tuple[str, str], float]:
+        """Passes through its source that an image of a transfer takes at a strength, by dataset and key."""
+        return {
+            (dataset, key): given.row.passes(given.attack, self.n_classes(dataset))
+            for key, given in self.parameters.items()
+            if isinstance(given, TransferParameters)
+            for dataset in self.datasets
         }
 
     @cached_property
