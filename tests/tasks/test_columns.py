@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from robust201.core.errors import EvaluationError, ResultsError
-from robust201.core.records import Unit
+from robust201.core.records import Unit, Weights
 from robust201.dataset import export_dataset
 from robust201.dataset.imported_plan import load_imported_plan
 from robust201.dataset.json_files import row_text
@@ -172,7 +172,8 @@ def test_a_result_of_no_image_is_refused(measurement):
 
 @pytest.mark.parametrize("space", ["nasbench201", "zoo"])
 def test_no_column_of_an_exported_file_can_be_taken_by_a_measure(space):
-    columns = parquet_columns(list(MEASUREMENTS), layout_of(space).columns, "", several_weights=True)
+    weights = [Weights("0" * 64, recipe="std", epochs=1, seed=0, steps=10)]
+    columns = parquet_columns(list(MEASUREMENTS), layout_of(space).columns, "", weights=weights)
     measured = {name for measurement in MEASUREMENTS for name in parquet_forms(measurement)}
     assert measured <= set(columns) <= measured | set(DESCRIPTIONS) <= RESERVED
 
