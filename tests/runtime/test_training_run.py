@@ -23,7 +23,7 @@ from robust201.runtime.lease import Lease
 from robust201.runtime.progress import RunProgress, read_progress
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.training_files import TrainingWork
-from robust201.runtime.training_run import TrainingSelection, preview_trainings, run_trainings
+from robust201.runtime.training_run import ALL_TRAININGS, TrainingSelection, preview_trainings, run_trainings
 from robust201.runtime.training_worker import TrainingWorker
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand
@@ -119,6 +119,20 @@ def test_a_start_may_lie_in_the_store_already_and_must_be_somewhere(tmp_path: Pa
     assert not (tmp_path / "store").exists()
     run_trainings(make_trainings(tmp_path))
     assert run_trainings(alone).complete
+
+
+def test_a_start_is_the_end_of_a_training_and_no_snapshot_before(tmp_path: Path) -> None:
+    both, alone = both_recipes(tmp_path), make_trainings(tmp_path, recipes={"tuned": TUNED})
+    run_trainings(make_trainings(tmp_path))
+    found = records(both)
+    manifest = both.store / "manifest.jsonl"
+    lines = manifest.read_bytes().splitlines(keepends=True)
+    manifest.write_bytes(b"".join(line for line in lines if found["plain", 6].sha256.encode() not in line))
+    for config, selection in ((both, TrainingSelection(("tuned",))), (alone, ALL_TRAININGS)):
+        with pytest.raises(CheckpointError, match=r"tuned seed 0: expected .* of #309 bright plain seed 0 in .*end"):
+            run_trainings(config, selection=selection)
+    assert run_trainings(both).complete
+    assert records(both)["tuned", 3].training["inputs"]["start"] == found["plain", 6].sha256
 
 
 def test_another_training_of_the_same_name_is_refused(tmp_path: Path) -> None:
