@@ -151,7 +151,7 @@ def plan_trainings(
     space = config.make_space(code)
     known: dict[Training, PlannedTraining] = {}
     for training in trainings:
-        # Those that a training begins with are planned, too, if a narrowed run leaves them out: their end is known then.
+        # Those that a training begins with are planned, too, where a narrowed run leaves them out: it needs their end.
         for one in _line(config, training):
             if one not in known:
                 known[one] = _plan(config, one, inputs, store, space, device, known)
