@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from robust201.runtime.scheduler import RunTally
 from robust201.runtime.training_files import TrainingWork
 from robust201.runtime.training_run import ALL_TRAININGS, TrainingSelection, preview_trainings, run_trainings
 from robust201.runtime.training_worker import TrainingWorker
+from robust201.training.state import EpochRecord
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand
 from tests.support.tiny_trainings import RECIPE, STEPS, make_trainings, training_fields, weight_files, write_images
@@ -274,6 +276,24 @@ def test_a_drain_keeps_the_state_and_the_rest_is_resumed_to_the_byte(
     assert not drained.complete
     assert run_trainings(both_recipes(tmp_path)).complete
     assert weight_files(tmp_path / "store") == undisturbed
+
+
+def test_a_signal_within_the_last_training_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drain, is_draining = TrainingWorker.drain, threading.Event()
+
+    def note(worker: TrainingWorker) -> None:
+        drain(worker)
+        is_draining.set()
+
+    def interrupt(_worker: TrainingWorker, _record: EpochRecord) -> None:
+        if not is_draining.is_set():
+            signal.raise_signal(signal.SIGTERM)
+            assert is_draining.wait(60)
+
+    monkeypatch.setattr(TrainingWorker, "drain", note)
+    monkeypatch.setattr(TrainingWorker, "_log_epoch", interrupt)
+    tally = run_trainings(make_trainings(tmp_path, recipes={"plain": RECIPE | {"snapshots": {}}}))
+    assert (tally.drained, tally.evaluations, tally.remaining) == (True, 0, 1)
 
 
 def run_in_child(work: Callable[[], object]) -> None:
