@@ -144,11 +144,12 @@ def published(count: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
 def test_published_images_are_converted(tmp_path: Path, kind: str, in_batches: bool, rounding: Rounding) -> None:
     images, labels = published()
     images.flatten()[:3] = torch.tensor([0.0, 1.0, 0.5])
+    images.requires_grad_()  # as made by gradient descent
     saved = (list(images.split(5)), list(labels.split(5))) if in_batches else (images, labels)
     write_published(tmp_path / "source", *saved, kind)
     assert import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10, rounding=rounding) == 8
     read = read_made(tmp_path / "out", 10, 8, "train")
-    exact = images.double().numpy() * 255
+    exact = images.detach().double().numpy() * 255
     difference = exact - read.images
     lowest, highest = (-0.5, 0.5) if rounding == "half-up" else (0, 1)
     assert difference.min() >= lowest
@@ -180,6 +181,13 @@ def test_published_images_are_converted(tmp_path: Path, kind: str, in_batches: b
         (torch.zeros(3, 3, 8, 8), torch.tensor([0, 10, 1]), "expected labels 0 to 9, got 10 in row 1"),
         (torch.zeros(3, 3, 8, 8), [], "got an empty list"),
         (torch.zeros(0, 3, 8, 8), torch.zeros(0, dtype=torch.int64), "got 0 images"),
+        (
+            torch.zeros(3, 3, 8, 8).to_sparse(),
+            torch.zeros(3, dtype=torch.int64),
+            "expected tensors that hold every num",
+        ),
+        (torch.zeros(3, 3, 8, 8, device="meta"), torch.zeros(3, dtype=torch.int64), "got one that is .* on meta"),
+        (torch.zeros(3, 3, 8, 8), torch.zeros(3, dtype=torch.int64).to_sparse(), "got one that is torch.sparse_coo"),
         ({"ims": torch.zeros(3, 3, 8, 8)}, torch.zeros(3, dtype=torch.int64), "got dict among them"),
     ],
 )

@@ -62,6 +62,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a negative seed": ({"seeds": [-1]}, "at least 0"),
     "architectures": ({"architectures": [99999]}, "Looking up an architecture failed|expected"),
     "a field": ({"recipe": {}}, r"expected a known field, got 'recipe'\. Did you mean 'recipes'\?"),
+    "arithmetic": ({"precision": "bf16"}, "precision: expected 'fp32' or 'tf32', got 'bf16'"),
     "precision": ({"precision": "tf32"}, "CPUs have no precision tf32"),
 }
 

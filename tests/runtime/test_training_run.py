@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +24,9 @@ from robust201.runtime.lease import Lease
 from robust201.runtime.progress import RunProgress, read_progress
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.training_files import TrainingWork
-from robust201.runtime.training_run import TrainingSelection, preview_trainings, run_trainings
+from robust201.runtime.training_run import ALL_TRAININGS, TrainingSelection, preview_trainings, run_trainings
 from robust201.runtime.training_worker import TrainingWorker
+from robust201.training.state import EpochRecord
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand
 from tests.support.tiny_trainings import RECIPE, STEPS, make_trainings, training_fields, weight_files, write_images
@@ -119,6 +121,20 @@ def test_a_start_may_lie_in_the_store_already_and_must_be_somewhere(tmp_path: Pa
     assert not (tmp_path / "store").exists()
     run_trainings(make_trainings(tmp_path))
     assert run_trainings(alone).complete
+
+
+def test_a_start_is_the_end_of_a_training_and_no_snapshot_before(tmp_path: Path) -> None:
+    both, alone = both_recipes(tmp_path), make_trainings(tmp_path, recipes={"tuned": TUNED})
+    run_trainings(make_trainings(tmp_path))
+    found = records(both)
+    manifest = both.store / "manifest.jsonl"
+    lines = manifest.read_bytes().splitlines(keepends=True)
+    manifest.write_bytes(b"".join(line for line in lines if found["plain", 6].sha256.encode() not in line))
+    for config, selection in ((both, TrainingSelection(("tuned",))), (alone, ALL_TRAININGS)):
+        with pytest.raises(CheckpointError, match=r"tuned seed 0: expected .* of #309 bright plain seed 0 in .*end"):
+            run_trainings(config, selection=selection)
+    assert run_trainings(both).complete
+    assert records(both)["tuned", 3].training["inputs"]["start"] == found["plain", 6].sha256
 
 
 def test_another_training_of_the_same_name_is_refused(tmp_path: Path) -> None:
@@ -260,6 +276,24 @@ def test_a_drain_keeps_the_state_and_the_rest_is_resumed_to_the_byte(
     assert not drained.complete
     assert run_trainings(both_recipes(tmp_path)).complete
     assert weight_files(tmp_path / "store") == undisturbed
+
+
+def test_a_signal_within_the_last_training_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drain, is_draining = TrainingWorker.drain, threading.Event()
+
+    def note(worker: TrainingWorker) -> None:
+        drain(worker)
+        is_draining.set()
+
+    def interrupt(_worker: TrainingWorker, _record: EpochRecord) -> None:
+        if not is_draining.is_set():
+            signal.raise_signal(signal.SIGTERM)
+            assert is_draining.wait(60)
+
+    monkeypatch.setattr(TrainingWorker, "drain", note)
+    monkeypatch.setattr(TrainingWorker, "_log_epoch", interrupt)
+    tally = run_trainings(make_trainings(tmp_path, recipes={"plain": RECIPE | {"snapshots": {}}}))
+    assert (tally.drained, tally.evaluations, tally.remaining) == (True, 0, 1)
 
 
 def run_in_child(work: Callable[[], object]) -> None:

@@ -1,8 +1,12 @@
 """The three questions of the study of robust features, on invented networks with planted accuracies."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from robust201.core.errors import ResultsError
+from robust201.core.records import CLEAN_STRENGTH
+from robust201.studies.networks import Exports
 from robust201.studies.robust_features import (
     measure_dynamics,
     measure_equivariance,
@@ -18,6 +22,7 @@ from tests.support.planted_studies import (
     plant_equivariance,
     plant_mixing,
     spatial,
+    write_study,
 )
 
 
@@ -68,6 +73,25 @@ def test_success_is_of_the_originally_correct_images_by_iteration(dynamics):
     assert held.loc[("std", "asr pgd_linf7:1"), "mean"].tolist() == pytest.approx([0.04, 0.25, 0.5], abs=2 / N_IMAGES)
     assert held.loc["std", "n"].unique().tolist() == [2]
     assert np.isnan(held.loc[("tiny", "clean", 625), "low"])  # one seed has no interval
+
+
+def test_networks_of_two_exports_count_once_and_must_agree(dynamics, tmp_path):
+    study, exports = plant_dynamics(tmp_path / "first")
+    (first,) = (reader.path for reader in exports.readers)
+    twice = Exports([first, first], iterations_per_epoch=625)
+    pd.testing.assert_frame_equal(measure_dynamics(study, twice).curves, dynamics.curves)
+
+    planned = {"cifar10": {"resnet32-narrow": make_weights("plain", (1,), (0,))}}
+    other = write_study(tmp_path / "second", planned, {"clean": ()}, lambda *_: 0.5, outcomes=True)
+    both = Exports([first, other])
+    message = "expected one result of resnet32-narrow plain after 1 with seed 0, got two that differ in "
+    for read in (
+        lambda: both.accuracies("cifar10", "clean", ["plain"], ["resnet32-narrow"]),
+        lambda: both.outcomes("cifar10", "clean", CLEAN_STRENGTH, ["plain"], "resnet32-narrow"),
+    ):
+        with pytest.raises(ResultsError, match=message) as refused:
+            read()
+        assert "\n" not in str(refused.value)
 
 
 def test_printed_curves_stand_beside_equal_iterations(dynamics):

@@ -90,11 +90,23 @@ WRONG = [
     ({"iterations": 5}, "exactly one of epochs and iterations, got epochs and iterations"),
     ({"epochs": 0}, "greater than or equal to 1"),
     ({"learning_rate": float("nan")}, "less than 1"),
-    ({"weight_decay": float("inf")}, "finite"),
+    ({"weight_decay": float("inf")}, "less than 1"),
     ({"schedule": {}}, "exactly one of cosine and steps, got none"),
     ({"schedule": {"steps": {}}}, "exactly one of at_epochs and at_iterations, got none"),
     ({"schedule": {"steps": {"at_epochs": [100, 50]}}}, r"each above the one before, got \[100.0, 50.0\]"),
     ({"schedule": {"steps": {"at_epochs": []}}}, "one or more numbers"),
+    ({"schedule": {"steps": {"at_epochs": [62.5, 125]}}}, "before the end, after 125 epochs, got one at 125"),
+    (
+        {"epochs": None, "iterations": 9, "schedule": {"steps": {"at_iterations": [9]}}},
+        "before the end, after 9 iterations, got one at 9",
+    ),
+    ({"schedule": {"steps": {"at_epochs": [1], "factor": 1e300}}}, "less than 1000"),
+    ({"epochs": 10**400}, "less than or equal to 999999999"),
+    ({"adversarial": {"pgd": {"steps": 10**400}}}, "less than or equal to 999999999"),
+    ({"batch_size": 10**400}, "less than or equal to 999999999"),
+    ({"weight_decay": 1e300}, "less than 1"),
+    ({"augmentation": {"translate": 1e300}}, "less than or equal to 1024"),
+    ({"augmentation": {"crop_padding": 10**9}}, "less than or equal to 1024"),
     ({"augmentation": "st"}, "got 'st'. Did you mean 'std'"),
     ({"augmentation": {"jitter": 2}}, "less than or equal to 1"),
     ({"augmentation": {"flip": 1, "crop": 2}}, "crop"),
@@ -116,6 +128,11 @@ WRONG = [
 def test_wrong_recipes_are_refused(changes, message):
     with pytest.raises(ValidationError, match=message):
         recipe(**changes)
+
+
+def test_a_training_of_too_many_steps_is_refused():
+    with pytest.raises(ConfigError, match=r"at most 999,999,999, got 1,000,000,000 \(1,000 to an epoch\)"):
+        recipe(epochs=10**6).snapshot_steps(1000)
 
 
 IDENTITY = {

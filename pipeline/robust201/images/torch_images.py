@@ -70,7 +70,13 @@ def _read_tensors(file: Path) -> Sequence[Any]:
         raise DatasetError(
             f"Reading images failed for {file}: expected a tensor or a list of tensors, got {got}. Check the path."
         )
-    return tensors
+    unusable = [tensor for tensor in tensors if tensor.layout is not torch.strided or tensor.device.type != "cpu"]
+    if unusable:
+        raise DatasetError(
+            f"Reading images failed for {file}: expected tensors that hold every number, got one that is "
+            f"{unusable[0].layout} on {unusable[0].device}. Check the path."
+        )
+    return [tensor.detach() for tensor in tensors]
 
 
 def _read_labels(file: Path, n_classes: int) -> NDArray[np.int64]:

@@ -8,7 +8,6 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from robust201.core.errors import closest
-from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, content_digest, show_architecture
 from robust201.images.specs import DatasetSpec
 from robust201.planning.config import (
@@ -75,7 +74,7 @@ class TrainingConfig(Section):
     images: ImagesSection = ImagesSection()
     recipes: dict[str, Recipe] = Field(min_length=1)
     seeds: Annotated[tuple[Seed, ...], AfterValidator(check_different)] = (0,)
-    precision: Precision = "fp32"
+    precision: Literal["fp32", "tf32"] = "fp32"
     execution: ExecutionSection = ExecutionSection()
 
     @field_validator("datasets", mode="before")

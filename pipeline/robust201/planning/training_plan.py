@@ -48,6 +48,11 @@ class PlannedTraining:
         """Whether it can start: its start weights exist."""
         return bool(self.id)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the store has its last weights."""
+        return self.is_ready and self.steps[-1] not in self.missing
+
     def unit(self) -> Unit:
         """The unit of work for the scheduler; its strengths are the steps of the snapshots."""
         training = self.training
@@ -145,17 +150,24 @@ def plan_trainings(
     """
     space = config.make_space(code)
     known: dict[Training, PlannedTraining] = {}
-    order = {training: place for place, training in enumerate(trainings)}
-    for training in sorted(trainings, key=lambda one: _depth(config, one)):
-        known[training] = _plan(config, training, inputs, store, space, device, known)
-    planned = tuple(known[training] for training in sorted(known, key=order.__getitem__))
-    return TrainingPlan(config, planned, code)
+    for training in trainings:
+        # Those that a training begins with are planned, too, where a narrowed run leaves them out: it needs their end.
+        for one in _line(config, training):
+            if one not in known:
+                known[one] = _plan(config, one, inputs, store, space, device, known)
+    asked = set(trainings)
+    for training in trainings:
+        before = config.start_of(training)
+        if before is not None and before in known and before not in asked and not known[before].is_done:
+            raise _no_start(training, before, store)
+    return TrainingPlan(config, tuple(known[training] for training in trainings), code)
 
 
-def _depth(config: TrainingConfig, training: Training) -> int:
-    """Count the trainings whose weights one depends on, directly or indirectly."""
+def _line(config: TrainingConfig, training: Training) -> list[Training]:
+    """List a training after those of the YAML that come before it, the first one first."""
     before = config.start_of(training)
-    return 0 if before is None or before.recipe not in config.recipes else 1 + _depth(config, before)
+    earlier = [] if before is None or before.recipe not in config.recipes else _line(config, before)
+    return [*earlier, training]
 
 
 def _plan(
@@ -240,7 +252,7 @@ def _find_start(
     if before is None:
         return None, False
     planned = known.get(before)
-    if planned is not None and (not planned.is_ready or planned.steps[-1] in planned.missing):
+    if planned is not None and not planned.is_done:
         return None, True
     records = [
         record
@@ -250,13 +262,23 @@ def _find_start(
     if planned is not None:
         records = [record for record in records if record.steps_done == planned.steps[-1]]
     if not records:
-        raise CheckpointError(
-            f"Planning trainings failed for {training.label}: expected the weights of {before.label} in {store.root} "
-            "to start from, got none. Train these first, or add their recipe, dataset and seed to this YAML."
-        )
+        raise _no_start(training, before, store)
     last = max(records, key=lambda record: (record.epochs, record.steps or 0))
+    if last.is_end is False:
+        raise CheckpointError(
+            f"Planning trainings failed for {training.label}: expected the last weights of {before.label} in "
+            f"{store.root} to start from, got none after {last.steps_done} steps, which are not its end. Finish that "
+            "training first."
+        )
     store.check(last)
     return last, False
+
+
+def _no_start(training: Training, before: Training, store: CheckpointStore) -> CheckpointError:
+    return CheckpointError(
+        f"Planning trainings failed for {training.label}: expected the weights of {before.label} in {store.root} to "
+        "start from, at its end, got none. Train these first, or add their recipe, dataset and seed to this YAML."
+    )
 
 
 def replan(plan: TrainingPlan, inputs: TrainingInputs, store: CheckpointStore, device: DeviceKind) -> TrainingPlan:

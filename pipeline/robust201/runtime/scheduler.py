@@ -136,6 +136,8 @@ class Scheduler:
             for event in events:
                 self._count(event)
                 self._on_event(event, self._tally)
+        # A signal may have come while the last bundle was computed, or have ended it.
+        self._tally.drained = self._tally.drained or self._should_drain()
 
     def _count(self, event: Event) -> None:
         match event:

@@ -1,6 +1,7 @@
 """Attacked images of the study of image distributions: one image of each group, on networks of its sweeps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +71,7 @@ def _attack_image(sweep: SweepConfig, key: str, dataset: str, record: Checkpoint
     network = space.build(record.index, n_classes=images.n_classes)
     fill_network(network, CheckpointStore(sweep.weights.path).load(record), record.label)
     classifier = Classifier(network, images.normalisation, images.n_classes, channels_last=space.channels_last)
-    given: Mapping[str, object] = sweep.parameters[key].model_dump()
+    given: dict[str, Any] = sweep.parameters[key].model_dump()
     attacked = attack(key, classifier, images.images[:1], images.labels[:1], seed=sweep.seed, **given)
     clean = images.images[:1].astype(np.float32) / 255
     return np.concatenate([clean, attacked[:, 0].cpu().numpy()])

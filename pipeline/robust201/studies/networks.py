@@ -98,7 +98,7 @@ class Exports:
             One row per `architecture`, `recipe`, `length`, `seed` and `strength`, with `accuracy`.
 
         Raises:
-            ResultsError: none of the networks has results of the key on the dataset.
+            ResultsError: none of the networks has results of the key on the dataset, or two exports disagree on one.
         """
         wanted = {str(architecture): architecture for architecture in architectures}
         rows = [
@@ -110,8 +110,12 @@ class Exports:
         if not rows:
             raise self.absence(dataset, key, recipes, architectures)
         order = ["architecture", "recipe", "length", "seed", "strength"]
-        found = pd.DataFrame(rows, columns=[*order, "accuracy"])
-        return found.drop_duplicates(order).sort_values(order, kind="stable", ignore_index=True)
+        found = pd.DataFrame(rows, columns=[*order, "accuracy"]).drop_duplicates()
+        twice = found[found.duplicated(order)]
+        if len(twice):
+            of, recipe, length, seed, strength, _ = twice.iloc[0]
+            raise self._contradiction(f"{dataset} {key} {strength:g}", of, recipe, length, seed)
+        return found.sort_values(order, kind="stable", ignore_index=True)
 
     def _read(self, one: Trained, dataset: str, key: str) -> list[tuple[str, float, float]]:
         """Read ids, strengths and accuracies of all architectures with these weights, once."""
@@ -132,27 +136,27 @@ class Exports:
         """Read outcomes by image of an architecture's networks, ordered by recipe, length and seed.
 
         Raises:
-            ResultsError: there are none, or they are of other images in another export.
+            ResultsError: there are none, or they are of other images in another export, or two exports disagree.
         """
-        rows: list[tuple[str, float, int]] = []
-        packed: list[NDArray[np.uint8]] = []
+        packed: dict[tuple[str, float, int], NDArray[np.uint8]] = {}
         n_images = 0
         for one in self._of(dataset, key, recipes):
             found = one.reader.outcomes(dataset, key, strength, weights=one.name)
             if architecture in found.architectures:
-                rows.append((one.recipe, one.length, one.seed))
-                packed.append(found.packed[found.architectures.index(architecture)])
+                network, row = (one.recipe, one.length, one.seed), found.packed[found.architectures.index(architecture)]
+                if not np.array_equal(packed.setdefault(network, row), row):
+                    raise self._contradiction(f"{dataset} {key} {strength:g}", architecture, *network)
                 n_images = found.n_images
-        if not rows:
+        if not packed:
             raise self.absence(dataset, key, recipes, [architecture])
-        if len({len(row) for row in packed}) > 1:
+        if len({len(row) for row in packed.values()}) > 1:
             raise ResultsError(
                 f"Reading outcomes failed for {dataset} {key}: expected the same images in every export of the study, "
                 "got more in one than in another. Evaluate the same selection of images."
             )
-        networks = pd.DataFrame(rows, columns=["recipe", "length", "seed"])
-        order = networks.sort_values(["recipe", "length", "seed"], kind="stable").index
-        return AttackedOutcomes(networks.loc[order].reset_index(drop=True), np.stack(packed)[order], n_images)
+        order = sorted(packed)
+        networks = pd.DataFrame(order, columns=["recipe", "length", "seed"])
+        return AttackedOutcomes(networks, np.stack([packed[network] for network in order]), n_images)
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
         """Strengths of a key on a dataset, as the first export has them that has the key."""
@@ -167,6 +171,15 @@ class Exports:
                 planned = one.reader.files.planned(dataset)
                 if key == CLEAN or planned is None or key in planned:
                     yield one
+
+    def _contradiction(
+        self, what: str, architecture: ArchitectureId, recipe: str, length: float, seed: int
+    ) -> ResultsError:
+        names = ", ".join(str(reader.path) for reader in self.readers)
+        return ResultsError(
+            f"Reading trained networks failed for {what}: expected one result of {architecture} {recipe} after "
+            f"{length:g} with seed {seed}, got two that differ in {names}. Leave one of the exports out."
+        )
 
     def absence(
         self, dataset: str, key: str, recipes: Sequence[str], architectures: Sequence[ArchitectureId]

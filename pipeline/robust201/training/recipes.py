@@ -12,15 +12,22 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from robust201.core.errors import ConfigError, closest
-from robust201.core.fields import Fields, PositiveFloat, PositiveInt
+from robust201.core.fields import Fields, PositiveFloat
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, canonical_json
 
 TRAINING_VERSION = 1
 """Raised only when an equal recipe gives different weights."""
 
-Count = Annotated[int, Field(ge=0)]
+MAX_STEPS = 999_999_999
+"""Longest training: the names of its states have nine digits."""
+
+Count = Annotated[int, Field(ge=0, le=MAX_STEPS)]
+Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+
+MAX_SHIFT = 1024
+"""Largest shift of an image in pixels."""
 
 
 def _check_rising(numbers: tuple[float, ...]) -> tuple[float, ...]:
@@ -44,10 +51,10 @@ class Augmentation(Fields):
     """
 
     flip: bool = False
-    crop_padding: Count = 0
+    crop_padding: Annotated[int, Field(ge=0, le=MAX_SHIFT)] = 0
     jitter: Fraction = 0.0
     rotate_degrees: Annotated[float, Field(ge=0, le=180)] = 0.0
-    translate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    translate: Annotated[float, Field(ge=0, le=MAX_SHIFT)] = 0.0
     interpolation: Literal["nearest", "bilinear"] = "bilinear"
 
 
@@ -86,8 +93,8 @@ class StepSchedule(Fields):
     """
 
     at_epochs: Annotated[tuple[PositiveFloat, ...], AfterValidator(_check_rising)] | None = None
-    at_iterations: Annotated[tuple[PositiveInt, ...], AfterValidator(_check_rising)] | None = None
-    factor: PositiveFloat = 0.1
+    at_iterations: Annotated[tuple[Steps, ...], AfterValidator(_check_rising)] | None = None
+    factor: Annotated[float, Field(gt=0, lt=1e3)] = 0.1
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -137,7 +144,7 @@ class PgdTraining(_Attack):
         start: uniform in the ball, or the image.
     """
 
-    steps: PositiveInt = 7
+    steps: Steps = 7
     start: Literal["none", "uniform"] = "uniform"
 
 
@@ -151,9 +158,9 @@ class TradesTraining(_Attack):
         beta: weight of the divergence, its mean over the batch.
     """
 
-    steps: PositiveInt = 10
+    steps: Steps = 10
     start: Literal["normal", "uniform"] = "normal"
-    beta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 6.0
+    beta: Annotated[float, Field(ge=0, lt=1e38)] = 6.0
 
 
 class AdversarialTraining(Fields):
@@ -226,7 +233,7 @@ class Snapshots(Fields):
 
     epochs: Annotated[tuple[Count, ...], AfterValidator(_check_rising)] | None = None
     iterations: Annotated[tuple[Count, ...], AfterValidator(_check_rising)] | None = None
-    every_epochs: PositiveInt | None = None
+    every_epochs: Steps | None = None
 
 
 class Recipe(Fields):
@@ -246,13 +253,13 @@ class Recipe(Fields):
         on: datasets to which the recipe applies; absent: all without `train: false`.
     """
 
-    epochs: PositiveInt | None = None
-    iterations: PositiveInt | None = None
-    batch_size: Annotated[int, Field(ge=2)]
+    epochs: Steps | None = None
+    iterations: Steps | None = None
+    batch_size: Annotated[int, Field(ge=2, le=MAX_STEPS)]
     learning_rate: Annotated[float, Field(gt=0, lt=1e38)]
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     nesterov: bool = False
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    weight_decay: Annotated[float, Field(ge=0, lt=1e38)]
     decay: Literal["all", "weights"] = "all"
     schedule: Schedule
     augmentation: Annotated[Augmentation, BeforeValidator(_find_augmentation)] = Augmentation()
@@ -273,6 +280,17 @@ class Recipe(Fields):
         late = max(self.snapshots.iterations or (0,))
         if self.iterations is not None and late > self.iterations:
             raise ValueError(f"expected snapshots within {self.iterations} iterations, got one after {late}.")
+        drops = self.schedule.steps
+        if drops is not None:
+            for length, moments, unit in (
+                (self.epochs, drops.at_epochs, "epochs"),
+                (self.iterations, drops.at_iterations, "iterations"),
+            ):
+                if length is not None and moments is not None and moments[-1] >= length:
+                    raise ValueError(
+                        f"expected drops of the learning rate before the end, after {length} {unit}, got one at "
+                        f"{moments[-1]:g}."
+                    )
         return self
 
     def identity(self) -> dict[str, Any]:
@@ -287,9 +305,14 @@ class Recipe(Fields):
         """List the steps after which a snapshot is taken, ascending; the last step is always among them.
 
         Raises:
-            ConfigError: one lies beyond the end.
+            ConfigError: one lies beyond the end, or the training is too long.
         """
         last, wanted = self.n_steps(n_batches), self.snapshots
+        if last > MAX_STEPS:
+            raise ConfigError(
+                f"Counting the steps of a training failed: expected at most {MAX_STEPS:,}, got {last:,} ({n_batches:,} "
+                "to an epoch). Correct `epochs`."
+            )
         steps = {last, *(wanted.iterations or ()), *(epoch * n_batches for epoch in wanted.epochs or ())}
         if wanted.every_epochs is not None:
             steps |= {*range(wanted.every_epochs * n_batches, last, wanted.every_epochs * n_batches)}

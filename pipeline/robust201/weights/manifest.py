@@ -93,6 +93,14 @@ class CheckpointRecord:
         return recorded if self.steps is None else self.steps
 
     @property
+    def is_end(self) -> bool | None:
+        """Whether these are the last weights of their training; None where nobody recorded its length."""
+        recipe = {} if self.training is None else self.training.get("inputs", {}).get("recipe", {})
+        epochs, n_batches = recipe.get("epochs"), self._outcome.get("n_batches")
+        length = recipe.get("iterations") if epochs is None or n_batches is None else epochs * n_batches
+        return None if length is None or self.steps_done is None else bool(self.steps_done == length)
+
+    @property
     def _outcome(self) -> Mapping[str, Any]:
         return {} if self.training is None else self.training.get("outcome", {})
 
