@@ -184,6 +184,11 @@ def test_what_cannot_be_joined_is_refused(
         ("table.json", b'{"cifar10": {"99999": {"x": {"0": 1}}}}', "got another form"),
         ("table.parquet", b"PAR1", "expected a sound file"),
         ("table.csv", b"", "expected a sound file"),
+        (
+            "table.csv",
+            b"index,x\n0,1\n1,inf\n",
+            "expected finite numbers in the column x, or none, got infinity in row 2",
+        ),
         ("table.csv.gz", gzip.compress(b"index,x\n0,1\n", mtime=0)[:-6], "ended before the end-of-stream"),
         ("table.json", b'{"cifar10": {"7": {"x": 1}, "07": {"x": 2}}}', "got another form"),
         ("table.json", b'{"cifar10": {"(1,1,1,1,1,1)": {"x": 1}, "(1, 1,1,1,1,1)": {"x": 2}}}', "got another form"),

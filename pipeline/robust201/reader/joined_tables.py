@@ -79,6 +79,13 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
             f"Joining failed for {name}: expected rows with a column of numbers, got "
             f"{'no row' if frame.empty else 'none'}. Give it one."
         )
+    for one in numbers:
+        infinite = np.isinf(frame[one].to_numpy(np.float64, na_value=np.nan))
+        if infinite.any():
+            raise ConfigError(
+                f"Joining failed for {name}: expected finite numbers in the column {one}, or none, got infinity in row "
+                f"{int(infinite.argmax()) + 1}. Correct it, or leave the cell empty."
+            )
     if _DATASET in frame.columns and frame[_DATASET].isna().any():
         raise ConfigError(
             f"Joining failed for {name}: expected a name in every row of the column {_DATASET}, got rows without one. "

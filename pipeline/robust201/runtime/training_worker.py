@@ -88,7 +88,8 @@ class TrainingWorker:
                 ) from error
             kind = "memory" if is_out_of_memory(error) else "application"
             rest = Part(part.unit, tuple(remaining), part.start, part.stop)
-            yield UnitFailure(rest, kind, f"{type(error).__name__}: {error}", traceback.format_exc(), attempt=1)
+            message = " ".join(f"{type(error).__name__}: {error}".split())  # torch may append the frames of C++
+            yield UnitFailure(rest, kind, message, traceback.format_exc(), attempt=1)
 
     def _train(self, part: Part) -> Iterator[Receipt]:
         planned = self._work.trainings[part.unit.id]

@@ -119,7 +119,7 @@ class Worker:
                         f"{error}. Its process cannot go on; a new one starts its work again."
                     ) from error
                 kind = "memory" if is_out_of_memory(error) else "application"
-                message = f"{type(error).__name__}: {error}"
+                message = " ".join(f"{type(error).__name__}: {error}".split())  # torch may append the frames of C++
                 rest = Part(part.unit, tuple(remaining), part.start, part.stop)
                 yield UnitFailure(rest, kind, message, traceback.format_exc(), attempt)
                 return
