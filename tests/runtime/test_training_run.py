@@ -190,7 +190,7 @@ def test_a_training_that_diverges_fails_alone_in_one_line(tmp_path: Path) -> Non
     assert "Training failed for #309 on bright: expected" in failure.message
     assert "Lower the learning rate (1e+30)." in failure.message
     assert tally.remaining == 1  # what was to begin with it
-    assert any("wait for the weights of others, such as #309 bright tuned seed 0" in line for line in said)
+    assert any("start from are missing: 1, such as #309 bright tuned seed 0" in line for line in said)
 
 
 @pytest.mark.parametrize("damage", ["absent", "cut", "label"])

@@ -23,7 +23,7 @@ MAX_STEPS = 999_999_999
 """Longest training: the names of its states have nine digits."""
 
 Count = Annotated[int, Field(ge=0, le=MAX_STEPS)]
-Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
+StepCount = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 MAX_SHIFT = 1024
@@ -93,7 +93,7 @@ class StepSchedule(Fields):
     """
 
     at_epochs: Annotated[tuple[PositiveFloat, ...], AfterValidator(_check_rising)] | None = None
-    at_iterations: Annotated[tuple[Steps, ...], AfterValidator(_check_rising)] | None = None
+    at_iterations: Annotated[tuple[StepCount, ...], AfterValidator(_check_rising)] | None = None
     factor: Annotated[float, Field(gt=0, lt=1e3)] = 0.1
 
     @model_validator(mode="after")
@@ -144,7 +144,7 @@ class PgdTraining(_Attack):
         start: uniform in the ball, or the image.
     """
 
-    steps: Steps = 7
+    steps: StepCount = 7
     start: Literal["none", "uniform"] = "uniform"
 
 
@@ -158,7 +158,7 @@ class TradesTraining(_Attack):
         beta: weight of the divergence, its mean over the batch.
     """
 
-    steps: Steps = 10
+    steps: StepCount = 10
     start: Literal["normal", "uniform"] = "normal"
     beta: Annotated[float, Field(ge=0, lt=1e38)] = 6.0
 
@@ -233,7 +233,7 @@ class Snapshots(Fields):
 
     epochs: Annotated[tuple[Count, ...], AfterValidator(_check_rising)] | None = None
     iterations: Annotated[tuple[Count, ...], AfterValidator(_check_rising)] | None = None
-    every_epochs: Steps | None = None
+    every_epochs: StepCount | None = None
 
 
 class Recipe(Fields):
@@ -253,8 +253,8 @@ class Recipe(Fields):
         on: datasets to which the recipe applies; absent: all without `train: false`.
     """
 
-    epochs: Steps | None = None
-    iterations: Steps | None = None
+    epochs: StepCount | None = None
+    iterations: StepCount | None = None
     batch_size: Annotated[int, Field(ge=2, le=MAX_STEPS)]
     learning_rate: Annotated[float, Field(gt=0, lt=1e38)]
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
