@@ -3,10 +3,10 @@
     python -m benchmarks.side_by_side [--networks lenet5 fc7500-w64] [--models 8] [--steps 10] [--device cpu]
 
 Side by side, the parameters of all models are stacked (`torch.func.stack_module_state`), and `vmap` computes the
-gradients of all, each on a batch of its own. Both forms make the same steps of SGD with momentum from the same weights. Prints
-milliseconds per step of one model (the least of `--repeats` runs that alternate), and the largest difference of a
-parameter afterwards, relative to the largest parameter. BatchNorm uses the batch's statistics and keeps none, since
-`vmap` cannot change buffers.
+gradients of all, each on a batch of its own. Both forms make the same steps of SGD with momentum from the same
+weights. Prints milliseconds per step of one model (the least of `--repeats` runs that alternate), and the largest
+difference of a parameter afterwards, relative to the largest parameter. BatchNorm uses the batch's statistics and
+keeps none, since `vmap` cannot change buffers.
 """
 
 import argparse
