@@ -55,7 +55,7 @@ def train_side_by_side(
     models: list[nn.Module], images: torch.Tensor, labels: torch.Tensor, steps: int
 ) -> list[Weights]:
     """Do the same with all models in one call."""
-    weights, _ = stack_module_state(models)  # type: ignore[arg-type]
+    weights, _ = stack_module_state(models)
     weights = {name: value.detach() for name, value in weights.items()}
     momentum = {name: torch.zeros_like(value) for name, value in weights.items()}
     skeleton = copy.deepcopy(models[0]).to("meta")
