@@ -68,7 +68,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, name: str) -> None:
+def test_what_is_wrong_is_one_line(tmp_path: Path, name: str) -> None:
     changes, message = WRONG[name]
     fields = training_fields(tmp_path, **changes)
     fields["datasets"] |= {dataset: {} for dataset in fields.pop("more", [])}
@@ -78,10 +78,10 @@ def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, name: str) -> None:
     path.write_text(yaml.safe_dump(fields))
     with pytest.raises((ConfigError, ArchitectureError), match=message) as refused:
         load_training(path)
-    told = str(refused.value)
-    assert "\n" not in told
-    assert told.startswith("Reading the trainings failed for ")
-    assert told.endswith("docs/training.md explains every field.")
+    message = str(refused.value)
+    assert "\n" not in message
+    assert message.startswith("Reading the trainings failed for ")
+    assert message.endswith("docs/training.md explains every field.")
 
 
 def test_names_of_fields_that_yaml_takes_for_truth_values_are_text(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from robust201.core.errors import EvaluationError
 from robust201.core.records import Bundle, Part, Receipt, Unit, UnitFailure
 from robust201.runtime.executors.base import BundleDone, BundleLost
-from robust201.runtime.scheduler import Scheduler
+from robust201.runtime.scheduler import RunTally, Scheduler
 
 
 def make_bundle(architecture: int, keys: tuple[str, ...] = ("clean", "pgd", "fog")) -> Bundle:
@@ -174,7 +174,14 @@ def test_draining_ends_early_and_says_so() -> None:
         [make_bundle(a) for a in range(9)]
     )
     assert tally.drained
+    assert tally.end_state == "drained"
     assert 0 < tally.parts < 27
+
+
+def test_a_request_to_stop_that_came_with_the_last_result_left_nothing_out() -> None:
+    assert RunTally(drained=True, remaining=0).end_state == "finished"
+    assert RunTally(drained=True, remaining=2).end_state == "drained"
+    assert RunTally(drained=False, remaining=0).end_state == "finished"
 
 
 def test_workers_that_always_die_end_the_run() -> None:

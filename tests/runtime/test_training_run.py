@@ -1,4 +1,4 @@
-"""Runs of trainings: complete, resumable to the byte, drained, failures told in one line."""
+"""Runs of trainings: complete, resumable to the byte, drained; each failure is one line."""
 
 import json
 import os
@@ -166,8 +166,8 @@ def test_snapshots_are_weights_of_a_sweep(tmp_path: Path, robust201: RunCommand)
     assert ended.code == 0, ended.err
     exported = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--no-json", "--parquet")
     assert exported.code == 0, exported.err
-    told = json.loads((tmp_path / "out/sweep.json").read_text())["weights"]
-    assert [(name, one["epochs"], one["steps"]) for name, one in told.items()] == [
+    recorded = json.loads((tmp_path / "out/sweep.json").read_text())["weights"]
+    assert [(name, one["epochs"], one["steps"]) for name, one in recorded.items()] == [
         ("plain-i2-s0", None, 2),
         ("plain-e1-s0", 1, 3),
         ("plain-e2-s0", 2, 6),

@@ -150,18 +150,13 @@ def test_the_initial_weights_follow_from_the_seed_alone():
     first, second, other = (weights_hash(snapshot.state_dict) for snapshot in initial)
     assert first == second != other
     assert initial[0].history == ()
-    assert (initial[0].step, initial[0].epochs, initial[0].is_last) == (0, 0, False)
+    assert (initial[0].step, initial[0].epochs) == (0, 0)
 
 
 def test_snapshots_do_not_change_the_weights_and_say_where_they_are():
     (plain,) = run(recipe())
     every = run(recipe(snapshots={"iterations": [1, 4], "every_epochs": 1}))
-    assert [(each.step, each.epochs, each.is_last) for each in every] == [
-        (1, None, False),
-        (3, 1, False),
-        (4, None, False),
-        (6, 2, True),
-    ]
+    assert [(each.step, each.epochs) for each in every] == [(1, None), (3, 1), (4, None), (6, 2)]
     assert weights_hash(every[-1].state_dict) == weights_hash(plain.state_dict)
     assert [len(each.history) for each in every] == [1, 1, 2, 2]
     assert every[2].history[0] == every[1].history[0] == plain.history[0]

@@ -88,9 +88,9 @@ def test_every_setting_changes_the_weights(change):
 
 
 def test_it_learns_and_reports_it():
-    told = []
-    trained = train_network(SPACE, LIGHT, IMAGES, TINY.model_copy(update={"epochs": 6}), told.append)
-    assert list(trained.history) == told
+    records = []
+    trained = train_network(SPACE, LIGHT, IMAGES, TINY.model_copy(update={"epochs": 6}), records.append)
+    assert list(trained.history) == records
     assert [record.epoch for record in trained.history] == [1, 2, 3, 4, 5, 6]
     assert trained.history[-1].loss < trained.history[0].loss
     test_accuracy = measure_accuracy(SPACE, LIGHT, trained.state_dict, make_images(seed=1))
@@ -119,15 +119,17 @@ def test_settings_are_the_published_recipe_and_nothing_unknown():
 
 
 def test_the_store_gets_the_networks_and_training_resumes(tmp_path):
-    told = []
+    progress_seen = []
 
     def fill():
         with CheckpointStore(tmp_path) as store:
-            events = train_into_store((309, 21), IMAGES, IMAGES, TINY, store, progress=lambda *e: told.append(e[:2]))
+            events = train_into_store(
+                (309, 21), IMAGES, IMAGES, TINY, store, progress=lambda *e: progress_seen.append(e[:2])
+            )
             return list(events)
 
     records = fill()
-    assert told == [(309, 1), (309, 2), (21, 1), (21, 2)]
+    assert progress_seen == [(309, 1), (309, 2), (21, 1), (21, 2)]
     assert [(record.index, record.dataset, record.epochs, record.seed) for record in records] == [
         (309, "bright", 2, 1),
         (21, "bright", 2, 1),
@@ -141,10 +143,10 @@ def test_the_store_gets_the_networks_and_training_resumes(tmp_path):
     )
 
     assert fill() == records
-    assert len(told) == 4
+    assert len(progress_seen) == 4
     (tmp_path / records[1].file).write_bytes(b"damaged")
     assert fill() == records
-    assert told[4:] == [(21, 1), (21, 2)]
+    assert progress_seen[4:] == [(21, 1), (21, 2)]
 
 
 def test_other_images_or_settings_are_trained_anew(tmp_path):

@@ -62,8 +62,8 @@ def import_images(
 ) -> None:
     """Convert published datasets of robust features (torch.save) to images for sweeps and trainings."""
     from robust201.dataset.written_file import parse_choice
-    from robust201.images.made import describe_made
-    from robust201.images.torch_images import Rounding, import_torch_images
+    from robust201.images.made import Rounding, describe_made
+    from robust201.images.torch_images import import_torch_images
 
     chosen = parse_choice("rounding", rounding, get_args(Rounding))
     size = import_torch_images(source, out, n_classes=classes, split=read_split(split), rounding=chosen)

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,15 @@ from robust201.core.records import Split, canonical_json, image_hash
 from robust201.images.checks import LabelledImages
 
 _FORMAT = 1
+
+Rounding: TypeAlias = Literal["half-up", "down"]
+"""Rounding of pixels to 8 bits: to the nearest, or down, like torchvision's `ToPILImage` before augmentation."""
+
+
+def to_8_bits(pixels: NDArray[Any], rounding: Rounding = "half-up") -> NDArray[np.uint8]:
+    """Round floats in [0, 1] of any shape to levels of 8 bits."""
+    rounded: NDArray[np.uint8] = np.floor(pixels.astype(np.float64) * 255 + (0.5 if rounding == "half-up" else 0.0))
+    return rounded.astype(np.uint8)
 
 
 def find_made(folder: Path, split: Split, recipe: Mapping[str, Any]) -> str | None:

@@ -6,7 +6,7 @@ labels (N,); each is one tensor, or a list of the tensors of consecutive batches
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,10 @@ from robust201.core.files import sha256_of
 from robust201.core.records import Split
 from robust201.core.unpickling import load_torch
 from robust201.images.checks import LabelledImages, check_labels
-from robust201.images.made import find_made, write_made
+from robust201.images.made import Rounding, find_made, to_8_bits, write_made
 
 IMAGES_FILE = "CIFAR_ims"
 LABELS_FILE = "CIFAR_lab"
-
-Rounding: TypeAlias = Literal["half-up", "down"]
-"""Rounding of pixels to 8 bits: to the nearest, or down, like torchvision's `ToPILImage` before augmentation."""
 
 
 def import_torch_images(
@@ -107,20 +104,20 @@ def _read_images(file: Path, count: int, rounding: Rounding) -> NDArray[np.uint8
     start = 0
     for tensor in tensors:
         for piece in tensor.split(1000):
-            images[start : start + len(piece)] = _to_8_bits(file, piece.double().numpy(), rounding)
+            pixels = piece.double().numpy()
+            _check_range(file, pixels)
+            images[start : start + len(piece)] = to_8_bits(pixels, rounding)
             start += len(piece)
     return images
 
 
-def _to_8_bits(file: Path, pixels: NDArray[np.float64], rounding: Rounding) -> NDArray[np.uint8]:
+def _check_range(file: Path, pixels: NDArray[np.float64]) -> None:
     lowest, highest = pixels.min(), pixels.max()
     if not (lowest >= 0 and highest <= 1):  # NaN compares as false
         raise DatasetError(
             f"Reading images failed for {file}: expected pixels in [0, 1], got {lowest:g} to {highest:g}. Give images "
             "before any normalisation."
         )
-    rounded: NDArray[np.uint8] = np.floor(pixels * 255 + (0.5 if rounding == "half-up" else 0.0)).astype(np.uint8)
-    return rounded
 
 
 def _describe(tensor: Any) -> str:

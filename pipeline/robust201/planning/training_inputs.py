@@ -60,13 +60,14 @@ class TrainingInputs:
             )
 
     def test_images(self, dataset: str) -> ImageSet | None:
-        """The whole test split of a dataset; None if there is none."""
+        """The whole test split of a dataset; None where it cannot be read, which is said."""
         if self._kept is not None:
             return self._open(dataset, "test") if (dataset, "test") in self._kept else None
         try:
             return self._open(dataset, "test")
-        except DatasetError:
-            return None  # test accuracies are only informative
+        except DatasetError as error:  # test accuracies are only informative
+            self._say(f"Without test accuracies: {error}")
+            return None
 
     def _train_images(self, dataset: str) -> ImageSet:
         return self._open(dataset, "train")

@@ -59,6 +59,11 @@ class RunTally:
         """Whether everything asked for is there."""
         return not self.remaining and not self.failures
 
+    @property
+    def end_state(self) -> str:
+        """How the run ended, for progress.json: a request to stop that came with the last result left nothing out."""
+        return "drained" if self.drained and self.remaining else "finished"
+
 
 _Slice = tuple[str, int, int]
 """Unit id, first image position, one past the last."""

@@ -224,7 +224,7 @@ def compute(
             )
             tally = scheduler.run(bundles)
             tally.time_limit = tally.drained and request.is_time_limit
-        log.write("run_ended", "drained" if tally.drained else "finished", failures=len(tally.failures))
+        log.write("run_ended", tally.end_state, failures=len(tally.failures))
         return tally
 
     tally = RunTally()
@@ -245,5 +245,5 @@ def compute(
         log.write("run_ended", f"stopped by {type(error).__name__}: {error}", level="error")
         raise
     tally.computed = tracker.progress.evaluations_of_this_run
-    tracker.write(state="drained" if tally.drained else "finished")
+    tracker.write(state=tally.end_state)
     return tally

@@ -192,7 +192,7 @@ class _Run:
         tally.remaining = sum(len(planned.missing) for planned in self._plan.trainings) - failed_steps
         tally.computed = self._tracker.progress.evaluations_of_this_run
         self._say_waiting()
-        self._tracker.write(state="drained" if tally.drained else "finished")
+        self._tracker.write(state=tally.end_state)
         return tally
 
     def _replan(self) -> None:
@@ -249,7 +249,7 @@ class _Run:
             )
             tally = scheduler.run(bundles)
             tally.time_limit = tally.drained and request.is_time_limit
-        self._log.write("run_ended", "drained" if tally.drained else "finished", failures=len(tally.failures))
+        self._log.write("run_ended", tally.end_state, failures=len(tally.failures))
         return tally
 
     def _observe(self, event: Event, tally: RunTally) -> None:

@@ -3,7 +3,6 @@
 R is computed for each network and then averaged; it is never clipped. Source: see `studies.comparisons`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,8 +130,3 @@ def attach_printed_decisions(
         for row in rows_of(comparisons)
     ]
     return comparisons.assign(printed=pd.Series(decided, comparisons.index, dtype=object))
-
-
-def group_order(groups: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """Those of some groups that there are, in the given order."""
-    return [group for group in wanted if group in set(groups)]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +74,11 @@ def write_pages(study: Study, exports: Exports, out: Path, sweeps: Sequence[Swee
     for name in ("tables", "figures"):
         make_folder(out / name)
     writers: Mapping[type[Study], Callable[[Any, Exports, Path], list[Path]]] = {
+        ImageDistributionStudy: partial(_write_image_distribution, sweeps=sweeps),
         DynamicsStudy: _write_dynamics,
         MixingStudy: _write_mixing,
         EquivarianceStudy: _write_equivariance,
     }
-    if isinstance(study, ImageDistributionStudy):
-        return _write_image_distribution(study, exports, out, sweeps)
     return writers[type(study)](study, exports, out)
 
 

@@ -48,11 +48,6 @@ class TrainingData(Protocol):
         ...
 
     @property
-    def image_size(self) -> int:
-        """Height and width of the images."""
-        ...
-
-    @property
     def normalisation(self) -> Normalisation:
         """Per-channel mean and standard deviation."""
         ...
@@ -78,7 +73,6 @@ class OneSource:
         self.name = images.dataset
         self.n_classes = images.n_classes
         self.n_ids = len(images)
-        self.image_size = images.images.shape[-1]
         self.normalisation = images.normalisation
 
     def identity(self) -> Any:
@@ -121,7 +115,6 @@ class Mixture:
         self._natural, self._robust, self._alpha = natural, robust, float(alpha)
         self.name = f"{natural.dataset} with {alpha:g} of {robust.dataset}"
         self.n_classes = natural.n_classes
-        self.image_size = int(natural.images.shape[-1])
         self.normalisation = natural.normalisation
         self._n_images = len(natural)
         # Augmentation draws by it, so without robust images it must equal the natural source's.
@@ -203,7 +196,6 @@ class Fusion:
         self._first, self._second, self._alpha, self._label = first, second, float(alpha), label
         self.name = f"{first.dataset} blended with {second.dataset}"
         self.n_classes = (first if label == "first" else second).n_classes
-        self.image_size = int(first.images.shape[-1])
         self.normalisation = normalisation
         self._n_images = min(len(first), len(second))
         self.n_ids = len(first)

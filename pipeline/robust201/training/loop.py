@@ -43,14 +43,12 @@ class Snapshot:
     Attributes:
         step: steps made; 0: the initial weights.
         n_batches: steps per epoch.
-        is_last: whether the recipe ends here.
         state_dict: CPU tensors by name.
         history: one record per epoch; the last one covers a part if the snapshot lies within an epoch.
     """
 
     step: int
     n_batches: int
-    is_last: bool
     state_dict: Mapping[str, torch.Tensor]
     history: tuple[EpochRecord, ...]
 
@@ -215,8 +213,7 @@ class _Training:
         """Copy the weights (see `state`)."""
         self._check_finite()
         history = (*self._history, self._record()) if self._n_images else self._history
-        is_last = self.step == self._recipe.n_steps(self._n_batches)
-        return Snapshot(self.step, self._n_batches, is_last, self._weights(), history)
+        return Snapshot(self.step, self._n_batches, self._weights(), history)
 
     def run_until(
         self,

@@ -35,7 +35,7 @@ from robust201.core.records import ImageSet, content_digest
 from robust201.engine.classifier import Classifier
 from robust201.images.adversarial import AdversarialStore
 from robust201.images.checks import LabelledImages
-from robust201.images.made import find_made, write_made
+from robust201.images.made import find_made, to_8_bits, write_made
 from robust201.weights.store import hash_weights
 
 Method: TypeAlias = Literal["representation", "random-target", "next-target"]
@@ -149,9 +149,7 @@ def write_feature_images(
             store.write(_BLOCK, start, work.make(start, stop))
             done += stop - start
             progress(done, len(images))
-        pixels = np.concatenate(
-            [_to_8_bits(store(_BLOCK, rows)) for rows in _batches(len(images), settings.batch_size)]
-        )
+        pixels = np.concatenate([to_8_bits(store(_BLOCK, rows)) for rows in _batches(len(images), settings.batch_size)])
         digest = write_made(
             folder,
             "train",
@@ -299,11 +297,6 @@ def _norms(batch: torch.Tensor) -> torch.Tensor:
 def _batches(count: int, size: int) -> Iterator[NDArray[np.int64]]:
     for start in range(0, count, size):
         yield np.arange(start, min(start + size, count))
-
-
-def _to_8_bits(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
-    rounded: NDArray[np.uint8] = np.floor(pixels.astype(np.float64) * 255 + 0.5).astype(np.uint8)
-    return rounded
 
 
 @contextmanager
