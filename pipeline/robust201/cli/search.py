@@ -16,7 +16,7 @@ from robust201.core.files import check_output_file, write_text
 
 if TYPE_CHECKING:
     from robust201.reader.dataset import RobustnessDataset
-    from robust201.search.studies import Estimated, SearchStudy
+    from robust201.search.repeated_searches import Estimated, RepeatedSearch
 
 
 def search(
@@ -83,7 +83,7 @@ def search(
             typer.echo(path)
         return
     from robust201.search.published import compare_with_paper
-    from robust201.search.studies import TABLE1_OBJECTIVES, make_studies
+    from robust201.search.repeated_searches import TABLE1_OBJECTIVES, repeat_searches
 
     if table1 and (objective or report):
         raise ConfigError(
@@ -98,7 +98,7 @@ def search(
         check_figure_file(figure)
     dataset = _choose(reader, data)
     with console.counting("Searching") as progress:
-        studies = make_studies(
+        searches = repeat_searches(
             reader,
             dataset,
             TABLE1_OBJECTIVES if table1 else objective or ["clean"],
@@ -114,12 +114,12 @@ def search(
             processes=processes,
             on_progress=progress,
         )
-    paper = compare_with_paper(reader, studies)
+    paper = compare_with_paper(reader, searches)
     if as_json:
         published = None if paper is None else paper._asdict()
-        print_json({"studies": [study.to_payload() for study in studies], "published": published})
+        print_json({"studies": [one.to_payload() for one in searches], "published": published})
     else:
-        _show(studies)
+        _show(searches)
         if paper is not None:
             typer.echo(
                 f"Clean optimum of the paper's table 1: {100 * paper.published:.2f} %; here {100 * paper.ours:.2f} %, "
@@ -128,12 +128,12 @@ def search(
     if out is not None:
         import pandas as pd
 
-        write_text(out, pd.concat([study.to_frame() for study in studies]).to_csv(index=False))
+        write_text(out, pd.concat([one.to_frame() for one in searches]).to_csv(index=False))
         console.say(f"Wrote {out}.")
     if figure is not None:
         from robust201.figures.regret_curves import save_regret_curves
 
-        console.say(f"Wrote {save_regret_curves(studies, figure)}.")
+        console.say(f"Wrote {save_regret_curves(searches, figure)}.")
 
 
 def _choose(reader: "RobustnessDataset", data: str | None) -> str:
@@ -151,34 +151,34 @@ def _choose(reader: "RobustnessDataset", data: str | None) -> str:
     )
 
 
-def _show(studies: "Sequence[SearchStudy]") -> None:
+def _show(searches: "Sequence[RepeatedSearch]") -> None:
     from robust201.search.methods import METHODS
-    from robust201.search.studies import TABLE1_COLUMNS
+    from robust201.search.repeated_searches import TABLE1_COLUMNS
 
-    for study in studies:
-        where = "" if study.reported_on == study.dataset else f", reported on {study.reported_on}"
+    for found in searches:
+        where = "" if found.reported_on == found.dataset else f", reported on {found.reported_on}"
         title = (
-            f"Search on {study.dataset} {study.objective}{where}: {study.n_queries:,} queries, "
-            f"{console.show_count(study.n_runs, 'run')}, {study.n_members:,} cells; mean and 95 % interval, accuracies "
+            f"Search on {found.dataset} {found.objective}{where}: {found.n_queries:,} queries, "
+            f"{console.show_count(found.n_runs, 'run')}, {found.n_members:,} cells; mean and 95 % interval, accuracies "
             "in percent"
         )
-        headings = [TABLE1_COLUMNS.get(name, name) for name in study.columns]
+        headings = [TABLE1_COLUMNS.get(name, name) for name in found.columns]
         optimum = (
             "Optimum",
-            *(_number(study.optimum[name], in_percent=study.in_percent[name]) for name in study.columns),
+            *(_number(found.optimum[name], in_percent=found.in_percent[name]) for name in found.columns),
             "",
         )
         rows = [
             (
                 METHODS[result.method].title,
-                *(_with_interval(one, in_percent=study.in_percent[name]) for name, one in result.reported.items()),
+                *(_with_interval(one, in_percent=found.in_percent[name]) for name, one in result.reported.items()),
                 f"{100 * result.hits:.0f} %",
             )
-            for result in study.results
+            for result in found.results
         ]
         console.show_table(title, ("", *headings, "at optimum"), [optimum, *rows])
-    if absent := dict.fromkeys(name for study in studies for name in study.absent):
-        console.say(f"Not reported, since {studies[0].reported_on} has no such results: {', '.join(absent)}.")
+    if absent := dict.fromkeys(name for found in searches for name in found.absent):
+        console.say(f"Not reported, since {searches[0].reported_on} has no such results: {', '.join(absent)}.")
 
 
 def _number(value: float, *, in_percent: bool) -> str:

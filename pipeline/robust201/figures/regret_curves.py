@@ -14,7 +14,7 @@ from robust201.figures.matplotlib_parts import SMALL, TEXT, TITLE, count_columns
 from robust201.figures.palette import GRID
 from robust201.figures.plots import METADATA, PNG_DPI, parse_width
 from robust201.search.methods import METHODS
-from robust201.search.studies import SearchStudy
+from robust201.search.repeated_searches import RepeatedSearch
 from robust201.spaces.cell_space import INK
 
 COLOURS = {"bananas": "#b8860b", "local": "#0969da", "random": "#57606a", "evolution": "#cf222e", "halving": "#1a7f37"}
@@ -32,26 +32,26 @@ def check_figure_file(out: Path) -> None:
     check_output_file(out)
 
 
-def save_regret_curves(studies: Sequence[SearchStudy], out: Path, *, width: str | float = "page") -> Path:
+def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: str | float = "page") -> Path:
     """Draw a panel per objective: mean regret over runs by query, with its 95 % interval, on a logarithmic axis."""
     from matplotlib.figure import Figure
 
     check_figure_file(out)
     inches = parse_width(width)
-    n_columns = count_columns(len(studies), inches, _PANEL_WIDTH)
+    n_columns = count_columns(len(searches), inches, _PANEL_WIDTH)
     settings: Any = {"svg.hashsalt": "regret", "svg.fonttype": "none", "pdf.fonttype": 42}
     with rc_context(settings):
-        height = _PANEL_HEIGHT * -(-len(studies) // n_columns) + 0.4
+        height = _PANEL_HEIGHT * -(-len(searches) // n_columns) + 0.4
         figure = Figure(figsize=(inches, height), layout="constrained")
         handles: dict[str, Any] = {}
-        for axes, study in zip(make_panels(figure, len(studies), n_columns), studies, strict=True):
+        for axes, search in zip(make_panels(figure, len(searches), n_columns), searches, strict=True):
             style(axes)
-            queries = np.arange(1, study.n_queries + 1)
-            in_points = not study.is_front and study.in_percent[study.objective]
+            queries = np.arange(1, search.n_queries + 1)
+            in_points = not search.is_front and search.in_percent[search.objective]
             scale = 100 if in_points else 1
-            lowest = min((float(np.nanmin(one.regret[one.regret > 0], initial=1)) for one in study.results), default=1)
+            lowest = min((float(np.nanmin(one.regret[one.regret > 0], initial=1)) for one in search.results), default=1)
             floor = scale * lowest / 2
-            for result in study.results:
+            for result in search.results:
                 colour = COLOURS.get(result.method, INK)
                 # A logarithmic axis has no zero: a line ends where all runs have found the optimum.
                 mean = np.where(result.regret > 0, scale * result.regret, np.nan)
@@ -61,15 +61,15 @@ def save_regret_curves(studies: Sequence[SearchStudy], out: Path, *, width: str 
                 )
                 (handles[result.method],) = axes.plot(queries, mean, color=colour, linewidth=1.1)
                 axes.fill_between(queries, low, high, color=colour, alpha=0.2, linewidth=0)
-            if any((result.regret > 0).any() for result in study.results):  # else there is nothing to draw
+            if any((result.regret > 0).any() for result in search.results):  # else there is nothing to draw
                 axes.set_yscale("log")
                 axes.yaxis.set_major_formatter(ScalarFormatter())
             axes.grid(axis="y", color=GRID, linewidth=0.5)
             axes.tick_params(labelsize=SMALL)
-            axes.set_title(study.objective, fontsize=TITLE, color=INK, parse_math=False)
+            axes.set_title(search.objective, fontsize=TITLE, color=INK, parse_math=False)
             axes.set_xlabel("queries", fontsize=TEXT, color=INK)
             regret = "regret (percentage points)" if in_points else "regret"
-            label = "share of volume missed" if study.is_front else regret
+            label = "share of volume missed" if search.is_front else regret
             axes.set_ylabel(label, fontsize=TEXT, color=INK)
         for name, line in handles.items():
             line.set_label(METHODS[name].title)

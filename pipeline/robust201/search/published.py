@@ -6,7 +6,7 @@ from typing import NamedTuple
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import PUBLISHED_DATASETS
 from robust201.reader.value_checks import CLEAN
-from robust201.search.studies import SearchStudy
+from robust201.search.repeated_searches import RepeatedSearch
 
 PAPER_OPTIMUM = 0.9468
 """Clean accuracy on CIFAR-10; the only number of the table whose source was at hand."""
@@ -23,12 +23,12 @@ class PaperComparison(NamedTuple):
     agrees: bool
 
 
-def compare_with_paper(reader: RobustnessDataset, studies: Sequence[SearchStudy]) -> PaperComparison | None:
-    """Compare the clean optimum, where a study is of the published results: of CIFAR-10, of all cells, of no sweep."""
+def compare_with_paper(reader: RobustnessDataset, searches: Sequence[RepeatedSearch]) -> PaperComparison | None:
+    """Compare the clean optimum, where a search is on the published results: of CIFAR-10, of all cells, of no sweep."""
     if reader.sweep is not None and "network" in reader.sweep.get("sweep", {}):
         return None
     all_cells = {len(reader.meta["ids"]), len(reader.non_isomorph_ids)}
-    whole = [one for one in studies if one.reported_on == PUBLISHED_DATASETS[0] and one.n_members in all_cells]
+    whole = [one for one in searches if one.reported_on == PUBLISHED_DATASETS[0] and one.n_members in all_cells]
     optima = [one.optimum[CLEAN] for one in whole if CLEAN in one.columns]
     if not optima:
         return None

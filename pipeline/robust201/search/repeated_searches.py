@@ -75,7 +75,7 @@ class MethodResult:
 
 
 @dataclass(frozen=True, eq=False)
-class SearchStudy:
+class RepeatedSearch:
     """Searches for one objective, or for a front of several.
 
     Attributes:
@@ -136,7 +136,7 @@ class SearchStudy:
         return {name: getattr(self, name) for name in fields} | {"absent": list(self.absent), "methods": methods}
 
 
-def make_studies(
+def repeat_searches(
     reader: RobustnessDataset,
     dataset: str,
     objectives: Sequence[str],
@@ -152,7 +152,7 @@ def make_studies(
     distinct: bool = False,
     processes: int | None = None,
     on_progress: Callable[[int, int | None], None] = lambda _done, _total: None,
-) -> list[SearchStudy]:
+) -> list[RepeatedSearch]:
     """Search a dataset for each of several objectives.
 
     Args:
@@ -255,7 +255,7 @@ def _summarise(
     several: Sequence[Runs],
     columns: dict[str, WeightedSum],
     absent: tuple[str, ...],
-) -> SearchStudy:
+) -> RepeatedSearch:
     members = benchmark.cells.members
     is_front = benchmark.n_objectives > 1
     if is_front:
@@ -268,7 +268,7 @@ def _summarise(
         results = [_summarise_single(runs, by_index) for runs in several]
     n_runs = len(several[0].asked) if several else 0
     n_queries = several[0].n_queries if several else 0
-    return SearchStudy(
+    return RepeatedSearch(
         text,
         dataset,
         reported_on,

@@ -1,4 +1,4 @@
-"""Studies: optimum and means against the table itself, reporting elsewhere, fronts, and the published comparison."""
+"""Repeated searches: optimum and means against the table itself, reporting elsewhere, fronts, the published table."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from robust201 import RobustnessDataset
 from robust201.core.errors import ConfigError
 from robust201.search.benchmark import Benchmark
 from robust201.search.published import compare_with_paper
+from robust201.search.repeated_searches import VOLUME, RepeatedSearch, front_shares, repeat_searches
 from robust201.search.runs import run_methods
-from robust201.search.studies import VOLUME, SearchStudy, front_shares, make_studies
 from robust201.statistics.intervals import mean_intervals
 from robust201.statistics.pareto import hypervolume
 from tests.support.planted import best_cell, planted_accuracy, write_planted
@@ -21,14 +21,14 @@ def reader(planted_folder: Path) -> RobustnessDataset:
     return RobustnessDataset(planted_folder)
 
 
-def study(reader: RobustnessDataset, objective: str = "clean", **options: object) -> SearchStudy:
+def search(reader: RobustnessDataset, objective: str = "clean", **options: object) -> RepeatedSearch:
     settings = {"methods": ["local"], "n_queries": 300, "n_runs": 4, "processes": 1} | options
-    (found,) = make_studies(reader, "cifar10", [objective], **settings)  # type: ignore[arg-type]
+    (found,) = repeat_searches(reader, "cifar10", [objective], **settings)  # type: ignore[arg-type]
     return found
 
 
 def test_local_search_finds_the_planted_cell(reader: RobustnessDataset) -> None:
-    found = study(reader)
+    found = search(reader)
     (result,) = found.results
     assert reader.get_uid(int(result.found[0])) == str(best_cell())
     assert result.hits == 1
@@ -42,7 +42,7 @@ def test_local_search_finds_the_planted_cell(reader: RobustnessDataset) -> None:
 
 
 def test_means_are_over_runs(reader: RobustnessDataset) -> None:
-    found = study(reader, methods=["random"], n_queries=20, n_runs=8)
+    found = search(reader, methods=["random"], n_queries=20, n_runs=8)
     (result,) = found.results
     values = planted_accuracy("clean", 0)[result.found]
     mean, low, high = mean_intervals(values)
@@ -53,7 +53,7 @@ def test_means_are_over_runs(reader: RobustnessDataset) -> None:
 
 
 def test_searching_on_one_dataset_and_reporting_on_another(reader: RobustnessDataset) -> None:
-    found = study(reader, report_on="cifar100", report=["clean", "pgd"])
+    found = search(reader, report_on="cifar100", report=["clean", "pgd"])
     (result,) = found.results
     assert (found.dataset, found.reported_on, found.columns) == ("cifar10", "cifar100", ("clean", "pgd"))
     other = planted_accuracy("clean", 0, "cifar100")
@@ -61,15 +61,15 @@ def test_searching_on_one_dataset_and_reporting_on_another(reader: RobustnessDat
 
 
 def test_distinct_cells_and_constraints(reader: RobustnessDataset) -> None:
-    whole = study(reader, distinct=True, methods=["evolution"])
+    whole = search(reader, distinct=True, methods=["evolution"])
     assert whole.n_members == len(reader.non_isomorph_ids)
-    narrow = study(reader, constraints=["parameters <= 300000"])
+    narrow = search(reader, constraints=["parameters <= 300000"])
     assert 300 < narrow.n_members < 15_625
     assert narrow.optimum["clean"] < whole.optimum["clean"]
 
 
 def test_a_front(planted_front: Benchmark, reader: RobustnessDataset) -> None:
-    found = study(reader, "clean, pgd:4", methods=["evolution", "random"], n_queries=60, n_runs=4)
+    found = search(reader, "clean, pgd:4", methods=["evolution", "random"], n_queries=60, n_runs=4)
     assert found.is_front
     assert found.columns == (VOLUME,)
     evolution, random = (result.reported[VOLUME].mean for result in found.results)
@@ -85,28 +85,28 @@ def test_a_front(planted_front: Benchmark, reader: RobustnessDataset) -> None:
 
 
 def test_methods_that_do_not_apply(reader: RobustnessDataset) -> None:
-    names = [result.method for result in study(reader, "pgd", methods=None, n_queries=12, n_runs=1).results]
+    names = [result.method for result in search(reader, "pgd", methods=None, n_queries=12, n_runs=1).results]
     assert names == ["bananas", "local", "random", "evolution", "halving"]
     with pytest.raises(ConfigError, match="expected one objective that is a mean over several strengths"):
-        study(reader, "clean", methods=["halving"])
+        search(reader, "clean", methods=["halving"])
 
 
 def test_too_few_architectures(tmp_path: Path) -> None:
     reader = RobustnessDataset(write_planted(tmp_path / "few", cells=range(3)))
     with pytest.raises(ConfigError, match=r"as queries \(300\), got \d+\. Lower --queries"):
-        study(reader)
+        search(reader)
 
 
 def test_published_accuracies_are_recognised_and_compared(
     planted_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = RobustnessDataset(planted_folder)
-    found = study(reader, n_queries=20, n_runs=1)
+    found = search(reader, n_queries=20, n_runs=1)
     compared = compare_with_paper(reader, [found])  # its layout and extent are those of the published results
     assert compared == (0.9468, found.optimum["clean"], False)
     monkeypatch.setattr("robust201.search.published.PAPER_OPTIMUM", found.optimum["clean"] + 0.0004)
     assert compare_with_paper(reader, [found]).agrees
-    narrow = study(reader, n_queries=20, n_runs=1, constraints=["parameters <= 300000"])
-    (other,) = make_studies(reader, "cifar100", ["clean"], methods=["random"], n_queries=20, n_runs=1, processes=1)
+    narrow = search(reader, n_queries=20, n_runs=1, constraints=["parameters <= 300000"])
+    (other,) = repeat_searches(reader, "cifar100", ["clean"], methods=["random"], n_queries=20, n_runs=1, processes=1)
     assert compare_with_paper(reader, [narrow]) is None
     assert compare_with_paper(reader, [other]) is None

@@ -1,0 +1,34 @@
+"""The page of a study, with its tables (CSV) and figures (SVG), from the exports of its sweeps."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from robust201.core.files import make_folder
+from robust201.planning.config import SweepConfig
+from robust201.studies.config import DynamicsStudy, EquivarianceStudy, ImageDistributionStudy, MixingStudy, Study
+from robust201.studies.networks import Exports
+from robust201.studies.pages.dynamics import write_dynamics
+from robust201.studies.pages.equivariance import write_equivariance
+from robust201.studies.pages.image_distribution import write_image_distribution
+from robust201.studies.pages.mixing import write_mixing
+
+
+def write_pages(study: Study, exports: Exports, out: Path, sweeps: Sequence[SweepConfig] = ()) -> list[Path]:
+    """Write a study's page, tables and figures into a folder; the page is the first of the files.
+
+    The `sweeps` have the weights and images of figures that show attacked images, which are left out without them.
+
+    Raises:
+        ResultsError: results that the study names are missing.
+    """
+    for name in ("tables", "figures"):
+        make_folder(out / name)
+    writers: Mapping[type[Study], Callable[[Any, Exports, Path], list[Path]]] = {
+        ImageDistributionStudy: partial(write_image_distribution, sweeps=sweeps),
+        DynamicsStudy: write_dynamics,
+        MixingStudy: write_mixing,
+        EquivarianceStudy: write_equivariance,
+    }
+    return writers[type(study)](study, exports, out)

@@ -1,0 +1,111 @@
+"""The page of the study of image distribution and task."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from robust201.planning.config import SweepConfig
+from robust201.studies import drawings
+from robust201.studies.attacked_images import attack_examples, strengths_of
+from robust201.studies.comparisons import GROUPS, check_printed_marks
+from robust201.studies.config import ImageDistributionStudy
+from robust201.studies.image_distribution import (
+    ImageDistribution,
+    attach_printed_decisions,
+    measure_image_distribution,
+)
+from robust201.studies.markdown import comparison_lines, show_number, table_lines
+from robust201.studies.networks import Exports
+from robust201.studies.pages.writer import PageWriter
+
+
+def write_image_distribution(
+    study: ImageDistributionStudy, exports: Exports, out: Path, sweeps: Sequence[SweepConfig]
+) -> list[Path]:
+    """Write the page, its tables and figures; see `write_pages`."""
+    found = measure_image_distribution(study, exports)
+    printed = check_printed_marks()
+    comparisons = attach_printed_decisions(study, found.comparisons, printed.comparisons)
+    page = PageWriter(study, out, f"{study.name}: robustness by image distribution and task")
+    for name, frame in (("networks", found.models), ("robustness", found.tables), ("curves", found.curves)):
+        page.table(name, frame)
+    page.table("comparisons", comparisons)
+    page.say(_how_to_read(found))
+    for network, rows in found.tables.groupby("network", sort=False):
+        page.say(f"## {network}\n\n{_robustness_lines(rows)}")
+    page.figure(
+        "robustness", drawings.draw_robustness(found.tables), "R by epoch: mean over networks, band of one deviation"
+    )
+    for number, groups in ((4, drawings.PLAIN_GROUPS), (5, drawings.TUNED_GROUPS)):
+        for normalised in (True, False):
+            figure = drawings.draw_accuracy_curves(found.curves, groups, normalised=normalised)
+            kind = "normalised" if normalised else "unnormalised"
+            place = number if normalised else number + 2
+            caption = f"Accuracy over epsilon, {kind} (figure {place} of the paper)"
+            page.figure(f"curves-{number}-{kind}", figure, caption)
+    if strengths := strengths_of(study, sweeps):
+        for network, attacked in attack_examples(study, sweeps).items():
+            figure = drawings.draw_attacked_images(attacked, (0.0, *(strength / 255 for strength in strengths)))
+            caption = f"{network}: one image per group, attacked, and the change (figures 8 and 9 of the paper)"
+            page.figure(f"attacked-{network.lower()}", figure, caption)
+    page.say(f"## Tests\n\n{_count_decisions(comparisons, found.comparable)}\n\n{comparison_lines(comparisons)}")
+    return page.finish()
+
+
+def _how_to_read(found: ImageDistribution) -> str:
+    above = int(found.tables["above_one"].sum())
+    strengths = (
+        "the paper's nine strengths" if found.comparable else "other strengths than the paper's (do not compare R)"
+    )
+    return (
+        f"R is computed for each network over {strengths}, and then averaged. Its floor, reached if no attacked image "
+        f"is classified correctly, is {found.floor:.4f}. {above} of {len(found.models)} networks have R above 1; R is "
+        "not clipped. Standard deviations divide by n - 1; intervals are Student's 95 % over networks. Printed means "
+        "are over 20 networks."
+    )
+
+
+def _robustness_lines(rows: pd.DataFrame) -> str:
+    columns = ["group", "epoch", "networks", "clean", "R", "SD", "95 % interval", "above 1"]
+    columns += ["printed epoch", "printed R", "printed SD", "difference"]
+    lines = []
+    for row in rows.to_dict("records"):
+        ours = [
+            show_number(row["clean"]),
+            show_number(row["mean"]),
+            show_number(row["sd"]),
+            _interval(row),
+            str(row["above_one"]),
+        ]
+        epoch = row["printed_epoch"]
+        theirs = ["–" if epoch is None or math.isnan(epoch) else str(int(epoch))]
+        theirs += [
+            show_number(row["printed_mean"]),
+            show_number(row["printed_sd"]),
+            show_number(row["difference"], signed=True),
+        ]
+        lines.append([GROUPS[row["group"]], str(row["epoch"]), str(row["n"]), *ours, *theirs])
+    return table_lines(columns, lines)
+
+
+def _interval(row: Mapping[Any, Any], digits: int = 4) -> str:
+    return f"[{show_number(row['low'], digits)}, {show_number(row['high'], digits)}]"
+
+
+def _count_decisions(comparisons: pd.DataFrame, comparable: bool) -> str:
+    beside = comparisons[comparisons["printed"].notna()]
+    same = int((beside["printed"] == beside["higher"]).sum())
+    left = int((comparisons["higher_holm"] != "").sum())
+    text = (
+        f"{int((comparisons['higher'] != '').sum())} of {len(comparisons)} comparisons differ at the 5 % level by "
+        f"Welch's test, {left} after Holm's correction for all of them"
+    )
+    if "p_paired_holm" in comparisons:
+        in_pairs = int((comparisons["p_paired_holm"] < 0.05).sum())
+        text += f", {in_pairs} by the paired test over equal seeds, with the same correction"
+    if len(beside):
+        text += f". {same} of {len(beside)} decisions agree with the printed ones, at the printed epochs given above"
+    return text + ("." if comparable else ". Strengths differ from the paper's.")

@@ -1,0 +1,41 @@
+"""The page of the study of shares of robust images in training."""
+
+from pathlib import Path
+
+from robust201.studies import drawings
+from robust201.studies.config import MixingStudy
+from robust201.studies.markdown import table_lines
+from robust201.studies.networks import Exports
+from robust201.studies.pages.percentages import SINGLE_RUNS, beside_printed, show_percent, show_percent_interval
+from robust201.studies.pages.writer import PageWriter
+from robust201.studies.robust_features import measure_mixing
+
+
+def write_mixing(study: MixingStudy, exports: Exports, out: Path) -> list[Path]:
+    """Write the page, its tables and figures; see `write_pages`."""
+    found = measure_mixing(study, exports)
+    page = PageWriter(study, out, f"{study.name}: accuracy over the share of robust images")
+    page.table("curves", found.curves)
+    page.table("trends", found.trends)
+    page.say(SINGLE_RUNS)
+    figure = drawings.draw_mixing(found.curves, study.panels)
+    page.figure("mixing", figure, "Accuracy over the share of robust images")
+    columns = ["network, curve", "slope", "95 % interval", "decreases"]
+    columns += ["printed slope", "printed decreases"]
+    rows = []
+    for row in found.trends.to_dict("records"):
+        ours = [show_percent(row["slope"], signed=True), show_percent_interval(row), f"{row['fall']} of {row['steps']}"]
+        theirs = [show_percent(row["printed_slope"], signed=True), f"{row['printed_fall']} of {row['printed_steps']}"]
+        rows.append([f"{row['network']}, {row['curve']}", *ours, *theirs])
+    page.say(
+        "## Is it monotonic?\n\nThe slope is the change of accuracy from no robust images to robust images alone; "
+        "decreases are counted from one share to the next."
+    )
+    page.say(table_lines(columns, rows))
+    columns = ["network, curve", "α", "seeds", "ours", "95 % interval", "theirs", "difference"]
+    rows = [
+        [f"{row['network']}, {row['curve']}", f"{row['alpha']:g}", str(row["n"]), *beside_printed(row)]
+        for row in found.curves.to_dict("records")
+    ]
+    page.say(f"## All shares\n\n{table_lines(columns, rows)}")
+    return page.finish()
