@@ -98,12 +98,20 @@ def test_printed_curves_stand_beside_equal_iterations(dynamics):
     held = dynamics.curves.set_index(["run", "curve", "iteration"]).sort_index()
     assert held.loc[("std", "clean", 625), "printed"] == pytest.approx(0.5616)
     assert held.loc[("std", "clean", 625), "difference"] == pytest.approx(0.8 - 0.5616)
-    assert np.isnan(held.loc[("std", "clean", 100), "printed"])
+    assert np.isnan(held.loc[("std", "clean", 100), "printed"])  # there is no printed number after 500 iterations
     assert held.loc["tiny", "printed"].isna().all()
     trends = dynamics.trends.set_index(["run", "curve"]).sort_index()
     assert trends.loc[("std", "asr pgd_linf7:1"), "tau"] == 1
     assert trends.loc[("std", "asr rot30"), "printed_lowest"] == pytest.approx(0.6530)
     assert np.isnan(trends.loc[("std", "asr rot30"), "tau"])  # it does not change
+
+
+def test_shorter_trainings_are_compared_at_the_same_share_of_the_training(tmp_path):
+    study, exports = plant_dynamics(tmp_path)
+    shorter = study.model_copy(update={"iterations_per_printed": 0.2})
+    held = measure_dynamics(shorter, exports).curves.set_index(["run", "curve", "iteration"]).sort_index()
+    assert held.loc[("std", "clean", 625), "printed"] == pytest.approx(0.706)
+    assert np.isnan(held.loc[("std", "clean", 100), "printed"])  # there is no printed number after 500 iterations
 
 
 # --- Mixing

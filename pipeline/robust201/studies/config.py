@@ -116,6 +116,8 @@ class DynamicsStudy(_Study):
         runs: recipe by name of the run; `std` and `std*` are compared with printed numbers.
         attacks: keys, each at all its strengths.
         iterations_per_epoch: of the trainings, so that snapshots after epochs stand on the same axis.
+        iterations_per_printed: iterations of the trainings for each printed one, below 1 where they are shorter;
+            numbers at the same share of the training are compared.
     """
 
     study: Literal["robust-features-dynamics"]
@@ -124,6 +126,7 @@ class DynamicsStudy(_Study):
     runs: Annotated[dict[str, str], Field(min_length=1)]
     attacks: _Names
     iterations_per_epoch: PositiveInt
+    iterations_per_printed: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
 
 
 class MixingStudy(_Study):

@@ -63,7 +63,7 @@ class Dynamics:
 
     Attributes:
         curves: one row per `run`, `curve` and `iteration`: `n` seeds, `mean`, `low`, `high`, the `printed` number at
-            the same iteration and the `difference`.
+            the same iteration (or the same share of the training) and the `difference`.
         trends: one row per run and curve: `first`, `last`, `lowest` and `highest` mean over the snapshots, and
             Kendall's `tau` between the mean and the iteration, of ours and of the printed curve (`printed_…`).
     """
@@ -96,7 +96,7 @@ def measure_dynamics(study: DynamicsStudy, exports: Exports) -> Dynamics:
                 rows += _over_seeds(both.assign(value=rates), run, SUCCESS + curve_name(key, strength))
     printed = printed_numbers()["dynamics"]
     by_iteration = {
-        (run, curve, iteration): value / 100
+        (run, curve, round(iteration * study.iterations_per_printed)): value / 100
         for run, curves in printed["runs"].items()
         for curve, values in curves.items()
         for iteration, value in zip(printed["iterations"], values, strict=True)
