@@ -99,6 +99,7 @@ IMAGE_DISTRIBUTION = ImageDistributionStudy.model_validate(
         "name": "planted",
         "study": "image-distribution",
         "sweeps": ["sweep.yaml"],
+        "mixed_model": True,
         "networks": {
             "LeNet": {"architecture": "lenet5", "printed_epochs": {1: 1, 4: 50}},
             "tiny": {"architecture": "resnet18"},

@@ -92,10 +92,12 @@ class ImageDistributionStudy(_Study):
         key: the attack.
         networks: by their name in the tables; LeNet, ResNet50 and FullyConnectedNet are compared with printed numbers.
         groups: by their name in `studies.comparisons.GROUPS`.
+        mixed_model: whether the page has mixed models over seeds (see `studies.mixed_effects`).
     """
 
     study: Literal["image-distribution"]
     key: str = "fgsm"
+    mixed_model: bool = False
     networks: Annotated[dict[str, StudyNetwork], Field(min_length=1)]
     groups: Annotated[dict[str, StudyGroup], Field(min_length=1)]
 

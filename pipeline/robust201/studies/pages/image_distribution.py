@@ -10,14 +10,15 @@ import pandas as pd
 from robust201.planning.config import SweepConfig
 from robust201.studies import drawings
 from robust201.studies.attacked_images import attack_examples, strengths_of
-from robust201.studies.comparisons import GROUPS, check_printed_marks
+from robust201.studies.comparisons import GROUPS, LEVEL, check_printed_marks
 from robust201.studies.config import ImageDistributionStudy
 from robust201.studies.image_distribution import (
     ImageDistribution,
     attach_printed_decisions,
     measure_image_distribution,
 )
-from robust201.studies.markdown import comparison_lines, show_number, table_lines
+from robust201.studies.markdown import comparison_lines, show_number, show_p, table_lines
+from robust201.studies.mixed_effects import MixedEffects, fit_mixed_effects
 from robust201.studies.networks import Exports
 from robust201.studies.pages.writer import PageWriter
 
@@ -52,6 +53,12 @@ def write_image_distribution(
             caption = f"{network}: one image per group, attacked, and the change (figures 8 and 9 of the paper)"
             page.figure(f"attacked-{network.lower()}", figure, caption)
     page.say(f"## Tests\n\n{_count_decisions(comparisons, found.comparable)}\n\n{comparison_lines(comparisons)}")
+    if study.mixed_model:
+        mixed = fit_mixed_effects(found.models)
+        page.table("mixed-effects", mixed.effects)
+        page.table("mixed-variances", mixed.variances)
+        page.say(f"## Mixed model\n\n{_explain_mixed_model(mixed)}\n\n{_variance_lines(mixed.variances)}")
+        page.say(f"Effects after the last epoch of each network:\n\n{_effect_lines(mixed.effects)}")
     return page.finish()
 
 
@@ -109,3 +116,40 @@ def _count_decisions(comparisons: pd.DataFrame, comparable: bool) -> str:
     if len(beside):
         text += f". {same} of {len(beside)} decisions agree with the printed ones, at the printed epochs given above"
     return text + ("." if comparable else ". Strengths differ from the paper's.")
+
+
+def _explain_mixed_model(mixed: MixedEffects) -> str:
+    found, left = (int((mixed.effects[name] < LEVEL).sum()) for name in ("p", "p_holm"))
+    return (
+        "R of a trained network is the mean of its group, plus an intercept of its seed (the initial weights, the same "
+        "in all groups), plus a residual: one model per network and epoch, fitted by REML. The residuals of all groups "
+        "have one variance; where the deviations above differ much, prefer the tests above. Intervals are Student's "
+        "95 % with Satterthwaite's degrees of freedom, those of the seeds' share by profile likelihood. C has the same "
+        f"effects, since its mean is R - 1. {found} of {len(mixed.effects)} effects differ from 0 at the 5 % level, "
+        f"{left} after Holm's correction for all of them."
+    )
+
+
+def _variance_lines(variances: pd.DataFrame) -> str:
+    columns = ["network", "epoch", "networks", "seeds", "SD of seeds", "SD of residuals", "share of seeds"]
+    rows = []
+    for row in variances.to_dict("records"):
+        names = [row["network"], *(str(row[name]) for name in ("epoch", "n", "n_seeds"))]
+        share = [show_number(row[name], 2) for name in ("seed_share", "share_low", "share_high")]
+        deviations = [show_number(row[name]) for name in ("seed_sd", "residual_sd")]
+        rows.append([*names, *deviations, share[0], f"[{share[1]}, {share[2]}]"])
+    return table_lines([*columns, "95 % interval"], rows)
+
+
+def _effect_lines(effects: pd.DataFrame) -> str:
+    """Write effects of each network's last epoch, and those over architectures, ordered by comparison."""
+    last = effects.groupby("network", sort=False)["epoch"].transform("max")
+    shown = effects[effects["epoch"].isna() | (effects["epoch"] == last)]
+    columns = ["factor", "comparison", "network", "estimate", "95 % interval", "degrees", "p", "p (Holm)"]
+    rows = []
+    for claim in dict.fromkeys(shown["claim"]):
+        for row in shown[shown["claim"] == claim].to_dict("records"):
+            names = [row["factor"], f"{row['experiment']} {row['claim']}".strip(), row["network"]]
+            numbers = [show_number(row["estimate"], signed=True), _interval(row), show_number(row["degrees"], 1)]
+            rows.append([*names, *numbers, show_p(row["p"]), show_p(row["p_holm"])])
+    return table_lines(columns, rows)
