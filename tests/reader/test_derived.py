@@ -49,6 +49,9 @@ def test_robustness_is_over_the_curve_from_the_clean_accuracy(found: DerivedMetr
     for one in ARCHITECTURES:
         curve = [expected(one, "clean" if s == 0 else "pgd", s).mean() for s in strengths]
         assert got[one] == pytest.approx(float(robustness_r(strengths, curve).value))
+        for strength, accuracy in zip(strengths[1:], curve[1:], strict=True):
+            change = values(found, "relative_change", "pgd", strength)[one]
+            assert change == pytest.approx((accuracy - curve[0]) / curve[0])
 
 
 def test_success_and_worst_case_are_by_image(found: DerivedMetrics, folder: Path) -> None:
@@ -108,7 +111,7 @@ def test_rankings_have_intervals_and_ties(found: DerivedMetrics, folder: Path) -
 def test_results_without_images_say_what_they_need(tmp_path: Path) -> None:
     export(tmp_path, make_plan(ARCHITECTURES[:2], ("clean", "fgsm", "pgd", "fog"), measurements=("accuracy", "cm")))
     found = RobustnessDataset(tmp_path).metrics()
-    assert {row.metric for row in found.metrics} == {"robustness_r"}
+    assert {row.metric for row in found.metrics} == {"robustness_r", "relative_change"}
     assert not any(one.paired for one in found.rankings)
     for name in ("attack_success_rate", "worst_case_accuracy"):
         assert "--outcomes bits" in found.needs[name]
@@ -140,8 +143,8 @@ def test_the_command_prints_tables_or_json(robust201: RunCommand, folder: Path) 
     ended = robust201("metrics", folder, "--reference", 2, "--bootstrap", 5, "--json")
     payload = json.loads(ended.out)
     assert {row["metric"] for row in payload["metrics"]} == {
-        *("robustness_r", "attack_success_rate", "worst_case_accuracy", "overconfidence", "class_calibration_gap"),
-        *("corruption_error", "mean_corruption_error", "relative_mean_corruption_error"),
+        *("robustness_r", "relative_change", "attack_success_rate", "worst_case_accuracy", "overconfidence"),
+        *("class_calibration_gap", "corruption_error", "mean_corruption_error", "relative_mean_corruption_error"),
     }
     assert payload["rankings"][0].keys() >= {"best", "low", "high", "tied_with_best", "paired", "median", "ranks"}
     assert robust201("metrics", folder, "--keys", "nothing").code == 2

@@ -90,7 +90,7 @@ def test_metrics_count_it_once(data: RobustnessDataset) -> None:
     assert {one.key: one.best for one in found.rankings if one.strength == 0} == {"clean": 0, "grid775": 1, "mine": 0}
     # A curve needs the clean value in front.
     assert [row.key for row in found.metrics if row.metric == "robustness_r"] == ["pgd"]
-    assert "robustness_r" not in found.needs
+    assert "robustness_r, relative_change" not in found.needs
 
 
 def test_summary_and_scores_have_it(data: RobustnessDataset, folder: Path) -> None:

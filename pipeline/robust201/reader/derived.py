@@ -24,7 +24,12 @@ from robust201.reader.value_checks import CLEAN, architecture_of
 from robust201.statistics.calibration import NEEDS, stored_calibration
 from robust201.statistics.outcomes import attack_success_rates, count_correct, worst_case
 from robust201.statistics.rank_correlation import correlate_ranks
-from robust201.statistics.robustness import corruption_errors, relative_corruption_errors, robustness_r
+from robust201.statistics.robustness import (
+    corruption_errors,
+    relative_changes,
+    relative_corruption_errors,
+    robustness_r,
+)
 from robust201.statistics.variance import summarise_seeds
 
 FEWEST_RANKED = 8
@@ -167,13 +172,16 @@ def _robustness(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow]
             continue
         curves = held.accuracies[key].dropna()
         if CLEAN_STRENGTH not in curves or len(curves.columns) < 2:
-            needs["robustness_r"] = "clean accuracies and an attack"
+            needs["robustness_r, relative_change"] = "clean accuracies and an attack"
             continue
         found = robustness_r(curves.columns, curves.to_numpy())
         note = f"over strengths 0 to {curves.columns[-1]:g}; floor {found.floor:.4g}"
         if found.exceeds_one.any():
             note += f"; {found.exceeds_one.sum():,} above 1"
         yield MetricRow(held.name, "robustness_r", key, None, pd.Series(found.value, index=curves.index), note)
+        changes = relative_changes(curves.columns, curves.to_numpy())
+        for strength, column in zip(curves.columns[1:], changes.T[1:], strict=True):
+            yield MetricRow(held.name, "relative_change", key, float(strength), pd.Series(column, index=curves.index))
 
 
 def _success(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow]:
