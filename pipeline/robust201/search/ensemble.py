@@ -71,8 +71,8 @@ class _Networks:
     """A stack of N networks.
 
     Values of a layer are (N, units, b): the samples of a batch lie side by side, which is the layout that BLAS
-    multiplies fastest for 32 samples and 20 units. A layer's bias is the last column of its weights, and its input has a
-    last row of ones. Parameters, gradients and moments are each one flat array, so that Adam is a few operations.
+    multiplies fastest for 32 samples and 20 units. A layer's bias is the last column of its weights, and its input has
+    a last row of ones. Parameters, gradients and moments are each one flat array, so that Adam is a few operations.
     """
 
     def __init__(self, rngs: Sequence[np.random.Generator], size: int, n_features: int) -> None:
@@ -162,7 +162,7 @@ def _with_ones(values: _Array) -> _Array:
 class _Buffers:
     """What a step on batches of one size works in.
 
-    All are (N, width + 1, b). NumPy passes over whole arrays several times as fast as over views of them, or with numbers.
+    All are (N, width + 1, b): NumPy takes several times as long for views of arrays, and for an array and a number.
 
     Attributes:
         hidden: values of each hidden layer, and a row of ones.
