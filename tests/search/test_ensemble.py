@@ -13,37 +13,51 @@ def data(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     return features, 10 + 20 * features[:, :5].sum(axis=1) + 3 * features[:, 5:].sum(axis=1)
 
 
-def test_gradients_equal_finite_differences() -> None:
-    networks = ensemble._Networks([np.random.default_rng(0)], 1, 3)
-    rng = np.random.default_rng(1)
-    inputs = np.ones((1, 8, 4), dtype=np.float32)
-    inputs[:, :, :3] = rng.random((1, 8, 3))
-    expected = rng.random((1, 8, 1)).astype(np.float32)
-    start = networks.parameters.copy()
+def batch(seed: int, n: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs of three features and a one, and outputs, of n networks."""
+    rng = np.random.default_rng(seed)
+    inputs = np.ones((n, count, 4), dtype=np.float32)
+    inputs[:, :, :3] = rng.random((n, count, 3))
+    return inputs, rng.random((n, count)).astype(np.float32)
 
-    def loss(parameters: np.ndarray) -> float:
-        networks.parameters[:] = parameters
-        return float(np.abs(networks.predict(inputs[0, :, :3], 0, 1)[0] - expected[0, :, 0]).mean())
+
+def test_gradients_equal_finite_differences_in_float64() -> None:
+    networks = ensemble._Networks([np.random.default_rng(0)], 1, 3)
+    inputs, expected = batch(1, 1, 8)
+    layers = [layer[0].astype(np.float64) for layer in networks.weights]
+
+    def loss() -> float:
+        values = inputs[0].T.astype(np.float64)
+        for layer in layers[:-1]:
+            values = np.concatenate([np.maximum(layer @ values, 0), np.ones((1, 8))])
+        return float(np.abs(layers[-1] @ values - expected[0]).mean())
 
     networks.step(inputs, expected)
-    gradients = networks.gradients.copy()
-    movable = np.flatnonzero(np.abs(gradients) > 1e-3)
-    assert len(movable) > 50
-    for place in rng.choice(movable, 20, replace=False):
-        step = np.zeros_like(start)
-        step[place] = 1e-3
-        slope = (loss(start + step) - loss(start - step)) / 2e-3
-        assert slope == pytest.approx(gradients[place], rel=0.1, abs=2e-3)
+    rng = np.random.default_rng(2)
+    for layer, gradients in zip(layers, networks.slopes, strict=True):
+        assert np.abs(gradients).max() > 1e-3
+        for place in rng.choice(layer.size, 20, replace=False):
+            before = layer.flat[place]
+            losses = []
+            for step in (1e-6, -1e-6):
+                layer.flat[place] = before + step
+                losses.append(loss())
+            layer.flat[place] = before
+            assert gradients[0].flat[place] == pytest.approx((losses[0] - losses[1]) / 2e-6, rel=1e-3, abs=1e-6)
 
 
-def test_the_unit_that_is_one_stays_one() -> None:
-    networks = ensemble._Networks([np.random.default_rng(0)], 2, 3)
-    inputs = np.ones((2, 8, 4), dtype=np.float32)
-    for _ in range(5):
-        networks.step(inputs, np.zeros((2, 8, 1), dtype=np.float32))
-    for layer in networks.weights[:-1]:
-        assert (layer[:, -1, -1] == 1).all()
-        assert (layer[:, :-1, -1] == 0).all()
+def test_steps_are_those_of_adam() -> None:
+    """Kingma and Ba, ICLR 2015, with a batch of another size among them."""
+    networks = ensemble._Networks([np.random.default_rng(0), np.random.default_rng(1)], 1, 3)
+    first = second = np.zeros(len(networks.parameters))
+    for step, count in enumerate((8, 8, 3, 8), start=1):
+        before = networks.parameters.astype(np.float64)
+        networks.step(*batch(step, 2, count))
+        first = 0.9 * first + 0.1 * networks.gradients
+        second = 0.99 * second + 0.01 * networks.gradients.astype(np.float64) ** 2
+        mean, variance = first / (1 - 0.9**step), second / (1 - 0.99**step)
+        expected = before - 0.01 * mean / (np.sqrt(variance) + 1e-7)
+        np.testing.assert_allclose(networks.parameters, expected, atol=1e-6)
 
 
 def test_numbers_do_not_depend_on_the_stack() -> None:
@@ -70,7 +84,7 @@ def test_no_moment_becomes_subnormal() -> None:
     networks = ensemble._Networks([np.random.default_rng(0)], 2, 30)
     inputs = np.ones((2, 32, 31), dtype=np.float32)
     inputs[:, :, :30] = features
-    expected = np.broadcast_to(targets.astype(np.float32)[None, :, None], (2, 32, 1))
+    expected = np.broadcast_to(targets.astype(np.float32), (2, 32))
     for _ in range(1000):
         networks.step(inputs, expected)
     moments = np.abs(networks.first)

@@ -61,7 +61,7 @@ def fit_and_predict(
     for epoch in range(epochs):
         order = orders[:, epoch]
         shuffled = inputs[problem, order].reshape(-1, n, d + 1)
-        expected = outputs[problem, order].reshape(-1, n, 1)
+        expected = outputs[problem, order].reshape(-1, n)
         for start in range(0, n, BATCH):
             networks.step(shuffled[:, start : start + BATCH], expected[:, start : start + BATCH])
     return [networks.predict(wanted[place], place * size, size) for place in range(len(wanted))]
@@ -70,16 +70,14 @@ def fit_and_predict(
 class _Networks:
     """A stack of N networks.
 
-    A layer's bias is the last row of its weights, and its input has a last column of ones. A hidden layer makes that
-    column for the next one itself: its last unit has no weights and a bias of one, and gets no gradient. So all arrays
-    are whole and contiguous, several times as fast as views of them. Parameters, gradients and moments are each one
-    flat array, so that Adam is a few operations.
+    Values of a layer are (N, units, b): the samples of a batch lie side by side, which is the layout that BLAS
+    multiplies fastest for 32 samples and 20 units. A layer's bias is the last column of its weights, and its input has
+    a last row of ones. Parameters, gradients and moments are each one flat array, so that Adam is a few operations.
     """
 
     def __init__(self, rngs: Sequence[np.random.Generator], size: int, n_features: int) -> None:
         n = len(rngs) * size
-        unit = WIDTH + 1
-        self.shapes = [(n_features + 1, unit), *[(unit, unit)] * (LAYERS - 1), (unit, 1)]
+        self.shapes = [(WIDTH, n_features + 1), *[(WIDTH, WIDTH + 1)] * (LAYERS - 1), (1, WIDTH + 1)]
         n_parameters = n * sum(rows * columns for rows, columns in self.shapes)
         self.parameters, self.gradients, self.first, self.second, self.spare = np.zeros(
             (5, n_parameters), dtype=np.float32
@@ -87,13 +85,11 @@ class _Networks:
         self.weights = self._divide(self.parameters, n)
         self.slopes = self._divide(self.gradients, n)
         for place, rng in enumerate(rngs):
-            for number, layer in enumerate(self.weights):
-                rows, columns = layer.shape[1] - 1, WIDTH if number < LAYERS else 1
-                limit = np.sqrt(6 / (rows + columns))
-                drawn = rng.uniform(-limit, limit, size=(size, rows, columns))
-                layer[place * size : (place + 1) * size, :rows, :columns] = drawn
-        for layer in self.weights[:-1]:
-            layer[:, -1, -1] = 1
+            for layer in self.weights:
+                outputs, inputs = layer.shape[1], layer.shape[2] - 1
+                limit = np.sqrt(6 / (inputs + outputs))
+                drawn = rng.uniform(-limit, limit, size=(size, inputs, outputs))
+                layer[place * size : (place + 1) * size, :, :inputs] = drawn.transpose(0, 2, 1)
         self.n = n
         self.steps = 0
         self.buffers: dict[int, _Buffers] = {}
@@ -108,24 +104,27 @@ class _Networks:
         return views
 
     def step(self, inputs: _Array, expected: _Array) -> None:
-        """Take one step of Adam on a batch: (N, b, d + 1) inputs and (N, b, 1) outputs."""
+        """Take one step of Adam on a batch: (N, b, d + 1) inputs and (N, b) outputs."""
         count = inputs.shape[1]
         if count not in self.buffers:
             self.buffers[count] = _Buffers(self.n, count)
         own = self.buffers[count]
-        below = inputs
+        below = inputs.transpose(0, 2, 1)
         for layer, above in zip(self.weights, own.hidden, strict=False):
-            np.matmul(below, layer, out=above)
+            np.matmul(layer, below, out=above[:, :WIDTH])
             np.maximum(above, own.zeros, out=above)
             below = above
-        slope = np.sign(np.matmul(below, self.weights[-1]) - expected) / np.float32(count)
+        slope = np.sign(np.matmul(self.weights[-1], below) - expected[:, None]) / np.float32(count)
         for place in range(LAYERS, -1, -1):
-            below = own.hidden[place - 1] if place else inputs
-            np.matmul(below.transpose(0, 2, 1), slope, out=self.slopes[place])
+            below = own.hidden[place - 1].transpose(0, 2, 1) if place else inputs
+            np.matmul(slope, below, out=self.slopes[place])
             if place:
-                np.greater(below, own.thresholds, out=own.active)
-                slope = np.matmul(slope, self.weights[place].transpose(0, 2, 1), out=own.spare[place % 2])
-                slope *= own.active
+                back = self.weights[place][:, :, :WIDTH].transpose(0, 2, 1)
+                above = own.spare[place % 2]
+                multiply = np.multiply if place == LAYERS else np.matmul  # of a column and a row BLAS takes longer
+                slope = multiply(back, slope, out=above[:, :WIDTH])
+                np.greater(own.hidden[place - 1], own.zeros, out=own.active)
+                above *= own.active
         self._adam()
 
     def _adam(self) -> None:
@@ -149,27 +148,31 @@ class _Networks:
 
     def predict(self, inputs: _Array, first: int, count: int) -> NDArray[np.float64]:
         """Give (count, m) outputs of `count` networks from the one numbered `first`, for (m, d) inputs."""
-        with_ones = np.concatenate([inputs, np.ones((len(inputs), 1), dtype=np.float32)], axis=1)
-        values = np.broadcast_to(with_ones, (count, *with_ones.shape))
-        for place, layer in enumerate(self.weights):
-            values = np.matmul(values, layer[first : first + count])
-            if place < LAYERS:
-                values = np.maximum(values, 0)
-        return values[:, :, 0].astype(np.float64)
+        values = _with_ones(np.broadcast_to(inputs.T, (count, *inputs.T.shape)))
+        for layer in self.weights[:-1]:
+            values = _with_ones(np.maximum(np.matmul(layer[first : first + count], values), 0))
+        return np.matmul(self.weights[-1][first : first + count], values)[:, 0].astype(np.float64)
+
+
+def _with_ones(values: _Array) -> _Array:
+    """Add a last row of ones to each of (N, units, b)."""
+    return np.concatenate([values, np.ones_like(values[:, :1])], axis=1)
 
 
 class _Buffers:
     """What a step on batches of one size works in.
 
+    All are (N, width + 1, b): NumPy takes several times as long for views of arrays, and for an array and a number.
+
     Attributes:
-        hidden: (N, b, width + 1) values of each hidden layer.
-        active: whether a unit passes a gradient on: where it exceeds `thresholds`, which the unit that is one does not.
+        hidden: values of each hidden layer, and a row of ones.
+        active: whether a unit passes a gradient on.
+        zeros: what values are compared with.
+        spare: two for gradients of layers, whose last row is not used.
     """
 
     def __init__(self, n: int, count: int) -> None:
-        shape = (n, count, WIDTH + 1)
-        self.hidden = [np.empty(shape, dtype=np.float32) for _ in range(LAYERS)]
-        self.zeros, self.thresholds = np.zeros((2, *shape), dtype=np.float32)
-        self.thresholds[:, :, -1] = np.inf
-        self.spare = np.empty((2, *shape), dtype=np.float32)
+        shape = (n, WIDTH + 1, count)
+        self.hidden = np.ones((LAYERS, *shape), dtype=np.float32)
         self.active = np.empty(shape, dtype=np.bool_)
+        self.zeros, *self.spare = np.zeros((3, *shape), dtype=np.float32)

@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from robust201.core.errors import EvaluationError
 from robust201.core.processes import end_with_parent, fork_server, holding_interrupts
@@ -180,7 +181,9 @@ def _finished(
     if processes <= 1:
         for job in jobs:
             place, name, chunk = job
-            yield job, run_together(name, benchmarks[place], n_queries=n_queries, seed=seed, numbers=chunk)
+            with threadpool_limits(1, "blas"):
+                traces = run_together(name, benchmarks[place], n_queries=n_queries, seed=seed, numbers=chunk)
+            yield job, traces
         return
     context = fork_server(["robust201.search.runs"])
     stopped, stopping = context.Pipe(duplex=False)
@@ -205,6 +208,7 @@ def _finished(
 
 def _start(benchmarks: Sequence[Benchmark], stopped: Connection) -> None:
     _in_worker.update(enumerate(benchmarks))
+    threadpool_limits(1, "blas")  # matrices are small, and the other CPUs have workers of their own
     end_with_parent(stopped)
 
 
