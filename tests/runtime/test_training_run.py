@@ -77,7 +77,7 @@ def test_all_snapshots_are_stored_once_and_nothing_is_trained_twice(tmp_path: Pa
     assert preview_trainings(config).n_done == 3
 
 
-def test_weights_that_are_lost_or_cut_short_are_made_again_to_the_byte(tmp_path: Path) -> None:
+def test_weights_that_are_lost_cut_short_or_changed_are_made_again_to_the_byte(tmp_path: Path) -> None:
     config = make_trainings(tmp_path)
     run_trainings(config)
     before = weight_files(config.store)
@@ -85,8 +85,24 @@ def test_weights_that_are_lost_or_cut_short_are_made_again_to_the_byte(tmp_path:
     (config.store / found["plain", 2].file).unlink()
     path = config.store / found["plain", 6].file
     path.write_bytes(path.read_bytes()[:-1])
-    assert run_trainings(config).evaluations == 2
+    flipped = config.store / found["plain", 3].file
+    content = bytearray(flipped.read_bytes())
+    content[-1] ^= 1
+    flipped.write_bytes(content)
+    assert preview_trainings(config).n_done == 0
+    assert run_trainings(config).evaluations == 3
     assert weight_files(config.store) == before
+
+
+def test_a_start_whose_bytes_changed_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    run_trainings(make_trainings(tmp_path))
+    config = make_trainings(tmp_path, recipes={"tuned": TUNED})
+    path = config.store / records(config)["plain", 6].file
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"Loading weights failed for .* plain 2 epochs seed 0 .* changed"):
+        run_trainings(config)
 
 
 def test_one_more_snapshot_is_one_more_training_to_the_same_end(tmp_path: Path) -> None:
@@ -222,7 +238,7 @@ def test_too_few_robust_images_and_late_snapshots_are_refused(tmp_path: Path) ->
     with pytest.raises(DatasetError, match="robust images or more"):
         run_trainings(make_trainings(tmp_path, datasets=datasets, recipes={"mixed": mixed}))
     late = RECIPE | {"snapshots": {"iterations": [7]}}
-    with pytest.raises(ConfigError, match=r"step 7: .* The recipe is late on bright"):
+    with pytest.raises(ConfigError, match=r"its snapshots: .* step 7\. .* The recipe is late on bright"):
         run_trainings(make_trainings(tmp_path, recipes={"late": late}))
 
 

@@ -216,7 +216,7 @@ def test_a_task_that_may_not_be_queued_again_says_so(programs: WriteProgram) -> 
     said: list[str] = []
     ArrayTask.of(ENVIRONMENT).requeue_if_unfinished(tally(), said.append)
     assert "not permitted" in said[-1]
-    assert said[-1].endswith("submit the sweep again to go on.")
+    assert said[-1].endswith("submit again to go on.")
 
 
 def test_no_task_of_an_array_is_no_task() -> None:
