@@ -97,12 +97,18 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"snapshots": {"iterations": [7]}}, r"snapshots: expected them within its 6 steps \(3 per epoch\), got .* 7\."),
+        (
+            {"snapshots": {"iterations": [7]}},
+            r"snapshots: expected them within its 6 steps \(3 per epoch\), got .* 7\.",
+        ),
         (
             {"epochs": None, "iterations": 5, "snapshots": {"epochs": [2]}},
             r"snapshots: expected them within its 5 steps \(3 per epoch\), got one after step 6\.",
         ),
-        ({"schedule": {"steps": {"at_iterations": [6]}}}, r"schedule: expected .* after 6 steps .*, got one at step 6\."),
+        (
+            {"schedule": {"steps": {"at_iterations": [6]}}},
+            r"schedule: expected .* after 6 steps .*, got one at step 6\.",
+        ),
         (
             {"epochs": None, "iterations": 6, "schedule": {"steps": {"at_epochs": [2.5]}}},
             r"schedule: expected .*, got one at step 7\.5\.",

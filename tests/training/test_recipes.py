@@ -80,7 +80,7 @@ def test_the_29_snapshots_of_the_robust_features_study():
 
 def test_a_snapshot_beyond_the_end_is_refused():
     fields = recipe(snapshots={"iterations": [5000]})
-    with pytest.raises(ConfigError, match="snapshots: expected them within its 1,250 steps .*after step 5,000"):
+    with pytest.raises(ConfigError, match=r"snapshots: expected them within its 1,250 steps .*after step 5,000"):
         fields.snapshot_steps(10)
 
 

@@ -33,8 +33,8 @@ def override_config(fields: Mapping[str, Any], path: Path, overrides: Mapping[st
     """Check fields of a file after replacing what options of the command line say (see `load_config`)."""
     if _describes_trainings(fields):
         raise ConfigError(
-            f"Reading the sweep failed for {path}: expected a sweep, got a training YAML. Train it with: robust201 train "
-            f"{path} (plan, status and submit take it, too)"
+            f"Reading the sweep failed for {path}: expected a sweep, got a training YAML. Train it with: robust201 "
+            f"train {path} (plan, status and submit take it, too)"
         )
     return parse_config(_replace(fields, overrides), str(path), _place_finder(path, overrides))
 
@@ -53,8 +53,8 @@ def load_training(path: Path, /, **overrides: Any) -> TrainingConfig:
     fields = read_fields(path)
     if not _describes_trainings(fields) and "results" in fields:
         raise ConfigError(
-            f"Reading the trainings failed for {path}: expected a training YAML, got a sweep. Run it with: robust201 run "
-            f"{path}"
+            f"Reading the trainings failed for {path}: expected a training YAML, got a sweep. Run it with: robust201 "
+            f"run {path}"
         )
     return parse_training(_replace(fields, overrides), str(path), _place_finder(path, overrides))
 

@@ -100,7 +100,7 @@ def _no_images(config: SweepConfig, which: str, keys: Sequence[str]) -> str:
 
 
 def of_one_machine(config: _Config) -> _Config:
-    """A config as a share, or a batch job, carries it out: it joins no cluster, and its batch file may hurry its end."""
+    """A config as a share or a batch job carries it out: it joins no cluster, and its batch file may hurry its end."""
     execution = config.execution
     limits = [seconds for seconds in (execution.drain_seconds, read_drain_seconds(os.environ)) if seconds is not None]
     changes = {"ray_address": None, "drain_seconds": min(limits, default=None)}

@@ -131,8 +131,8 @@ def resources(
 ) -> tuple[str | None, int, int]:
     """Fill in what the options leave open from what the workers need.
 
-    Without GPUs, a task has one worker; one that does the whole work (`is_whole`) has those of the YAML, else as many as
-    its CPUs allow.
+    Without GPUs, a task has one worker; one that does all of the work (`is_whole`) has those of the YAML, else as many
+    as its CPUs allow.
 
     Returns:
         The value of sbatch's ``--gres``, None without a GPU, and CPUs and workers of a task: one computes in the task's

@@ -1,8 +1,8 @@
-"""A sweep as a job array of Slurm: independent tasks on single machines, each of which computes a share. Trainings are
-an array of one task, because one driver alone enters snapshots in the manifest of their store.
+"""A sweep as a job array of Slurm: independent tasks on single machines, each of which computes a share.
 
 The tasks need no driver, no lease and no network between them. The array is submitted from wherever sbatch is and the
-results folder is seen; the sweep is checked and its plan written before that.
+results folder is seen; the sweep is checked and its plan written before that. Trainings are an array of one task, since
+one driver alone enters snapshots in the manifest of their store.
 """
 
 import os
@@ -98,6 +98,14 @@ def submit_array(
     job, logs = _submit(config, options, render(config, sweep, options, n_shares, indices, selection.words))
     n_missing = prepared.plan.n_evaluations - prepared.done
     return Submission(job, len(indices), n_shares, n_missing, logs)
+
+
+def render_dry_trainings(
+    config: TrainingConfig, trainings: Path, options: ArrayOptions, words: Sequence[str] = ()
+) -> str:
+    """Write out the batch file of trainings; nothing is read but the YAML, and nothing is submitted."""
+    check_device_is_known(config)
+    return render(config, trainings, options, 1, [1], words)
 
 
 def submit_trainings(
@@ -257,8 +265,8 @@ class ArrayTask:
     ) -> None:
         """Put this task back into the queue if its time limit alone has ended it.
 
-        A task that finished nothing since it began is not queued again: it would go on like that for ever. Of trainings,
-        `has_new_states` says whether a state was saved, from which the next run continues.
+        A task that finished nothing since it began is not queued again: it would go on like that for ever. For
+        trainings, `has_new_states` says whether it saved a state, from which its next run continues.
         """
         if not (tally.time_limit and tally.remaining):
             return

@@ -175,7 +175,7 @@ class CheckpointStore:
         return tuple(there[trial] for trial in sorted(there, key=trial_order))
 
     def check(self, record: CheckpointRecord) -> None:
-        """Look whether a record's file is there and not cut short; unless the store is `hashed`, by its first bytes alone.
+        """Look whether a record's file is there and not cut short; unless the store is `hashed`, by its first bytes.
 
         Raises:
             CheckpointError: it is missing, truncated, or no safetensors file; in a hashed store, changed in any way.
