@@ -17,6 +17,7 @@ import yaml
 
 from robust201.core.errors import CheckpointError, ConfigError, DatasetError, LeaseHeldError
 from robust201.core.records import Receipt
+from robust201.monitoring.training_status import TrainingStatus, read_training_status
 from robust201.planning.training_config import TrainingConfig
 from robust201.runtime.executors.base import BundleLost, Event
 from robust201.runtime.executors.inline import InlineExecutor
@@ -434,12 +435,61 @@ def test_the_status_of_trainings(tmp_path: Path, robust201: RunCommand) -> None:
     ended = robust201("train", path)
     assert ended.code == 3
     assert "Planned 6 snapshots of 2 trainings: 0 done, 6 missing." in ended.err
-    for place in (path, tmp_path / "store"):
+    for place, trainings in ((path, "; 1 of 2 trainings complete"), (tmp_path / "store", "")):
         ended = robust201("status", place)
-        assert ended.out == "finished: 3 of 6 snapshots; 0 active workers\n"
+        assert ended.out == f"finished: 3 of 6 snapshots{trainings}; 0 active workers\n"
         assert "failed: EvaluationError: Training failed for #309 on bright" in ended.err
-    assert json.loads(robust201("status", path, "--json").out)["done"] == 3
-    assert "--watch" in robust201("status", path, "--watch").refusal(2)
+    told = json.loads(robust201("status", path, "--json").out)
+    assert (told["done"], told["trainings_done"], told["complete"], told["running"]) == (3, 1, False, False)
+    assert "got both" in robust201("status", path, "--watch", "--json").refusal(2)
+
+
+def test_trainings_are_watched_until_all_of_the_yaml_are_complete(
+    tmp_path: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": RECIPE}, seeds=[0, 1])))
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+    queued = robust201("status", path, "--watch", "--patience", "0")
+    assert queued.code == 3
+    assert "not started: 0 of 0 snapshots; 0 of 2 trainings complete; 0 active workers" in queued.out
+    assert "No worker has been active for 0 minutes." in queued.err
+    assert robust201("train", path, "--limit", "1").code == 0
+    # Of a store alone only the last run is known, which was of one training.
+    assert robust201("status", tmp_path / "store", "--watch", "--patience", "0").code == 0
+    assert robust201("status", path, "--watch", "--patience", "0").code == 3
+
+    def train(_seconds: float) -> None:
+        assert robust201("train", path).code == 0
+
+    monkeypatch.setattr(time, "sleep", train)
+    watched = robust201("status", path, "--watch", "--patience", "10")
+    assert watched.code == 0
+    assert "finished: 6 of 6 snapshots; 2 of 2 trainings complete" in watched.out.splitlines()[-1]
+
+
+def test_a_run_of_trainings_is_seen_and_so_is_that_it_was_killed(tmp_path: Path) -> None:
+    config = make_trainings(tmp_path)
+
+    def look(_progress: RunProgress, _event: Event | None) -> None:
+        seen.append(read_training_status(config.store))
+
+    seen: list[TrainingStatus] = []
+    run_trainings(config, on_progress=look)
+    assert seen[0].state == "running"
+    assert f"process {os.getpid()}, since" in str(seen[0].driver)
+    assert seen[0].running
+    assert not read_training_status(config.store).running
+
+    def die(_progress: RunProgress, event: Event | None) -> None:
+        if isinstance(event, Receipt):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    killed_config = make_trainings(tmp_path / "killed")
+    assert in_child(lambda: run_trainings(killed_config, on_progress=die)) == -signal.SIGKILL
+    killed = read_training_status(tmp_path / "killed/store")
+    assert (tmp_path / "killed/store/training/lease.json").exists()
+    assert (killed.state, killed.driver) == ("interrupted", None)
 
 
 @pytest.mark.slow

@@ -343,18 +343,35 @@ def test_a_real_array_is_drained_queued_again_and_ends_in_the_bytes_of_one_run(
     assert robust201("submit", "slurm", sweep, "--out", results).out == ""
 
 
+SLOW_STEPS = """
+import os, time
+if "SLURM_ARRAY_TASK_ID" in os.environ:
+    from robust201.training import loop
+    make_step = loop._Training._make_step
+    def make_step_slowly(training):
+        if training.step > 3 and not os.path.exists(os.environ["ROBUST201_TEST_GO"]):
+            time.sleep(1)
+        make_step(training)
+    loop._Training._make_step = make_step_slowly
+"""
+
+
 @pytest.mark.cluster
 @pytest.mark.timeout(900)
 def test_a_real_task_of_trainings_is_requeued_at_its_limit_and_ends_in_the_bytes_of_one_run(
     cluster: SlurmCluster, robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = RECIPE | {"epochs": 1500, "snapshots": {"epochs": [1]}}
+    recipe = RECIPE | {"epochs": 30, "snapshots": {"epochs": [1]}}
     store, trainings = tmp_path / 'it\'s "100%" here', tmp_path / "train.yaml"
     trainings.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": recipe})))
     assert robust201("train", trainings).code == 0
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(REPOSITORY / "pipeline"), str(REPOSITORY))))
+    # Slow steps until there is a file, so that the signal comes in the middle of the training.
+    (tmp_path / "patch").mkdir()
+    (tmp_path / "patch/sitecustomize.py").write_text(SLOW_STEPS)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path / "patch", REPOSITORY / "pipeline"))))
+    monkeypatch.setenv("ROBUST201_TEST_GO", str(tmp_path / "go"))
     ended = robust201("submit", "slurm", trainings, "--out", store, "--time", "10")
     assert ended.code == 0, ended.err
     task, log = f"{ended.out.strip()}_1", store / f"training/slurm/{ended.out.strip()}_1.log"
@@ -363,6 +380,7 @@ def test_a_real_task_of_trainings_is_requeued_at_its_limit_and_ends_in_the_bytes
     cluster.wait_for(lambda: cluster.job(task)["JobState"] != "RUNNING")
     assert cluster.job(task)["JobState"] == "PENDING", log.read_text()
     assert f"putting task {task} back into the queue" in log.read_text()
+    (tmp_path / "go").touch()
     cluster.start_requeued(task)
     cluster.wait_for(lambda: cluster.job(task)["JobState"] in {"COMPLETED", "FAILED", "TIMEOUT"})
     assert (cluster.job(task)["Restarts"], cluster.job(task)["ExitCode"]) == ("1", "0:0"), log.read_text()
