@@ -1,5 +1,6 @@
 """The training YAML: what is refused, in one line that says where and what is meant; what follows from it."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "both lengths": (
         {"recipes": recipe(iterations=3)},
         r"recipes\.plain: expected exactly one of epochs and iterations",
+    ),
+    "a rate that is no number": (
+        {"recipes": recipe(learning_rate=float("nan"))},
+        r"recipes\.plain\.learning_rate: expected a finite number, got nan\.",
+    ),
+    "an infinite decay": (
+        {"recipes": recipe(weight_decay=float("inf"))},
+        r"recipes\.plain\.weight_decay: expected a finite number, got inf\.",
     ),
     "a late snapshot": ({"recipes": recipe(snapshots={"epochs": [3]})}, "within 2 epochs, got one after 3"),
     "on": ({"recipes": recipe(on=["brigth"])}, r"recipes\.plain\.on: .*got 'brigth'\. Did you mean 'bright'\?"),
@@ -82,6 +91,49 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, name: str) -> None:
     assert "\n" not in message
     assert message.startswith("Reading the trainings failed for ")
     assert message.endswith("docs/training.md explains every field.")
+
+
+# With digits of which 20 are used, 3 steps an epoch.
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"snapshots": {"iterations": [7]}},
+            r"snapshots: expected them within its 6 steps \(3 per epoch\), got .* 7\.",
+        ),
+        (
+            {"epochs": None, "iterations": 5, "snapshots": {"epochs": [2]}},
+            r"snapshots: expected them within its 5 steps \(3 per epoch\), got one after step 6\.",
+        ),
+        (
+            {"schedule": {"steps": {"at_iterations": [6]}}},
+            r"schedule: expected .* after 6 steps .*, got one at step 6\.",
+        ),
+        (
+            {"epochs": None, "iterations": 6, "schedule": {"steps": {"at_epochs": [2.5]}}},
+            r"schedule: expected .*, got one at step 7\.5\.",
+        ),
+        ({"epochs": 10**9 - 1}, r"epochs: expected at most 999,999,999 steps, got 2,999,999,997"),
+        ({"batch_size": 21}, r"recipes\.odd\.batch_size: expected at most 20, the number of training images"),
+    ],
+)
+def test_what_lies_beyond_the_end_or_the_images_is_refused_without_reading_these(
+    tmp_path: Path, robust201: RunCommand, changes: dict[str, Any], message: str
+) -> None:
+    odd = {name: value for name, value in (RECIPE | {"snapshots": {}} | changes).items() if value is not None}
+    recipes = {"plain": RECIPE | {"snapshots": {}}, "odd": odd}
+    fields = training_fields(tmp_path, datasets={"digits": {}}, images={"count": 20}, recipes=recipes)
+    path = tmp_path / "train.yaml"
+    path.write_text(yaml.safe_dump(fields))
+    line = robust201("plan", path).refusal(2)
+    assert re.search(message, line), line
+    assert "odd on digits" in line
+
+
+def test_a_sweep_and_a_training_yaml_are_told_apart(robust201: RunCommand) -> None:
+    trainings, sweep = REPOSITORY / "jobs/train-digits.yaml", REPOSITORY / "jobs/demo.yaml"
+    assert "expected a sweep, got a training YAML. Train it with" in robust201("run", trainings).refusal(2)
+    assert "expected a training YAML, got a sweep. Run it with" in robust201("train", sweep).refusal(2)
 
 
 def test_names_of_fields_that_yaml_takes_for_truth_values_are_text(tmp_path: Path) -> None:

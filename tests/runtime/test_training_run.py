@@ -17,6 +17,7 @@ import yaml
 
 from robust201.core.errors import CheckpointError, ConfigError, DatasetError, LeaseHeldError
 from robust201.core.records import Receipt
+from robust201.monitoring.training_status import TrainingStatus, read_training_status
 from robust201.planning.training_config import TrainingConfig
 from robust201.runtime.executors.base import BundleLost, Event
 from robust201.runtime.executors.inline import InlineExecutor
@@ -77,7 +78,7 @@ def test_all_snapshots_are_stored_once_and_nothing_is_trained_twice(tmp_path: Pa
     assert preview_trainings(config).n_done == 3
 
 
-def test_weights_that_are_lost_or_cut_short_are_made_again_to_the_byte(tmp_path: Path) -> None:
+def test_weights_that_are_lost_cut_short_or_changed_are_made_again_to_the_byte(tmp_path: Path) -> None:
     config = make_trainings(tmp_path)
     run_trainings(config)
     before = weight_files(config.store)
@@ -85,8 +86,24 @@ def test_weights_that_are_lost_or_cut_short_are_made_again_to_the_byte(tmp_path:
     (config.store / found["plain", 2].file).unlink()
     path = config.store / found["plain", 6].file
     path.write_bytes(path.read_bytes()[:-1])
-    assert run_trainings(config).evaluations == 2
+    flipped = config.store / found["plain", 3].file
+    content = bytearray(flipped.read_bytes())
+    content[-1] ^= 1
+    flipped.write_bytes(content)
+    assert preview_trainings(config).n_done == 0
+    assert run_trainings(config).evaluations == 3
     assert weight_files(config.store) == before
+
+
+def test_a_start_whose_bytes_changed_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    run_trainings(make_trainings(tmp_path))
+    config = make_trainings(tmp_path, recipes={"tuned": TUNED})
+    path = config.store / records(config)["plain", 6].file
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"Loading weights failed for .* plain 2 epochs seed 0 .* changed"):
+        run_trainings(config)
 
 
 def test_one_more_snapshot_is_one_more_training_to_the_same_end(tmp_path: Path) -> None:
@@ -222,7 +239,7 @@ def test_too_few_robust_images_and_late_snapshots_are_refused(tmp_path: Path) ->
     with pytest.raises(DatasetError, match="robust images or more"):
         run_trainings(make_trainings(tmp_path, datasets=datasets, recipes={"mixed": mixed}))
     late = RECIPE | {"snapshots": {"iterations": [7]}}
-    with pytest.raises(ConfigError, match=r"step 7: .* The recipe is late on bright"):
+    with pytest.raises(ConfigError, match=r"its snapshots: .* step 7\. .* The recipe is late on bright"):
         run_trainings(make_trainings(tmp_path, recipes={"late": late}))
 
 
@@ -418,12 +435,61 @@ def test_the_status_of_trainings(tmp_path: Path, robust201: RunCommand) -> None:
     ended = robust201("train", path)
     assert ended.code == 3
     assert "Planned 6 snapshots of 2 trainings: 0 done, 6 missing." in ended.err
-    for place in (path, tmp_path / "store"):
+    for place, trainings in ((path, "; 1 of 2 trainings complete"), (tmp_path / "store", "")):
         ended = robust201("status", place)
-        assert ended.out == "finished: 3 of 6 snapshots; 0 active workers\n"
+        assert ended.out == f"finished: 3 of 6 snapshots{trainings}; 0 active workers\n"
         assert "failed: EvaluationError: Training failed for #309 on bright" in ended.err
-    assert json.loads(robust201("status", path, "--json").out)["done"] == 3
-    assert "--watch" in robust201("status", path, "--watch").refusal(2)
+    told = json.loads(robust201("status", path, "--json").out)
+    assert (told["done"], told["trainings_done"], told["complete"], told["running"]) == (3, 1, False, False)
+    assert "got both" in robust201("status", path, "--watch", "--json").refusal(2)
+
+
+def test_trainings_are_watched_until_all_of_the_yaml_are_complete(
+    tmp_path: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": RECIPE}, seeds=[0, 1])))
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+    queued = robust201("status", path, "--watch", "--patience", "0")
+    assert queued.code == 3
+    assert "not started: 0 of 0 snapshots; 0 of 2 trainings complete; 0 active workers" in queued.out
+    assert "No worker has been active for 0 minutes." in queued.err
+    assert robust201("train", path, "--limit", "1").code == 0
+    # Of a store alone only the last run is known, which was of one training.
+    assert robust201("status", tmp_path / "store", "--watch", "--patience", "0").code == 0
+    assert robust201("status", path, "--watch", "--patience", "0").code == 3
+
+    def train(_seconds: float) -> None:
+        assert robust201("train", path).code == 0
+
+    monkeypatch.setattr(time, "sleep", train)
+    watched = robust201("status", path, "--watch", "--patience", "10")
+    assert watched.code == 0
+    assert "finished: 6 of 6 snapshots; 2 of 2 trainings complete" in watched.out.splitlines()[-1]
+
+
+def test_a_run_of_trainings_is_seen_and_so_is_that_it_was_killed(tmp_path: Path) -> None:
+    config = make_trainings(tmp_path)
+
+    def look(_progress: RunProgress, _event: Event | None) -> None:
+        seen.append(read_training_status(config.store))
+
+    seen: list[TrainingStatus] = []
+    run_trainings(config, on_progress=look)
+    assert seen[0].state == "running"
+    assert f"process {os.getpid()}, since" in str(seen[0].driver)
+    assert seen[0].running
+    assert not read_training_status(config.store).running
+
+    def die(_progress: RunProgress, event: Event | None) -> None:
+        if isinstance(event, Receipt):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    killed_config = make_trainings(tmp_path / "killed")
+    assert in_child(lambda: run_trainings(killed_config, on_progress=die)) == -signal.SIGKILL
+    killed = read_training_status(tmp_path / "killed/store")
+    assert (tmp_path / "killed/store/training/lease.json").exists()
+    assert (killed.state, killed.driver) == ("interrupted", None)
 
 
 @pytest.mark.slow

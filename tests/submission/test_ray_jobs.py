@@ -157,7 +157,7 @@ def test_a_submitted_sweep_runs_to_its_end_and_submitted_again_finds_nothing_mis
     assert first.code == 0, first.err + first.out
     assert first.out.splitlines()[0] == "first"
     assert "10 missing" in first.out
-    assert "submit the sweep again" in first.err
+    assert "submit again" in first.err
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "by-ray").code == 0
     assert "got that of a job which is SUCCEEDED" in robust201(*submit, "--job-id", "first").err
 

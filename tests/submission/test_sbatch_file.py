@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError
-from robust201.planning.config import SweepConfig
+from robust201.planning.config import ExecutionSection, SweepConfig
 from robust201.runtime.share_run import DRAIN_VARIABLE
 from robust201.submission.sbatch_file import ArrayOptions, parse_time, render, resources, show_ranges
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
 from tests.support.slurm_support import command, directives
+from tests.support.tiny_trainings import training_fields
 
 AWKWARD = '/scratch/my results/it\'s "100%" $HOME `id` #1'
 
@@ -216,6 +218,71 @@ def test_a_dry_run_prints_a_file_that_bash_reads_and_writes_nothing(
     assert (words[0], words[5]) == (sys.executable, str(sweep))
     assert words[words.index("--out") + 1] == str(tmp_path / AWKWARD[1:])
     assert read_tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("execution", "options", "expected"),
+    [
+        ({}, {}, ("gpu:1", 1, 1)),
+        ({"workers": 3}, {"gpus_per_task": "8"}, ("gpu:8", 8, 8)),
+        ({"device": "cpu"}, {}, (None, 1, 1)),
+        ({"device": "cpu", "workers": 3, "threads": 2}, {}, (None, 6, 3)),
+        ({"device": "cpu", "threads": 2}, {"cpus_per_task": 9}, (None, 9, 4)),
+    ],
+)
+def test_a_task_with_all_trainings_asks_for_what_its_workers_need(
+    execution: dict[str, Any], options: dict[str, Any], expected: tuple[str | None, int, int]
+) -> None:
+    wanted = resources(ArrayOptions(**options), ExecutionSection.model_validate(execution), is_whole=True)
+    assert wanted == expected
+
+
+def test_trainings_are_one_task_that_trains_and_requeues_itself(robust201: RunCommand, tmp_path: Path) -> None:
+    trainings = tmp_path / "train.yaml"
+    execution = {"device": "cuda", "executor": "ray"}
+    trainings.write_text(yaml.safe_dump(training_fields(tmp_path, execution=execution)))
+    before = read_tree(tmp_path)
+    words = ("--dry-run", "--recipes", "plain", "--limit", 1, "--gpus-per-task", "a100:4", "--time", "24:00:00")
+    ended = robust201("submit", "slurm", trainings, *words, "--out", tmp_path / AWKWARD[1:])
+    assert (ended.code, ended.err) == (0, "")
+    assert subprocess.run(["bash", "-n"], input=ended.out, text=True, check=False).returncode == 0
+    found = directives(ended.out)
+    assert (found["array"], found["gres"], found["signal"]) == ("1", "gpu:a100:4", "B:USR1@600")
+    assert found["output"].replace("%%", "%") == f"{tmp_path / AWKWARD[1:]}/training/slurm/%A_%a.log"
+    assert command(ended.out)[4:] == [
+        *("train", str(trainings), "--out", str(tmp_path / AWKWARD[1:]), "--executor", "ray", "--workers", "4"),
+        *("--slurm-requeue", "--recipes", "plain", "--limit", "1"),
+    ]
+    assert read_tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("verb", "wrong", "message"),
+    [
+        ("slurm", ("--tasks", "2"), "--tasks: expected it only with a sweep"),
+        ("slurm", ("--max-parallel", "2"), "--max-parallel: expected it only with a sweep"),
+        ("slurm", ("--keys", "clean"), "--keys: expected it only with a sweep"),
+        ("slurm", ("--recipes", "plan"), "got 'plan'. Did you mean 'plain'?"),
+        ("slurm", (), "expected execution.device cpu or cuda"),
+        ("ray", ("--datasets", "digits"), "--datasets: expected it only with a sweep"),
+        ("ray", ("--recipes", "plan"), "got 'plan'. Did you mean 'plain'?"),
+        ("ray", (), "expected execution.device cpu or cuda"),
+    ],
+)
+def test_what_has_no_meaning_for_trainings_is_refused_in_one_line(
+    robust201: RunCommand, tmp_path: Path, verb: str, wrong: tuple[str, ...], message: str
+) -> None:
+    trainings = tmp_path / "train.yaml"
+    execution = {"device": "cpu" if wrong else "auto"}
+    trainings.write_text(yaml.safe_dump(training_fields(tmp_path, execution=execution)))
+    dry = ("--dry-run",) if verb == "slurm" else ()
+    assert message in robust201("submit", verb, trainings, *dry, *wrong).refusal(2)
+    assert not (tmp_path / "store").exists()
+
+
+def test_recipes_of_a_sweep_are_refused(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+    line = robust201("submit", "slurm", write_sweep(), "--dry-run", "--recipes", "plain").refusal(2)
+    assert "--recipes: expected it only with a training YAML" in line
 
 
 @given(st.sets(st.integers(1, 60)))

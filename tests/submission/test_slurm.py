@@ -1,18 +1,24 @@
 """`robust201 submit slurm`: what it asks of Slurm's programs, and a real Slurm on loopback."""
 
 import json
+import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from robust201.core.errors import ConfigError
+from robust201.runtime.lease import Lease
 from robust201.runtime.scheduler import RunTally
 from robust201.shards import ShardStore
 from robust201.submission.slurm import ArrayTask
+from robust201.training import loop
 from tests.conftest import REPOSITORY, RunCommand, WriteSweep, read_tree
 from tests.support.slurm_support import SlurmCluster, command, directives, reason_against, slurm_on_loopback
+from tests.support.tiny_trainings import RECIPE, training_fields, weight_files
 
 AWKWARD = '/scratch/my results/it\'s "100%" $HOME `id` #1'
 
@@ -211,12 +217,59 @@ def test_a_task_is_queued_again_if_its_time_limit_alone_ended_it(
         assert calls.read_text() == "requeue 4711_8\n"  # 4711 alone would be every task of the array
 
 
+@pytest.mark.parametrize(("has_new_states", "requeued"), [(True, True), (False, False)])
+def test_a_training_that_saved_a_state_got_something_done(
+    programs: WriteProgram, has_new_states: bool, requeued: bool
+) -> None:
+    calls, said = programs("scontrol", ""), list[str]()
+    ArrayTask.of(ENVIRONMENT).requeue_if_unfinished(tally(evaluations=0), said.append, has_new_states=has_new_states)
+    assert calls.exists() == requeued
+    assert ("Not requeued" in said[0]) != requeued
+
+
+def test_trainings_are_submitted_until_nothing_is_missing(
+    robust201: RunCommand, programs: WriteProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, requeues = programs("sbatch", "echo 4711"), programs("scontrol", "echo 'MaxArraySize = 9'")
+    trainings, store = tmp_path / "train.yaml", tmp_path / "store"
+    trainings.write_text(yaml.safe_dump(training_fields(tmp_path)))
+    ended = robust201("submit", "slurm", trainings)
+    assert (ended.code, ended.out) == (0, "4711\n")
+    assert "Submitted 3 snapshots as array 4711: 1 task." in ended.err
+    assert f"robust201 status {store}" in ended.err
+    assert calls.read_text() == f"--parsable {store}/training/slurm/array.sbatch\n"
+    assert not (store / "training/lease.json").exists()
+
+    # The time limit comes after the second step, before any snapshot: the state is saved, and the task requeued.
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    make_step, steps = loop._Training._make_step, iter(range(1 << 20))
+
+    def make_step_and_signal(training: loop._Training) -> None:
+        make_step(training)
+        if next(steps) == 0:
+            signal.raise_signal(signal.SIGUSR1)
+
+    monkeypatch.setattr(loop._Training, "_make_step", make_step_and_signal)
+    task = ("train", trainings, "--executor", "inline", "--slurm-requeue")
+    stopped = robust201(*task)
+    assert stopped.code == 3
+    assert requeues.read_text().splitlines()[-1] == "requeue 4711_8"
+    assert "Computed 0 snapshots" in stopped.err
+    assert robust201(*task).code == 0
+    whole = robust201("submit", "slurm", trainings)
+    assert (whole.code, whole.out) == (0, "")
+    assert "Nothing is missing" in whole.err
+    with Lease.acquire(store / "training"):
+        assert robust201("submit", "slurm", trainings).code == 4
+
+
 def test_a_task_that_may_not_be_queued_again_says_so(programs: WriteProgram) -> None:
     programs("scontrol", "echo 'Requested operation not permitted' >&2; exit 1")
     said: list[str] = []
     ArrayTask.of(ENVIRONMENT).requeue_if_unfinished(tally(), said.append)
     assert "not permitted" in said[-1]
-    assert said[-1].endswith("submit the sweep again to go on.")
+    assert said[-1].endswith("submit again to go on.")
 
 
 def test_no_task_of_an_array_is_no_task() -> None:
@@ -288,3 +341,49 @@ def test_a_real_array_is_drained_queued_again_and_ends_in_the_bytes_of_one_run(
         assert robust201("export", folder, "--out", tmp_path / name).code == 0
     assert read_tree(tmp_path / "array") == read_tree(tmp_path / "driver")
     assert robust201("submit", "slurm", sweep, "--out", results).out == ""
+
+
+SLOW_STEPS = """
+import os, time
+if "SLURM_ARRAY_TASK_ID" in os.environ:
+    from robust201.training import loop
+    make_step = loop._Training._make_step
+    def make_step_slowly(training):
+        if training.step > 3 and not os.path.exists(os.environ["ROBUST201_TEST_GO"]):
+            time.sleep(1)
+        make_step(training)
+    loop._Training._make_step = make_step_slowly
+"""
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(900)
+def test_a_real_task_of_trainings_is_requeued_at_its_limit_and_ends_in_the_bytes_of_one_run(
+    cluster: SlurmCluster, robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = RECIPE | {"epochs": 30, "snapshots": {"epochs": [1]}}
+    store, trainings = tmp_path / 'it\'s "100%" here', tmp_path / "train.yaml"
+    trainings.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": recipe})))
+    assert robust201("train", trainings).code == 0
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    # Slow steps until there is a file, so that the signal comes in the middle of the training.
+    (tmp_path / "patch").mkdir()
+    (tmp_path / "patch/sitecustomize.py").write_text(SLOW_STEPS)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path / "patch", REPOSITORY / "pipeline"))))
+    monkeypatch.setenv("ROBUST201_TEST_GO", str(tmp_path / "go"))
+    ended = robust201("submit", "slurm", trainings, "--out", store, "--time", "10")
+    assert ended.code == 0, ended.err
+    task, log = f"{ended.out.strip()}_1", store / f"training/slurm/{ended.out.strip()}_1.log"
+    cluster.wait_for((store / "manifest.jsonl").exists)
+    cluster.query("scancel", "--batch", "--signal=USR1", task)
+    cluster.wait_for(lambda: cluster.job(task)["JobState"] != "RUNNING")
+    assert cluster.job(task)["JobState"] == "PENDING", log.read_text()
+    assert f"putting task {task} back into the queue" in log.read_text()
+    (tmp_path / "go").touch()
+    cluster.start_requeued(task)
+    cluster.wait_for(lambda: cluster.job(task)["JobState"] in {"COMPLETED", "FAILED", "TIMEOUT"})
+    assert (cluster.job(task)["Restarts"], cluster.job(task)["ExitCode"]) == ("1", "0:0"), log.read_text()
+    assert "1 done, 1 missing" in log.read_text()
+    assert weight_files(store) == weight_files(tmp_path / "store")
+    assert robust201("submit", "slurm", trainings, "--out", store).out == ""

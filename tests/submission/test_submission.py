@@ -17,10 +17,12 @@ from ray._raylet import AuthenticationTokenLoader, Config
 
 from robust201.cli.submit import _follow_ray_job
 from robust201.core.errors import ConfigError, EvaluationError
+from robust201.planning.loading import load_training
 from robust201.submission import ray_jobs
 from robust201.submission.access import Access, check_access, find_token
 from robust201.submission.shipment import code_files, pack, prepare_shipment
 from tests.conftest import REPOSITORY, RunCommand, WriteSweep
+from tests.support.tiny_trainings import training_fields
 
 TOKEN = "a-token-of-the-tests-alone"
 
@@ -122,7 +124,7 @@ def test_a_shipment_is_code_and_sweep_alone(write_sweep: WriteSweep, tmp_path: P
         patch.setenv("FOLDER", str(tmp_path))
         shipment = prepare_shipment(sweep, {"FOLDER": str(tmp_path), "SECRET": "x"})
     assert shipment.variables == {"FOLDER": str(tmp_path)}
-    shipped = yaml.safe_load(shipment.sweep_yaml)
+    shipped = yaml.safe_load(shipment.text)
     assert shipped["execution"] == yaml.safe_load(sweep.read_text())["execution"] | {
         "executor": "ray",
         "ray_address": "auto",
@@ -135,9 +137,29 @@ def test_a_shipment_is_code_and_sweep_alone(write_sweep: WriteSweep, tmp_path: P
     assert size == (tmp_path / "one.zip").stat().st_size < 2 << 20
     with zipfile.ZipFile(tmp_path / "one.zip") as archive:
         names = archive.namelist()
-        assert archive.read("sweep.yaml").decode() == shipment.sweep_yaml
+        assert archive.read("sweep.yaml").decode() == shipment.text
     assert {"robust201/cli/app.py", "robust201/figures/report_page.html", "benchmark_data/downloads.toml"} <= set(names)
     assert all(name.startswith(("robust201/", "benchmark_data/")) or name == "sweep.yaml" for name in names)
+
+
+def test_a_shipment_of_trainings_trains(tmp_path: Path) -> None:
+    trainings = tmp_path / "train.yaml"
+    fields = training_fields(tmp_path, store="${FOLDER}/store", execution={"device": "cpu"})
+    trainings.write_text(yaml.safe_dump(fields))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FOLDER", str(tmp_path))
+        shipment = prepare_shipment(trainings, {"FOLDER": str(tmp_path)}, ("--recipes", "plain"))
+        assert load_training(trainings).store == tmp_path / "store"
+    assert shipment.variables == {"FOLDER": str(tmp_path)}
+    assert ray_jobs.entrypoint(shipment) == ("python -m robust201 train trainings.yaml --executor ray --recipes plain")
+    pack(shipment, tmp_path / "job.zip")
+    with zipfile.ZipFile(tmp_path / "job.zip") as archive:
+        shipped = yaml.safe_load(archive.read("trainings.yaml"))
+    assert shipped == fields | {"execution": fields["execution"] | {"executor": "ray", "ray_address": "auto"}}
+    fields["store"] = "store"
+    trainings.write_text(yaml.safe_dump(fields))
+    with pytest.raises(ConfigError, match="expected an absolute path in store"):
+        prepare_shipment(trainings, {})
 
 
 def test_only_code_of_a_package_is_shipped(tmp_path: Path) -> None:
@@ -269,7 +291,7 @@ def test_who_leaves_a_job_is_told_that_it_goes_on(capsys: pytest.CaptureFixture[
 def test_a_lost_head_or_job_is_one_line(error: Exception, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_jobs, "_PATIENCE_SECONDS", 0.0)
     client = FakeClient([[] for _ in range(3)], [error])
-    with pytest.raises(EvaluationError, match=f"expected its state, got {message}.*submit the sweep again"):
+    with pytest.raises(EvaluationError, match=f"expected its state, got {message}.*submit again"):
         ray_jobs.follow(client, "job", str)
 
 
@@ -311,6 +333,8 @@ def test_a_server_that_is_no_ray_head_is_refused(monkeypatch: pytest.MonkeyPatch
     assert os.environ["RAY_ADDRESS"] == "http://192.0.2.1:1"
 
 
-def test_the_entrypoint_is_the_command_line_of_the_package() -> None:
-    assert ray_jobs.ENTRYPOINT == "python -m robust201 run sweep.yaml --executor ray"
+def test_the_entrypoint_is_the_command_line_of_the_package(write_sweep: WriteSweep) -> None:
+    shipment = prepare_shipment(write_sweep(), {}, ("--keys", "clean,pgd", "--architectures", "|nor~0|"))
+    words = "python -m robust201 run sweep.yaml --executor ray --keys clean,pgd --architectures '|nor~0|'"
+    assert ray_jobs.entrypoint(shipment) == words
     assert (REPOSITORY / "pipeline/robust201/__main__.py").exists()

@@ -60,6 +60,12 @@ def test_the_newest_two_are_kept_and_the_newest_that_may_be_is_used(folder, tmp_
     assert folder.load(at_most=9).step == 2
 
 
+def test_states_of_later_steps_do_not_displace_a_new_one(folder):
+    for step in (10, 20, 3, 5):  # after 20 steps, a snapshot from before the fifth was lost
+        folder.save(make_state(step))
+    assert folder.load(at_most=9).step == 5
+
+
 @settings(max_examples=20)
 @given(st.data())
 def test_any_damage_is_noticed_and_the_state_before_is_used(tmp_path_factory, data):

@@ -1,13 +1,13 @@
-"""What the command line shows of a sweep: its status once, or live, and the lines of its logs."""
+"""What the command line shows of a sweep or of trainings: their status once, or live, and lines of logs."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,9 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from robust201.cli import console
+from robust201.monitoring.watch import Watched
 
 if TYPE_CHECKING:
     from robust201.monitoring.status import SweepStatus
+    from robust201.monitoring.training_status import TrainingStatus
+
+_Status = TypeVar("_Status", bound=Watched)
 
 _SHOWN_FAILURES = 3
 _ALL = "all"
@@ -133,15 +137,25 @@ def live_table(state: SweepStatus, *, max_keys: int) -> Table:
 
 def status_line(state: SweepStatus, now: float) -> str:
     """One line for log files and pipes."""
-    timestamp = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     done = f"{state.done:,}/{state.total:,} evaluations ({_percent(state.done, state.total)})"
-    return f"{timestamp} {done}; {_show_pace(state)}; {_count_failures(state)}; {_show_workers(state)}"
+    return f"{_timestamp(now)} {done}; {_show_pace(state)}; {_count_failures(state)}; {_show_workers(state)}"
 
 
-class WatchDisplay:
-    """A sweep's status, live: a table on a terminal, elsewhere one line per reading."""
+def _timestamp(now: float) -> str:
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def __init__(self, console_: Console | None = None, clock: Callable[[], float] = time.time) -> None:
+
+class Display(Generic[_Status]):
+    """A status, live: laid out on a terminal, elsewhere one line per reading."""
+
+    def __init__(
+        self,
+        render: Callable[[Console, _Status, float], RenderableType],
+        line: Callable[[_Status, float], str],
+        console_: Console | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._render, self._line = render, line
         self._console = console_ or console.out
         self._clock = clock
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
@@ -151,24 +165,65 @@ class WatchDisplay:
         """Keep the table up for the length of a block; its last state stays on the terminal."""
         return self._live if self._console.is_terminal else nullcontext()
 
-    def update(self, state: SweepStatus, quiet_seconds: float) -> None:
+    def update(self, state: _Status, quiet_seconds: float) -> None:
         """Show a reading, and for how long nobody has been at work."""
         self.is_complete = state.complete
         if self._console.is_terminal:
-            self._live.update(self._render(state, quiet_seconds), refresh=True)
+            self._live.update(self._render(self._console, state, quiet_seconds), refresh=True)
         else:
-            self._console.print(status_line(state, self._clock()), markup=False, highlight=False)
+            self._console.print(self._line(state, self._clock()), markup=False, highlight=False)
 
-    def _render(self, state: SweepStatus, quiet_seconds: float) -> RenderableType:
-        lines = [_show_workers(state), _show_pace(state), _count_failures(state)]
-        lines += [f"failed: {one['label']}: {one['message']}" for one in state.failures[-_SHOWN_FAILURES:]]
-        if state.damaged:
-            lines.append(console.show_count(len(state.damaged), "damaged result file"))
-        if quiet_seconds and not state.complete:
-            lines.append(f"no active worker for {console.show_duration(quiet_seconds)}")
-        texts = [Text(line, overflow="fold") for line in lines]
-        n_lines = sum(len(text.wrap(self._console, self._console.width)) for text in texts)
-        return Group(live_table(state, max_keys=self._console.size.height - n_lines - _FRAME_LINES), *texts)
+
+def _render_sweep(terminal: Console, state: SweepStatus, quiet_seconds: float) -> RenderableType:
+    lines = [_show_workers(state), _show_pace(state), _count_failures(state)]
+    lines += [f"failed: {one['label']}: {one['message']}" for one in state.failures[-_SHOWN_FAILURES:]]
+    if state.damaged:
+        lines.append(console.show_count(len(state.damaged), "damaged result file"))
+    texts = _fold([*lines, *_show_quiet(state, quiet_seconds)])
+    n_lines = sum(len(text.wrap(terminal, terminal.width)) for text in texts)
+    return Group(live_table(state, max_keys=terminal.size.height - n_lines - _FRAME_LINES), *texts)
+
+
+def _show_quiet(state: Watched, quiet_seconds: float) -> list[str]:
+    """Say for how long nobody has been at work, if that is so."""
+    is_quiet = quiet_seconds and not state.complete
+    return [f"no active worker for {console.show_duration(quiet_seconds)}"] if is_quiet else []
+
+
+def _fold(lines: Sequence[str]) -> list[Text]:
+    return [Text(line, overflow="fold") for line in lines]
+
+
+def watch_sweep(console_: Console | None = None, clock: Callable[[], float] = time.time) -> Display[SweepStatus]:
+    """Show a sweep's status live."""
+    return Display(_render_sweep, status_line, console_, clock)
+
+
+def describe_trainings(state: TrainingStatus) -> str:
+    """Say in one line how far trainings are."""
+    left = "" if state.seconds_left is None else f", about {console.show_duration(state.seconds_left)} left"
+    words = [f"{state.state}: {state.done:,} of {console.show_count(state.total, 'snapshot')}{left}"]
+    if state.trainings is not None:
+        words.append(f"{state.trainings_done:,} of {console.show_count(state.trainings, 'training')} complete")
+    words.append(console.show_count(state.active_workers, "active worker"))
+    if state.driver is not None:
+        words.append(f"run on {state.driver}")
+    return "; ".join(words)
+
+
+def _render_trainings(_terminal: Console, state: TrainingStatus, quiet_seconds: float) -> RenderableType:
+    lines = [describe_trainings(state), *(f"failed: {message}" for message in state.failures[-_SHOWN_FAILURES:])]
+    return Group(*_fold([*lines, *_show_quiet(state, quiet_seconds)]))
+
+
+def _training_line(state: TrainingStatus, now: float) -> str:
+    failures = console.show_count(len(state.failures), "failure")
+    return f"{_timestamp(now)} {describe_trainings(state)}; {failures}"
+
+
+def watch_trainings(console_: Console | None = None, clock: Callable[[], float] = time.time) -> Display[TrainingStatus]:
+    """Show the status of trainings live."""
+    return Display(_render_trainings, _training_line, console_, clock)
 
 
 def show_log_line(line: Mapping[str, Any], label: str = "") -> None:

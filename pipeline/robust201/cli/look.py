@@ -3,18 +3,21 @@
 import itertools
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from robust201.cli import console, console_status
 from robust201.cli.sweeps import Results, results_of
 from robust201.core.errors import ConfigError, EvaluationError, RobustError
+from robust201.monitoring.watch import Watched
 
 if TYPE_CHECKING:
     from robust201.monitoring.doctor_machines import HealthCheck
+
+_Status = TypeVar("_Status", bound=Watched)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
@@ -26,7 +29,9 @@ def print_json(payload: Any) -> None:
 
 def status(
     place: Results,
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh until the sweep is complete; Ctrl-C leaves.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Refresh until everything is complete; Ctrl-C leaves.")
+    ] = False,
     every: Annotated[float, typer.Option(min=0.5, help="With --watch: seconds between refreshes.")] = 10.0,
     patience: Annotated[
         float, typer.Option(min=0, help="With --watch: exit with 3 after this many minutes without an active worker.")
@@ -35,21 +40,23 @@ def status(
 ) -> None:
     """Show the progress of a sweep by dataset and key, its workers and the time left; also after a crash.
 
-    For a training YAML or its checkpoint store, show how many snapshots are complete.
+    For a training YAML or its checkpoint store, show how many snapshots and trainings are complete.
     """
-    store_of_trainings = _find_trainings(place)
-    if store_of_trainings is not None:
-        _show_trainings(store_of_trainings, watch=watch, as_json=as_json)
-        return
-    from robust201.monitoring.status import StatusReader, SweepStatus
-    from robust201.planning.plan_file import load_plan
-    from robust201.shards import ShardStore
-
     if watch and as_json:
         raise ConfigError(
             "Reading the command line failed for robust201 status: expected --watch or --json, got both. "
             "Scripts can poll `robust201 status --json`."
         )
+    from robust201.monitoring.training_status import training_folder
+    from robust201.planning.loading import is_training
+
+    if is_training(place) or training_folder(place):
+        code = _show_trainings(place, watch=watch, every=every, patience=60 * patience, as_json=as_json)
+        raise typer.Exit(code)
+    from robust201.monitoring.status import StatusReader, SweepStatus
+    from robust201.planning.plan_file import load_plan
+    from robust201.shards import ShardStore
+
     results = results_of(place)
     plan, store = load_plan(results), ShardStore.open(results)
     reader = StatusReader(plan)
@@ -59,7 +66,7 @@ def status(
         return reader.read(store.inventory(on_damage="report"))
 
     if watch:
-        raise typer.Exit(_watch(read, every=every, patience=60 * patience))
+        raise typer.Exit(_watch(read, console_status.watch_sweep(), every=every, patience=60 * patience))
     state = read()
     if as_json:
         print_json(state.to_payload())
@@ -67,45 +74,39 @@ def status(
         console_status.show_status(state)
 
 
-def _find_trainings(place: Path) -> Path | None:
-    """Find the checkpoint store of a training YAML, or of a path that is one; None for sweeps."""
-    from robust201.monitoring.training_status import training_folder
-    from robust201.planning.loading import is_training, load_training
+def _show_trainings(place: Path, *, watch: bool, every: float, patience: float, as_json: bool) -> int:
+    """Show the trainings of a YAML, or of a store; give the exit code."""
+    from robust201.monitoring.training_status import TrainingStatus, read_training_status, training_folder
+    from robust201.planning.loading import load_training
 
-    if is_training(place):
-        return load_training(place).store
-    return place if training_folder(place) else None
+    config = load_training(place) if place.is_file() else None
+    store = place if config is None else config.store
 
+    def read() -> TrainingStatus:
+        return read_training_status(store, config)
 
-def _show_trainings(store: Path, *, watch: bool, as_json: bool) -> None:
-    from robust201.monitoring.training_status import read_training_status, training_folder
-
-    if watch:
-        raise ConfigError(
-            "Reading the command line failed for robust201 status: expected --watch with a sweep, got it with "
-            "trainings. Leave it out."
-        )
-    folder = training_folder(store)
-    if folder is None:
+    if watch:  # a job that waits in a queue has no run yet
+        return _watch(read, console_status.watch_trainings(), every=every, patience=patience)
+    if training_folder(store) is None:
         raise ConfigError(
             f"Reading the status failed for {store}: expected a checkpoint store with trainings, got none yet. "
             "Start it with: robust201 train TRAININGS.yaml"
         )
-    state = read_training_status(folder)
+    state = read()
     if as_json:
         print_json(state.to_payload())
-        return
-    left = "" if state.seconds_left is None else f", about {console.show_duration(state.seconds_left)} left"
-    workers = console.show_count(state.active_workers, "active worker")
-    typer.echo(f"{state.state}: {state.done:,} of {console.show_count(state.total, 'snapshot')}{left}; {workers}")
-    console.say_each([f"failed: {message}" for message in state.failures])
+    else:
+        typer.echo(console_status.describe_trainings(state))
+        console.say_each([f"failed: {message}" for message in state.failures])
+    return 0
 
 
-def _watch(read: Any, *, every: float, patience: float) -> int:
-    """Watch until the sweep ends or the user leaves; give the exit code: 0 complete, 3 not."""
+def _watch(
+    read: Callable[[], _Status], display: console_status.Display[_Status], *, every: float, patience: float
+) -> int:
+    """Watch until everything is complete or the user leaves; give the exit code: 0 complete, 3 not."""
     from robust201.monitoring.watch import watch
 
-    display = console_status.WatchDisplay()
     try:
         with display.showing():
             ending = watch(read, display.update, every=every, patience=patience, clock=time.monotonic, sleep=time.sleep)
@@ -114,7 +115,7 @@ def _watch(read: Any, *, every: float, patience: float) -> int:
     if ending == "complete":
         return 0
     console.say(
-        f"No worker has been active for {patience / 60:g} minutes. Run or submit the sweep again: it computes what is "
+        f"No worker has been active for {patience / 60:g} minutes. Run or submit it again: this computes what is "
         "missing."
     )
     return EvaluationError.exit_code

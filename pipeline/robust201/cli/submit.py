@@ -1,4 +1,4 @@
-"""`robust201 submit`: hand a sweep to a cluster. One thin function a kind of cluster."""
+"""`robust201 submit`: hand a sweep or trainings to a cluster. One thin function a kind of cluster."""
 
 import os
 import tempfile
@@ -11,11 +11,12 @@ from robust201.cli import console
 from robust201.cli.help_texts import HELP_OPTIONS, AllowCode, epilog
 from robust201.cli.submit_slurm import slurm
 from robust201.cli.sweeps import Architectures, Datasets, Keys, Limit, load_sweep, make_filters, narrowing_words
+from robust201.cli.train import Recipes, refuse_options, refuse_recipes, select_trainings, selection_words
 from robust201.core.errors import ConfigError, EvaluationError
 
 submit_app = typer.Typer(
     name="submit",
-    help="Submit a sweep to a cluster: ray or slurm.",
+    help="Submit a sweep or trainings to a cluster: ray or slurm.",
     no_args_is_help=True,
     context_settings=HELP_OPTIONS,
 )
@@ -24,11 +25,15 @@ submit_app = typer.Typer(
 def ray(
     sweep: Annotated[
         Path | None,
-        typer.Argument(metavar="SWEEP", help="A sweep YAML or results folder; its paths are paths on the cluster."),
+        typer.Argument(
+            metavar="SWEEP",
+            help="A sweep YAML, results folder or training YAML; its paths are paths on the cluster.",
+        ),
     ] = None,
     architectures: Architectures = None,
     datasets: Datasets = None,
     keys: Keys = None,
+    recipes: Recipes = None,
     limit: Limit = None,
     address: Annotated[
         str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="The head's dashboard, http://HOST:PORT.")
@@ -43,8 +48,10 @@ def ray(
     ] = False,
     allow_code: AllowCode = False,
 ) -> None:
-    """Run a sweep as a job on a Ray cluster and follow it to its end; submit again to resume."""
+    """Run a sweep, or trainings, as a job on a Ray cluster and follow it to its end; submit again to resume."""
     from robust201.planning.code_consent import announce_code
+    from robust201.planning.loading import is_training, load_training
+    from robust201.runtime.training_run import check_device_is_known
     from robust201.submission import ray_jobs
     from robust201.submission.access import check_access, find_token
     from robust201.submission.shipment import pack, prepare_shipment
@@ -58,9 +65,17 @@ def ray(
     if access.is_readable_on_the_way:
         console.say(f"The token crosses the network unencrypted to {access.address}; a tunnel or https would hide it.")
     if sweep is not None:
-        config = load_sweep(sweep)
-        make_filters(config, architectures, datasets, keys, limit).check(config)
-        narrowing = narrowing_words(architectures, datasets, keys, limit)
+        if is_training(sweep):
+            refuse_options(architectures=architectures, datasets=datasets, keys=keys)
+            trainings = load_training(sweep)
+            check_device_is_known(trainings)
+            select_trainings(trainings, recipes, limit)
+            narrowing = selection_words(recipes, limit)
+        else:
+            refuse_recipes(recipes)
+            config = load_sweep(sweep)
+            make_filters(config, architectures, datasets, keys, limit).check(config)
+            narrowing = narrowing_words(architectures, datasets, keys, limit)
         shipment = prepare_shipment(sweep, os.environ, narrowing)
         announce_code(shipment.config, sweep, is_allowed=allow_code, say=console.say)
         with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +84,7 @@ def ray(
             client = ray_jobs.connect(access)
             job = ray_jobs.submit_job(client, shipment, archive, job_id)
         typer.echo(job)
-        console.say("If the job or the cluster dies, submit the sweep again: finished work is kept.")
+        console.say("If the job or the cluster dies, submit again: finished work is kept.")
     else:
         client, job = ray_jobs.connect(access), str(follow)
         ray_jobs.check_job(client, job)

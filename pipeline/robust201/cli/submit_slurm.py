@@ -1,26 +1,36 @@
-"""`robust201 submit slurm`: a sweep as a job array."""
+"""`robust201 submit slurm`: a sweep as a job array, or trainings as one of its tasks."""
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from robust201.cli import console
 from robust201.cli.help_texts import AllowCode
 from robust201.cli.sweeps import Architectures, Datasets, Keys, Limit, load_sweep, make_filters, narrowing_words
+from robust201.cli.train import Recipes, refuse_options, refuse_recipes, select_trainings, selection_words
+
+if TYPE_CHECKING:
+    from robust201.submission.slurm import Submission
 
 
 def slurm(
     sweep: Annotated[
         Path,
-        typer.Argument(metavar="SWEEP", help="A sweep YAML or results folder; tasks read it again when they start."),
+        typer.Argument(
+            metavar="SWEEP",
+            help="A sweep YAML, results folder or training YAML; tasks read it again when they start.",
+        ),
     ],
     architectures: Architectures = None,
     datasets: Datasets = None,
     keys: Keys = None,
+    recipes: Recipes = None,
     limit: Limit = None,
-    out: Annotated[str | None, typer.Option("--out", help="Results folder; overrides the sweep's.")] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", help="Results folder, or the store of trainings; overrides the YAML's.")
+    ] = None,
     tasks: Annotated[
         int | None,
         typer.Option(
@@ -53,7 +63,10 @@ def slurm(
     ] = False,
     allow_code: AllowCode = False,
 ) -> None:
-    """Submit a sweep as a Slurm job array of independent workers on single machines; submit again to resume."""
+    """Submit a sweep as a Slurm job array of independent workers on single machines; submit again to resume.
+
+    A training YAML becomes one task, which trains on all GPUs that it has.
+    """
     from robust201.submission import slurm as slurm_jobs
     from robust201.submission.sbatch_file import ArrayOptions
 
@@ -71,7 +84,25 @@ def slurm(
         drain_seconds=drain_seconds,
     )
     from robust201.planning.code_consent import announce_code
+    from robust201.planning.loading import is_training, load_training
 
+    if is_training(sweep):
+        refuse_options(
+            architectures=architectures, datasets=datasets, keys=keys, tasks=tasks, max_parallel=max_parallel
+        )
+        trainings = load_training(sweep, store=out)
+        wanted, words = select_trainings(trainings, recipes, limit), selection_words(recipes, limit)
+        announce_code(trainings, sweep, is_allowed=allow_code, say=console.say)
+        if dry_run:
+            typer.echo(slurm_jobs.render_dry_trainings(trainings, sweep, options, words), nl=False)
+            return
+        submitted = slurm_jobs.submit_trainings(trainings, sweep, options, wanted, words, say=console.say)
+        if submitted is None:
+            console.say("Nothing is missing: all snapshots are in the store.")
+            return
+        _show_submission(submitted, "snapshot", str(trainings.store))
+        return
+    refuse_recipes(recipes)
     config = load_sweep(sweep, results=out)
     filters = make_filters(config, architectures, datasets, keys, limit)
     filters.check(config)
@@ -80,19 +111,23 @@ def slurm(
     if dry_run:
         typer.echo(slurm_jobs.render_dry(config, sweep, options, selection, say=console.say), nl=False)
         return
-    folder = quote(str(config.results))
     submitted = slurm_jobs.submit_array(config, sweep, options, selection, say=console.say)
     if submitted is None:
-        console.say(f"Nothing is missing. Export it with: robust201 export {folder} --out DATASET")
+        console.say(f"Nothing is missing. Export it with: robust201 export {quote(str(config.results))} --out DATASET")
         return
+    _show_submission(submitted, "evaluation", str(config.results))
+
+
+def _show_submission(submitted: "Submission", noun: str, folder: str) -> None:
+    """Print the array's id, and say how to watch and cancel it."""
     typer.echo(submitted.job)
     finished = submitted.n_shares - submitted.n_tasks
     what = console.show_count(submitted.n_tasks, "task") + (
         f"; {finished} more would have nothing to do" if finished else ""
     )
     for line in (
-        f"Submitted {console.show_count(submitted.n_missing, 'evaluation')} as array {submitted.job}: {what}.",
-        f"Watch it:  squeue --job {submitted.job}; robust201 status {folder}; logs: {submitted.logs}",
+        f"Submitted {console.show_count(submitted.n_missing, noun)} as array {submitted.job}: {what}.",
+        f"Watch it:  squeue --job {submitted.job}; robust201 status {quote(folder)}; logs: {submitted.logs}",
         f"Cancel it: scancel {submitted.job}",
         "Submit again to resume; finished work is kept.",
     ):

@@ -1,8 +1,8 @@
 """`robust201 train`: trains networks, by a training YAML or by the published recipe."""
 
-from collections.abc import Mapping
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,13 @@ from robust201.cli.help_texts import AllowCode
 from robust201.cli.look import print_json
 from robust201.cli.sweeps import Limit, split_names
 from robust201.core.errors import ConfigError, closest
+from robust201.planning.loading import load_training
+
+if TYPE_CHECKING:
+    from robust201.planning.training_config import TrainingConfig
+    from robust201.runtime.training_run import TrainingSelection
+
+Recipes = Annotated[str | None, typer.Option(help="With a training YAML: only these recipes, separated by commas.")]
 
 _BY_YAML = "With a training YAML"
 _BY_OPTIONS = "Without a YAML, by the published recipe"
@@ -36,6 +43,15 @@ def train(
         int | None,
         typer.Option(min=1, metavar="N", help="Only the first N of the trainings.", rich_help_panel=_BY_YAML),
     ] = None,
+    slurm_requeue: Annotated[
+        bool,
+        typer.Option(
+            "--slurm-requeue",
+            help="In a Slurm array: requeue the task if it stopped because of its time limit.",
+            rich_help_panel=_BY_YAML,
+        ),
+    ] = False,
+    share: Annotated[str | None, typer.Option(hidden=True)] = None,
     allow_code: AllowCode = False,
     architectures: Annotated[
         str | None,
@@ -75,11 +91,19 @@ def train(
 
     After an interruption, run the same YAML again: each training resumes from its last state, with the same weights.
     """
-    by_yaml = {"executor", "workers", "recipes", "limit", "allow_code"}
+    if share is not None:
+        raise ConfigError(
+            f"Reading the command line failed for --share {share}: expected one run for all trainings of a store, "
+            "since it alone writes the manifest, got a share. Run it on a Ray cluster (submit ray), or give each "
+            "machine a training YAML with a store of its own."
+        )
+    by_yaml = {"executor", "workers", "recipes", "limit", "allow_code", "slurm_requeue"}
     _check_form(context, by_yaml, trainings)
     if trainings is not None:
-        names, execution = split_names(recipes), {"executor": executor, "workers": workers}
-        raise typer.Exit(_train_by_yaml(trainings, out, execution, names, limit, allow_code))
+        execution = {"executor": executor, "workers": workers}
+        config = load_training(trainings, store=None if out is None else str(out), execution=execution)
+        selection = select_trainings(config, recipes, limit)
+        raise typer.Exit(_train_by_yaml(trainings, config, selection, allow_code, slurm_requeue))
     if out is None or architectures is None:
         raise ConfigError(
             "Reading the command line failed for robust201 train: expected a training YAML, or --out and "
@@ -134,27 +158,41 @@ def _check_form(context: typer.Context, by_yaml: set[str], trainings: Path | Non
             )
 
 
-def _train_by_yaml(
-    place: Path,
-    out: Path | None,
-    execution: Mapping[str, object],
-    recipes: tuple[str, ...] | None,
-    limit: int | None,
-    allow_code: bool,
-) -> int:
-    from robust201.planning.code_consent import announce_code
-    from robust201.planning.loading import load_training
-    from robust201.runtime.code_check import check_code
-    from robust201.runtime.executors import check_device
-    from robust201.runtime.training_run import TrainingSelection, run_trainings
+def select_trainings(config: "TrainingConfig", recipes: str | None, limit: int | None) -> "TrainingSelection":
+    """Read which trainings of a YAML are wanted."""
+    from robust201.runtime.training_run import TrainingSelection
 
-    config = load_training(place, store=None if out is None else str(out), execution=execution)
-    for name in recipes or ():
+    names = split_names(recipes)
+    for name in names or ():
         if name not in config.recipes:
             raise ConfigError(
                 f"Selecting trainings failed for {config.name}: expected one of its recipes, got {name!r}."
                 f"{closest(name, config.recipes)}"
             )
+    return TrainingSelection(names, limit)
+
+
+def selection_words(recipes: str | None, limit: int | None) -> tuple[str, ...]:
+    """Write out the options that `select_trainings` reads, for a command that another machine runs."""
+    given = {"--recipes": recipes, "--limit": limit}
+    return tuple(word for option, value in given.items() if value is not None for word in (option, str(value)))
+
+
+def _train_by_yaml(
+    place: Path, config: "TrainingConfig", selection: "TrainingSelection", allow_code: bool, slurm_requeue: bool
+) -> int:
+    from robust201.planning.code_consent import announce_code
+    from robust201.runtime.code_check import check_code
+    from robust201.runtime.executors import check_device
+    from robust201.runtime.share_run import of_one_machine
+    from robust201.runtime.training_files import saved_states
+    from robust201.runtime.training_run import run_trainings
+    from robust201.submission.slurm import ArrayTask
+
+    task = ArrayTask.of(os.environ) if slurm_requeue else None
+    if task is not None:
+        config = of_one_machine(config)
+    before = saved_states(config)
     check_device(config)
     announce_code(config, place, is_allowed=allow_code, say=console.say)
     check_code(config)
@@ -162,7 +200,7 @@ def _train_by_yaml(
     with display.showing():
         tally = run_trainings(
             config,
-            selection=TrainingSelection(recipes, limit),
+            selection=selection,
             on_preview=lambda plan: console.say(
                 f"Planned {console.show_count(plan.n_evaluations, 'snapshot')} of "
                 f"{console.show_count(len(plan.trainings), 'training')}: {plan.n_done:,} done, "
@@ -171,12 +209,14 @@ def _train_by_yaml(
             on_progress=display.update,
             say=console.say,
         )
-    return console.show_training_tally(tally, config.store)
+    code = console.show_training_tally(tally, config.store)
+    if task is not None:
+        task.requeue_if_unfinished(tally, console.say, has_new_states=bool(saved_states(config) - before))
+    return code
 
 
 def plan_trainings(place: Path, *, limit: Limit, check: bool, as_json: bool) -> None:
     """Count trainings and snapshots, and estimate hours; with `check`, also look at images, weights and the store."""
-    from robust201.planning.loading import load_training
     from robust201.planning.training_plan import estimate_trainings
     from robust201.runtime.training_run import TrainingSelection, preview_trainings
 
@@ -192,11 +232,21 @@ def plan_trainings(place: Path, *, limit: Limit, check: bool, as_json: bool) -> 
         console.show_training_plan(summary)
 
 
+def refuse_recipes(recipes: str | None) -> None:
+    """Refuse --recipes with a sweep."""
+    if recipes is not None:
+        raise ConfigError(
+            "Reading the command line failed for --recipes: expected it only with a training YAML, got it with a "
+            "sweep. Leave it out."
+        )
+
+
 def refuse_options(**given: object) -> None:
     """Refuse options that do not apply to a training YAML; None where one was not given."""
     for name, value in given.items():
         if value is not None:
+            option = "--" + name.replace("_", "-")
             raise ConfigError(
-                f"Reading the command line failed for --{name}: expected it only with a sweep, got it with a training "
+                f"Reading the command line failed for {option}: expected it only with a sweep, got it with a training "
                 "YAML. Leave it out."
             )

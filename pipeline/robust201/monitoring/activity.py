@@ -65,6 +65,28 @@ def read_activity(plan: Plan, inventory: Inventory, host_id: HostId, now: float)
     beats = read_heartbeats(results, now)
     runs = {folder: read_progress(folder) for folder in (results, *share_folders(results))}
     state = runs[results].get("state")
+    driver, lease_age, has_died = find_driver(results, state, host_id, now)
+    shares = tuple(dict.fromkeys(beat.share for beat in beats if beat.share and not beat.is_silent))
+    working = [folder for folder in runs if (driver if folder == results else folder.name in shares)]
+    ages = [lease_age, *(_age(folder / PROGRESS_FILE, now) for folder in runs), *(beat.age for beat in beats)]
+    return Activity(
+        driver=driver,
+        shares=tuple(folder.name for folder in runs if folder != results and folder.name in shares),
+        state="died" if has_died else state,
+        last_heartbeat=min((max(0.0, age) for age in ages if age is not None), default=None),
+        runs=tuple(runs.values()),
+        rates=tuple(_rate_of(runs[folder], _age(folder / PROGRESS_FILE, now)) for folder in working),
+        parts=_find_parts(plan, inventory, beats),
+    )
+
+
+def find_driver(results: Path, state: str | None, host_id: HostId, now: float) -> tuple[str | None, float | None, bool]:
+    """Find who drives, given the last run's state.
+
+    Returns:
+        Its host, process and start, or None; seconds since the lease was renewed, or None; and whether the process that
+        holds the lease is known to have ended.
+    """
     holder = None
     with suppress(FileNotFoundError):
         holder = Holder.read(results / LEASE_NAME)
@@ -73,18 +95,7 @@ def read_activity(plan: Plan, inventory: Inventory, host_id: HostId, now: float)
     lease_age = _age(results / LEASE_NAME, now)
     has_died = holder is not None and holder.is_dead_for(host_id) is True
     is_driving = state in WORKING_STATES and lease_age is not None and abs(lease_age) < SILENT_SECONDS and not has_died
-    shares = tuple(dict.fromkeys(beat.share for beat in beats if beat.share and not beat.is_silent))
-    working = [folder for folder in runs if (is_driving if folder == results else folder.name in shares)]
-    ages = [lease_age, *(_age(folder / PROGRESS_FILE, now) for folder in runs), *(beat.age for beat in beats)]
-    return Activity(
-        driver=named if is_driving else None,
-        shares=tuple(folder.name for folder in runs if folder != results and folder.name in shares),
-        state="died" if has_died else state,
-        last_heartbeat=min((max(0.0, age) for age in ages if age is not None), default=None),
-        runs=tuple(runs.values()),
-        rates=tuple(_rate_of(runs[folder], _age(folder / PROGRESS_FILE, now)) for folder in working),
-        parts=_find_parts(plan, inventory, beats),
-    )
+    return named if is_driving else None, lease_age, has_died
 
 
 def _age(path: Path, now: float) -> float | None:

@@ -1,12 +1,16 @@
-"""Status of the trainings in a store, from the progress file of the last run and the heartbeats of its workers."""
+"""Status of the trainings in a store, from the progress file of the last run, its lease and its workers' heartbeats."""
 
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from robust201.runtime.heartbeat import file_server_time, read_heartbeats
+from robust201.core.host import HostId
+from robust201.monitoring.activity import find_driver, read_file_time
+from robust201.planning.training_config import Training, TrainingConfig
+from robust201.runtime.heartbeat import read_heartbeats
 from robust201.runtime.progress import FAILURES_FILE, PROGRESS_FILE, WORKING_STATES, read_progress
+from robust201.weights.store import CheckpointStore
 
 
 @dataclass(frozen=True)
@@ -14,12 +18,16 @@ class TrainingStatus:
     """Status of the last run of trainings in a store.
 
     Attributes:
-        state: running, draining, stopped, drained or finished; interrupted if neither a driver nor a worker is alive.
+        state: running, draining, stopped, drained or finished; interrupted if neither a driver nor a worker is alive;
+            not started without a run.
         done: snapshots in the store when the run last wrote its progress.
         total: snapshots of the run.
         seconds_left: None if unknown.
         active_workers: workers with a recent heartbeat.
         failures: distinct messages.
+        driver: host, process and start of the run at work, or None.
+        trainings_done: trainings of the YAML whose last weights the store has; None if only a store was given.
+        trainings: trainings of the YAML, likewise.
     """
 
     state: str
@@ -28,10 +36,23 @@ class TrainingStatus:
     seconds_left: float | None
     active_workers: int
     failures: tuple[str, ...]
+    driver: str | None
+    trainings_done: int | None = None
+    trainings: int | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether a driver or a worker is at work."""
+        return self.driver is not None or self.active_workers > 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last run has all its snapshots, and the YAML, which may ask for more, all its last weights."""
+        return 0 < self.total == self.done and self.trainings_done == self.trainings
 
     def to_payload(self) -> dict[str, Any]:
         """JSON value for scripts."""
-        return asdict(self)
+        return asdict(self) | {"running": self.running, "complete": self.complete}
 
 
 def training_folder(store: Path) -> Path | None:
@@ -40,19 +61,25 @@ def training_folder(store: Path) -> Path | None:
     return folder if (folder / PROGRESS_FILE).is_file() else None
 
 
-def read_training_status(folder: Path) -> TrainingStatus:
-    """Read the status from the folder of a store's trainings."""
-    progress = read_progress(folder)
-    beats = read_heartbeats(folder, file_server_time(folder))
-    active = sum(not beat.is_silent for beat in beats)
-    state = str(progress.get("state", "unknown"))
-    if state in WORKING_STATES and not active and not (folder / "lease.json").exists():
+def read_training_status(store: Path, config: TrainingConfig | None = None) -> TrainingStatus:
+    """Read the status of the trainings in a store, and if given, of those of a YAML.
+
+    Raises:
+        CheckpointError: the manifest is damaged.
+    """
+    folder = store / "training"
+    progress, now = read_progress(folder), read_file_time(folder)
+    state = str(progress.get("state", "not started"))
+    active = sum(not beat.is_silent for beat in read_heartbeats(folder, now))
+    driver, _, _ = find_driver(folder, state, HostId.of_this_process(), now)
+    if state in WORKING_STATES and not active and driver is None:
         state = "interrupted"
     try:
         lines = (folder / FAILURES_FILE).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         lines = []
     messages = dict.fromkeys(json.loads(line)["message"] for line in lines)
+    trainings = None if config is None else set(config.trainings())
     return TrainingStatus(
         state=state,
         done=int(progress.get("done_evaluations") or 0),
@@ -60,4 +87,18 @@ def read_training_status(folder: Path) -> TrainingStatus:
         seconds_left=progress.get("seconds_left") if state in WORKING_STATES else None,
         active_workers=active,
         failures=tuple(messages),
+        driver=driver,
+        trainings_done=None if trainings is None else len(trainings & _finished_trainings(store)),
+        trainings=None if trainings is None else len(trainings),
     )
+
+
+def _finished_trainings(store: Path) -> set[Training]:
+    opened = CheckpointStore(store)
+    if not opened.manifest.exists():
+        return set()
+    return {
+        Training(record.index, record.dataset, record.recipe, record.seed)
+        for record in opened.records()
+        if record.is_end
+    }

@@ -1,10 +1,9 @@
-"""Watching a sweep until it is complete, or until nobody has worked on it for a while."""
+"""Watching a sweep or trainings until they are complete, or until nobody has worked on them for a while."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 from robust201.core.errors import InputError
-from robust201.monitoring.status import SweepStatus
 
 Ending = Literal["complete", "abandoned"]
 
@@ -12,16 +11,31 @@ PATIENT_READINGS = 3
 """Readings in a row that may fail: a file server that is restarted shows its folders empty for a while."""
 
 
+class Watched(Protocol):
+    """What a reading says."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing."""
+
+    @property
+    def running(self) -> bool:
+        """Whether anybody is at work."""
+
+
+_Status = TypeVar("_Status", bound=Watched)
+
+
 def watch(
-    read: Callable[[], SweepStatus],
-    show: Callable[[SweepStatus, float], None],
+    read: Callable[[], _Status],
+    show: Callable[[_Status, float], None],
     *,
     every: float,
     patience: float,
     clock: Callable[[], float],
     sleep: Callable[[float], object],
 ) -> Ending:
-    """Read and show a sweep's status again and again.
+    """Read and show a status again and again.
 
     A sweep that is queued and has not begun, or whose tasks wait to be queued again, looks like one that nobody works
     on any more; `patience` tells them apart.

@@ -1,5 +1,6 @@
 """What pydantic found wrong with fields, said in one line."""
 
+import math
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ _EXPECTATIONS = {
     "greater_than": "more than {gt:g}",
     "greater_than_equal": "at least {ge:g}",
     "less_than_equal": "at most {le:g}",
+    "less_than": "less than {lt:g}",
     "too_short": "at least {min_length} of them",
     "string_too_long": "at most {max_length} characters",
     "string_pattern_mismatch": "letters, digits, dots, dashes and underscores",
@@ -63,6 +65,8 @@ def describe_problem(error: ValidationError, model: type[BaseModel], above: tupl
 
 
 def _expectation(problem: Mapping[str, Any]) -> str:
+    if isinstance(problem["input"], float) and not math.isfinite(problem["input"]):
+        return "a finite number"  # rather than the bound that the comparison happened to fail first
     template = _EXPECTATIONS.get(problem["type"])
     message = problem["msg"].removeprefix("Input should be ")
     return template.format(**problem.get("ctx", {})) if template else f"{message[0].lower()}{message[1:]}"

@@ -31,17 +31,32 @@ def load_config(path: Path, /, **overrides: Any) -> SweepConfig:
 
 def override_config(fields: Mapping[str, Any], path: Path, overrides: Mapping[str, Any]) -> SweepConfig:
     """Check fields of a file after replacing what options of the command line say (see `load_config`)."""
+    if _describes_trainings(fields):
+        raise ConfigError(
+            f"Reading the sweep failed for {path}: expected a sweep, got a training YAML. Train it with: robust201 "
+            f"train {path} (plan, status and submit take it, too)"
+        )
     return parse_config(_replace(fields, overrides), str(path), _place_finder(path, overrides))
 
 
 def is_training(path: Path) -> bool:
     """Whether a YAML describes trainings, by its fields."""
-    return path.is_file() and {"recipes", "store"} & read_fields(path).keys() != set()
+    return path.is_file() and _describes_trainings(read_fields(path))
+
+
+def _describes_trainings(fields: Mapping[str, Any]) -> bool:
+    return bool({"recipes", "store"} & fields.keys())
 
 
 def load_training(path: Path, /, **overrides: Any) -> TrainingConfig:
     """Read and check a training YAML, like `load_config` for a sweep."""
-    return parse_training(_replace(read_fields(path), overrides), str(path), _place_finder(path, overrides))
+    fields = read_fields(path)
+    if not _describes_trainings(fields) and "results" in fields:
+        raise ConfigError(
+            f"Reading the trainings failed for {path}: expected a training YAML, got a sweep. Run it with: robust201 "
+            f"run {path}"
+        )
+    return parse_training(_replace(fields, overrides), str(path), _place_finder(path, overrides))
 
 
 def _place_finder(path: Path, overrides: Mapping[str, Any]) -> FindPlace:

@@ -112,10 +112,10 @@ class TrainingInputs:
             copy_code(path, self._config.results, hashes[field])
 
 
-def count_batches(config: TrainingConfig, training: Training) -> int | None:
-    """Count the batches of an epoch from the table of datasets alone; None if it has no number of images."""
+def count_images(config: TrainingConfig, training: Training) -> int | None:
+    """Count the images of an epoch from the table of datasets alone; None if it has no number of images."""
     names = config.sources(training.recipe, training.dataset)
     data = config.recipes[training.recipe].data
     counted = names if data is not None and data.fusion is not None else names[:1]
     counts = [config.images.count or config.dataset_spec(name).n_train for name in counted]
-    return None if 0 in counts else -(-min(counts) // config.recipes[training.recipe].batch_size)
+    return None if 0 in counts else min(counts)

@@ -10,7 +10,7 @@ from robust201.core.records import Bundle, Part, Unit
 from robust201.planning.cost import assumed_gmacs, cpu_gmacs, may_turn_out_slow
 from robust201.planning.identity import describe_difference
 from robust201.planning.training_config import Training, TrainingConfig
-from robust201.planning.training_inputs import TrainingInputs, count_batches
+from robust201.planning.training_inputs import TrainingInputs, count_images
 from robust201.spaces.base import Space
 from robust201.training.recipes import Recipe, training_id
 from robust201.weights.manifest import CheckpointRecord
@@ -182,10 +182,7 @@ def _plan(
     recipe = config.recipes[training.recipe]
     data = inputs.data(training.recipe, training.dataset)
     n_batches = data.n_batches(recipe.batch_size)
-    try:
-        steps = recipe.snapshot_steps(n_batches)
-    except ConfigError as error:
-        raise ConfigError(f"{error} The recipe is {training.recipe} on {training.dataset}.") from error
+    steps = _count_steps(recipe, training, n_batches, data.n_images)
     start, is_waiting = _find_start(config, training, store, space, known)
     fields: dict[str, Any] = {
         "recipe": recipe.identity(),
@@ -216,10 +213,25 @@ def _plan(
     return PlannedTraining(training, steps, missing, n_batches, name, fields, start)
 
 
+def _count_steps(recipe: Recipe, training: Training, n_batches: int, n_images: int) -> tuple[int, ...]:
+    """List the steps of a training's snapshots, or refuse a recipe that does not fit its number of images."""
+    where = f"{training.recipe} on {training.dataset}"
+    if recipe.batch_size > n_images:
+        raise ConfigError(
+            f"Planning trainings failed for recipes.{training.recipe}.batch_size: expected at most {n_images:,}, the "
+            f"number of training images of {where}, got {recipe.batch_size:,}. Correct it, or limit the recipe with "
+            "`on`."
+        )
+    try:
+        return recipe.snapshot_steps(n_batches)
+    except ConfigError as error:
+        raise ConfigError(f"{error} The recipe is {where}.") from error
+
+
 def _find_done(
     training: Training, name: str, fields: Mapping[str, Any], store: CheckpointStore, space: Space
 ) -> set[int]:
-    """Steps of the snapshots of a training in a store, whose files have the right size."""
+    """Steps of the snapshots of a training in a store, whose files are intact as far as the store checks it."""
     done: set[int] = set()
     for record in store.of_network(training.architecture, training.dataset, space.weights_name):
         if (record.recipe, record.seed) != (training.recipe, training.seed):
@@ -294,11 +306,11 @@ def estimate_trainings(config: TrainingConfig, trainings: Sequence[Training]) ->
     uncounted = set()
     for training in trainings:
         recipe = config.recipes[training.recipe]
-        n_batches = count_batches(config, training)
-        if n_batches is None:
+        n_images = count_images(config, training)
+        if n_images is None:
             uncounted.add(training.dataset)
             continue
-        steps = recipe.snapshot_steps(n_batches)
+        steps = _count_steps(recipe, training, -(-n_images // recipe.batch_size), n_images)
         n_snapshots += len(steps)
         n_steps += steps[-1]
         macs += steps[-1] * step_macs(config, space, training)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from robust201.core.errors import ConfigError, InputError
 from robust201.core.files import make_folder
@@ -18,6 +18,7 @@ from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan
 from robust201.planning.plan_file import PLAN_FILE, load_plan_and_facts, refuse_imports
 from robust201.planning.shares import Share, all_bundles, missing_bundles
+from robust201.planning.training_config import TrainingConfig
 from robust201.planning.user_tasks import UserTaskParameters
 from robust201.planning.weights import WeightsSource
 from robust201.runtime.executors.base import Event
@@ -33,6 +34,8 @@ DRAIN_VARIABLE = "ROBUST201_DRAIN_SECONDS"
 """Environment variable: how long a batch file lets its tasks drain; the shorter of it and `execution.drain_seconds`."""
 
 _SHOWN_CHARACTERS = 200
+
+_Config = TypeVar("_Config", SweepConfig, TrainingConfig)
 
 
 def run_share(
@@ -66,7 +69,7 @@ def run_share(
     mine = share.bundles(all_bundles(narrowed))
     folder = share.folder(config.results)
     make_folder(folder)
-    config = _of_one_machine(config)
+    config = of_one_machine(config)
     with Heartbeat(config.results, share=share.name):
         plan = Plan.of_units(config, _units_of(mine), kept.protocols, facts)
         missing = _find_missing(plan, mine, say)
@@ -96,8 +99,8 @@ def _no_images(config: SweepConfig, which: str, keys: Sequence[str]) -> str:
     )
 
 
-def _of_one_machine(config: SweepConfig) -> SweepConfig:
-    """A sweep's config as a share carries it out: it never joins a cluster, and its batch file may hurry its end."""
+def of_one_machine(config: _Config) -> _Config:
+    """A config as a share or a batch job carries it out: it joins no cluster, and its batch file may hurry its end."""
     execution = config.execution
     limits = [seconds for seconds in (execution.drain_seconds, read_drain_seconds(os.environ)) if seconds is not None]
     changes = {"ray_address": None, "drain_seconds": min(limits, default=None)}

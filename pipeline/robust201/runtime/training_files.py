@@ -33,6 +33,11 @@ def states_folder(config: TrainingConfig, planned: PlannedTraining) -> Path:
     return config.results / "states" / planned.id[:32]
 
 
+def saved_states(config: TrainingConfig) -> frozenset[Path]:
+    """States of all unfinished trainings; one that was not there before means that steps were made."""
+    return frozenset((config.results / "states").glob("*/step-*.safetensors"))
+
+
 def finished_snapshots(config: TrainingConfig) -> FinishedSnapshots:
     """Snapshots that workers have stored, possibly not yet in the manifest."""
     return FinishedSnapshots(config.results / "finished")

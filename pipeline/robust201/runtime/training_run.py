@@ -5,8 +5,8 @@ in a later stage, which is planned once these weights exist.
 """
 
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -53,13 +53,19 @@ def choose_device_kind(config: TrainingConfig) -> DeviceKind:
     if execution.device != "auto":
         return execution.device
     if execution.executor == "ray" and execution.ray_address:
+        check_device_is_known(config)
+    from robust201.runtime.devices import choose_device
+
+    return "cuda" if choose_device("auto", config.precision).type == "cuda" else "cpu"
+
+
+def check_device_is_known(config: TrainingConfig) -> None:
+    """Refuse to leave the device to workers on other machines."""
+    if config.execution.device == "auto":
         raise ConfigError(
             f"Planning trainings failed for {config.name}: expected execution.device cpu or cuda, since weights depend "
             "on it and the workers run elsewhere, got auto. Set it to the device of the cluster's workers."
         )
-    from robust201.runtime.devices import choose_device
-
-    return "cuda" if choose_device("auto", config.precision).type == "cuda" else "cpu"
 
 
 @dataclass(frozen=True)
@@ -89,10 +95,25 @@ def preview_trainings(
         InputError: images or weights are missing or damaged, or the store has other trainings under these names.
     """
     code = {field: hash_file(path) for field, path in config.code_files().items()}
-    store, device = CheckpointStore(config.store), choose_device_kind(config)
+    store, device = CheckpointStore(config.store, hashed=True), choose_device_kind(config)
     return plan_trainings(
         config, selection.select(config), TrainingInputs(config, say), store, device=device, code=code
     )
+
+
+def prepare_trainings(
+    config: TrainingConfig,
+    selection: TrainingSelection = ALL_TRAININGS,
+    say: Callable[[str], None] = lambda _line: None,
+) -> TrainingPlan:
+    """Plan trainings that another machine will run, and enter what an interrupted run left; compute nothing.
+
+    Raises:
+        InputError: bad input; nothing was written.
+        StorageError: the store is held by another driver, or cannot be written.
+    """
+    with _prepared(config, selection, say) as prepared:
+        return prepared.plan
 
 
 def run_trainings(
@@ -113,36 +134,43 @@ def run_trainings(
         InputError: bad input; nothing was started.
         StorageError: the store is held by another driver, or cannot be written.
     """
+    with _prepared(config, selection, say) as prepared:
+        for planned in prepared.plan.trainings:
+            prepared.inputs.test_images(planned.training.dataset)
+        images = prepared.inputs.keep()
+        on_preview(prepared.plan)
+        return _Run(prepared, images, start=start, on_progress=on_progress, say=say).run()
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """Planned trainings, and a store that this process alone may enter snapshots in."""
+
+    plan: TrainingPlan
+    inputs: TrainingInputs
+    store: CheckpointStore
+    device: DeviceKind
+    lease: Lease
+
+
+@contextmanager
+def _prepared(config: TrainingConfig, selection: TrainingSelection, say: Callable[[str], None]) -> Iterator[_Prepared]:
+    """Check the inputs, take the lease, enter what an interrupted run left, and plan."""
     device, trainings = choose_device_kind(config), selection.select(config)
     inputs = TrainingInputs(config, say)
     code = {field: hash_file(path) for field, path in config.code_files().items()}
     # Find bad input before anything is written.
     plan_trainings(config, trainings, inputs, CheckpointStore(config.store), device=device, code=code)
     config.results.mkdir(parents=True, exist_ok=True)
-    with Lease.acquire(config.results, on_wait=say) as lease, CheckpointStore(config.store) as store:
+    with Lease.acquire(config.results, on_wait=say) as lease, CheckpointStore(config.store, hashed=True) as store:
         recovered = finished_snapshots(config).recover(store)
         if recovered:
             say(f"Entered snapshots of an interrupted run in the manifest: {recovered}")
         inputs.keep_code(code)
-        plan = plan_trainings(config, trainings, inputs, store, device=device, code=code)
-        for planned in plan.trainings:
-            inputs.test_images(planned.training.dataset)
-        images = inputs.keep()
         remove_silent_heartbeats(config.results)
         remove_leftovers(config.store)
-        on_preview(plan)
-        run = _Run(
-            plan,
-            inputs,
-            images,
-            store,
-            device,
-            start=start,
-            check=lease.check,
-            on_progress=on_progress,
-            say=say,
-        )
-        return run.run()
+        plan = plan_trainings(config, trainings, inputs, store, device=device, code=code)
+        yield _Prepared(plan, inputs, store, device, lease)
 
 
 class _Run:
@@ -150,19 +178,16 @@ class _Run:
 
     def __init__(
         self,
-        plan: TrainingPlan,
-        inputs: TrainingInputs,
+        prepared: _Prepared,
         images: Hashes,
-        store: CheckpointStore,
-        device: DeviceKind,
         *,
         start: StartTraining,
-        check: Callable[[], None],
         on_progress: Callable[[RunProgress, Event | None], None],
         say: Callable[[str], None],
     ) -> None:
-        self._plan, self._inputs, self._images, self._store = plan, inputs, images, store
-        self._device, self._start, self._check = device, start, check
+        plan = prepared.plan
+        self._plan, self._inputs, self._images, self._store = plan, prepared.inputs, images, prepared.store
+        self._device, self._start, self._check = prepared.device, start, prepared.lease.check
         self._on_progress, self._say = on_progress, say
         self._config = plan.config
         self._finished = finished_snapshots(plan.config)

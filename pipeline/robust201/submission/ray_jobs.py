@@ -1,4 +1,4 @@
-"""Sweeps as jobs of a Ray cluster, through its Jobs API over HTTP."""
+"""Sweeps and trainings as jobs of a Ray cluster, through its Jobs API over HTTP."""
 
 import asyncio
 import logging
@@ -17,10 +17,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 
 from robust201.core.errors import ConfigError, EvaluationError, closest, one_line
 from robust201.submission.access import Access
-from robust201.submission.shipment import SWEEP_NAME, Shipment
-
-ENTRYPOINT = shlex.join(["python", "-m", "robust201", "run", SWEEP_NAME, "--executor", "ray"])
-"""What the job runs on the head; the `robust201` beside the sweep goes before an installed one."""
+from robust201.submission.shipment import Shipment
 
 # Ray's client lets these decide over the address it is given, and so over who receives the token.
 _OVERRIDES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
@@ -64,8 +61,14 @@ def _without_overrides() -> Iterator[None]:
         os.environ.update(kept)
 
 
+def entrypoint(shipment: Shipment) -> str:
+    """What the job runs on the head; the `robust201` beside the YAML goes before an installed one."""
+    words = ["python", "-m", "robust201", shipment.verb, shipment.file_name, "--executor", "ray"]
+    return shlex.join([*words, *shipment.narrowing])
+
+
 def submit_job(client: Any, shipment: Shipment, archive: Path, job_id: str | None) -> str:
-    """Upload a packed sweep and start its job, by default one named such as ``paper-1f0c2a9b``; give its id."""
+    """Upload what is packed and start its job, by default one named such as ``paper-1f0c2a9b``; give its id."""
     job_id = job_id or f"{shipment.config.name}-{uuid.uuid4().hex[:8]}"
     # A stopped job gets SIGTERM, and SIGKILL 3 seconds later unless told otherwise; its workers need to finish parts.
     drain_seconds = int(60 * (shipment.config.execution.part_minutes + 1))
@@ -75,7 +78,7 @@ def submit_job(client: Any, shipment: Shipment, archive: Path, job_id: str | Non
         if job_id not in known:
             return str(
                 client.submit_job(
-                    entrypoint=" ".join([ENTRYPOINT, *map(shlex.quote, shipment.narrowing)]),
+                    entrypoint=entrypoint(shipment),
                     submission_id=job_id,
                     runtime_env={"working_dir": str(archive), "env_vars": variables},
                     metadata={"robust201_sweep": shipment.config.name},
@@ -153,7 +156,7 @@ def follow(client: Any, job_id: str, write: Callable[[str], None]) -> Any:
                 got = "a head that does not know it, as after a restart" if unknown else one_line(error)
                 raise EvaluationError(
                     f"Following the job failed for {job_id}: expected its state, got {got}. "
-                    "What it finished is kept; submit the sweep again to go on."
+                    "What it finished is kept; submit again to go on."
                 ) from error
         time.sleep(_PAUSE_SECONDS)
 

@@ -1,4 +1,4 @@
-"""The batch file of a Slurm job array whose tasks are shares of a sweep: its options, checked, and its text.
+"""The batch file of a Slurm job array, of shares of a sweep or of one task with trainings: its options and its text.
 
 Options, their spelling and their limits: Slurm's manual page sbatch(1).
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from robust201.core.errors import ConfigError
 from robust201.planning.config import ExecutionSection, SweepConfig
+from robust201.planning.training_config import TrainingConfig
 from robust201.runtime.share_run import DRAIN_VARIABLE
 
 SLURM_FOLDER = "slurm"
@@ -125,8 +126,13 @@ def _bare_option(line: str) -> str:
     return line.strip().removeprefix("#SBATCH").strip()
 
 
-def resources(options: ArrayOptions, execution: ExecutionSection) -> tuple[str | None, int, int]:
-    """Fill in what the options leave open from what the sweep's workers need.
+def resources(
+    options: ArrayOptions, execution: ExecutionSection, *, is_whole: bool = False
+) -> tuple[str | None, int, int]:
+    """Fill in what the options leave open from what the workers need.
+
+    Without GPUs, a task has one worker; one that does all of the work (`is_whole`) has those of the YAML, else as many
+    as its CPUs allow.
 
     Returns:
         The value of sbatch's ``--gres``, None without a GPU, and CPUs and workers of a task: one computes in the task's
@@ -134,14 +140,16 @@ def resources(options: ArrayOptions, execution: ExecutionSection) -> tuple[str |
     """
     wanted = options.gpus_per_task or ("0" if execution.device == "cpu" else "1")
     gpus = int(wanted.rpartition(":")[2])
+    cpus_per_worker = max(math.ceil(execution.cpus_per_worker), execution.threads)
     workers = max(1, int(gpus / execution.gpus_per_worker))
-    cpus = options.cpus_per_task or workers * max(math.ceil(execution.cpus_per_worker), execution.threads)
-    return f"gpu:{wanted}" if gpus else None, cpus, workers
+    if is_whole and not gpus:
+        workers = execution.workers or max(1, (options.cpus_per_task or 0) // cpus_per_worker)
+    return f"gpu:{wanted}" if gpus else None, options.cpus_per_task or workers * cpus_per_worker, workers
 
 
 def render(
-    config: SweepConfig,
-    sweep: Path,
+    config: SweepConfig | TrainingConfig,
+    place: Path,
     options: ArrayOptions,
     n_shares: int,
     indices: Sequence[int],
@@ -149,13 +157,17 @@ def render(
 ) -> str:
     """Write out the batch file of some shares, ascending from 1, of a sweep that is read again when they start.
 
-    `narrowing` holds the options of `run` that say which part of the sweep is shared out.
+    Trainings are one share of one. `narrowing` holds the options of `run` or `train` that say which part is wanted.
     """
     # Relative paths of the YAML start in the folder that the array is submitted from.
-    sweep, results, folder, python = sweep.absolute(), config.results.absolute(), Path.cwd(), sys.executable
-    _check_paths(sweep, results, folder, Path(python))
+    place, results, folder, python = place.absolute(), config.results.absolute(), Path.cwd(), sys.executable
+    trains = isinstance(config, TrainingConfig)
+    verb, filled, share = "run", results, f' --share "$SLURM_ARRAY_TASK_ID/{n_shares}"'
+    if isinstance(config, TrainingConfig):
+        verb, filled, share = "train", config.store.absolute(), ""
+    _check_paths(place, results, folder, Path(python))
     _check_shell("\n".join(options.setup))  # by itself: a quote left open could end in one of our own lines
-    gres, cpus, workers = resources(options, config.execution)
+    gres, cpus, workers = resources(options, config.execution, is_whole=trains)
     logs = str(results / SLURM_FOLDER).replace("%", "%%")
     directives = {
         "--job-name": f"robust201-{config.name}",
@@ -174,7 +186,7 @@ def render(
         "--open-mode": "append",
     }
     executor = ["--executor", "inline"] if workers == 1 else ["--executor", "ray", "--workers", str(workers)]
-    command = [python, "-P", "-m", "robust201", "run", str(sweep), "--out", str(results), *executor]
+    command = [python, "-P", "-m", "robust201", verb, str(place), "--out", str(filled), *executor]
     command += ["--slurm-requeue", *narrowing]
     command += ["--allow-code"] * bool(config.code_files())  # whoever submits it has agreed to them
     lines = [
@@ -187,11 +199,11 @@ def render(
         "trap '' USR1",
         "set -e",
         *options.setup,
-        "# A part that takes longer is abandoned: past the time limit the task could not queue itself again.",
+        "# What takes longer to stop is abandoned: past the time limit the task could not queue itself again.",
         f"export {DRAIN_VARIABLE}={options.drain_deadline:g}",
         f"cd -- {shlex.quote(str(folder))}",
         "# exec, so that Slurm's signals reach our process itself.",
-        f'exec {shlex.join(command)} --share "$SLURM_ARRAY_TASK_ID/{n_shares}"',
+        f"exec {shlex.join(command)}{share}",
         "",
     ]
     return "\n".join(lines)

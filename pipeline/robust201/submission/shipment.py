@@ -1,4 +1,4 @@
-"""What a job takes along: the package and the sweep as one small archive; no images, weights, results or history."""
+"""What a job takes along: the package and the YAML as one small archive; no images, weights, results or history."""
 
 import re
 import zipfile
@@ -13,11 +13,16 @@ import robust201
 from robust201.core.errors import ConfigError
 from robust201.core.files import bundled
 from robust201.planning.config import SweepConfig
+from robust201.planning.loading import is_training, load_training
 from robust201.planning.plan_file import load_any_sweep
 from robust201.planning.sweep_yaml import read_fields, referenced_variables
+from robust201.planning.training_config import TrainingConfig
 
 SWEEP_NAME = "sweep.yaml"
-"""Name of the sweep within the archive."""
+"""Name of a sweep within the archive."""
+
+TRAININGS_NAME = "trainings.yaml"
+"""Name of a training YAML within the archive."""
 
 UPLOAD_LIMIT_BYTES = 100 << 20
 """The largest request that a head takes: DASHBOARD_CLIENT_MAX_SIZE in ray/_private/ray_constants.py, Ray 2.60."""
@@ -29,26 +34,36 @@ _ARCHIVE_DATE = (1980, 1, 1, 0, 0, 0)  # equal content gives an equal archive, w
 
 @dataclass(frozen=True)
 class Shipment:
-    """A sweep, ready to be packed.
+    """A sweep, or trainings, ready to be packed.
 
     Attributes:
-        config: the sweep, checked on this machine.
-        sweep_yaml: the YAML as the job reads it: for Ray, with its ``${NAME}`` unresolved.
+        config: the sweep or the trainings, checked on this machine.
+        text: the YAML as the job reads it: for Ray, with its ``${NAME}`` unresolved.
         variables: environment variables that the YAML refers to and that are set here.
         bundled_names: what it asks for by ``bundled:``, and what every job takes along, sorted.
-        narrowing: options of `run` that say which part of the sweep is wanted.
+        narrowing: options of `run` or `train` that say which part is wanted.
     """
 
-    config: SweepConfig
-    sweep_yaml: str
+    config: SweepConfig | TrainingConfig
+    text: str
     variables: Mapping[str, str]
     bundled_names: tuple[str, ...]
     narrowing: tuple[str, ...] = ()
 
+    @property
+    def verb(self) -> str:
+        """The command that computes it."""
+        return "train" if isinstance(self.config, TrainingConfig) else "run"
+
+    @property
+    def file_name(self) -> str:
+        """Name of the YAML within the archive."""
+        return TRAININGS_NAME if isinstance(self.config, TrainingConfig) else SWEEP_NAME
+
 
 def prepare_shipment(sweep: Path, environment: Mapping[str, str], narrowing: tuple[str, ...] = ()) -> Shipment:
-    """Check a sweep, read from a YAML or a results folder, for its way to a cluster."""
-    config = load_any_sweep(sweep)
+    """Check a sweep, read from a YAML or a results folder, or a training YAML, for its way to a cluster."""
+    config = load_training(sweep) if is_training(sweep) else load_any_sweep(sweep)
     for field, path in _paths(config):
         if not path.is_absolute() and not re.match(r"[a-z][a-z0-9+.-]*:/", str(path)):
             raise ConfigError(
@@ -67,16 +82,12 @@ def prepare_shipment(sweep: Path, environment: Mapping[str, str], narrowing: tup
     )
 
 
-def _paths(config: SweepConfig) -> Iterator[tuple[str, Path]]:
-    yield "results", config.results
-    if config.checkpoints is not None:
-        yield "checkpoints.path", config.checkpoints.path
-    if config.weights is not None:
-        if config.weights.path is not None:
-            yield "weights.path", config.weights.path
-        for name, given in (config.weights.files or {}).items():
-            for network, path in given.items() if isinstance(given, dict) else [("", given)]:
-                yield f"weights.files.{name}{'.' if network else ''}{network}", path
+def _paths(config: SweepConfig | TrainingConfig) -> Iterator[tuple[str, Path]]:
+    if isinstance(config, TrainingConfig):
+        yield "store", config.store
+    else:
+        yield "results", config.results
+        yield from _paths_of_weights(config)
     yield from config.code_files().items()
     for name, dataset in config.datasets.items():
         if dataset.path is not None:
@@ -86,6 +97,17 @@ def _paths(config: SweepConfig) -> Iterator[tuple[str, Path]]:
                 path = getattr(dataset.corruptions, field)
                 if path is not None:
                     yield f"datasets.{name}.corruptions.{field}", path
+
+
+def _paths_of_weights(config: SweepConfig) -> Iterator[tuple[str, Path]]:
+    if config.checkpoints is not None:
+        yield "checkpoints.path", config.checkpoints.path
+    if config.weights is not None:
+        if config.weights.path is not None:
+            yield "weights.path", config.weights.path
+        for name, given in (config.weights.files or {}).items():
+            for network, path in given.items() if isinstance(given, dict) else [("", given)]:
+                yield f"weights.files.{name}{'.' if network else ''}{network}", path
 
 
 def _bundled_names(value: Any) -> Iterator[str]:
@@ -125,7 +147,7 @@ def pack(shipment: Shipment, archive: Path) -> int:
     with zipfile.ZipFile(archive, "w") as target:
         for name, source in sorted(files.items()):
             _add(target, name, source.read_bytes())
-        _add(target, SWEEP_NAME, shipment.sweep_yaml.encode())
+        _add(target, shipment.file_name, shipment.text.encode())
         members = target.infolist()
     size = archive.stat().st_size
     if size > UPLOAD_LIMIT_BYTES:

@@ -1,14 +1,15 @@
 """A sweep as a job array of Slurm: independent tasks on single machines, each of which computes a share.
 
 The tasks need no driver, no lease and no network between them. The array is submitted from wherever sbatch is and the
-results folder is seen; the sweep is checked and its plan written before that.
+results folder is seen; the sweep is checked and its plan written before that. Trainings are an array of one task, since
+one driver alone enters snapshots in the manifest of their store.
 """
 
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,16 @@ from robust201.core.files import make_folder, write_text
 from robust201.planning.config import SweepConfig
 from robust201.planning.plan import assumed_facts, make_plan
 from robust201.planning.shares import Share, all_bundles, missing_bundles
+from robust201.planning.training_config import TrainingConfig
 from robust201.runtime.preview import EVERYTHING, Filters
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import prepare_sweep
+from robust201.runtime.training_run import (
+    ALL_TRAININGS,
+    TrainingSelection,
+    check_device_is_known,
+    prepare_trainings,
+)
 from robust201.submission.sbatch_file import SLURM_FOLDER, ArrayOptions, render, resources
 
 DEFAULT_TASKS = 256
@@ -79,15 +87,7 @@ def submit_array(
     say: Callable[[str], None] = lambda _line: None,
 ) -> Submission | None:
     """Prepare a sweep and hand what is missing of it to Slurm."""
-    if shutil.which("sbatch") is None:
-        raise ConfigError(
-            "Submitting failed for Slurm: expected the program sbatch, got none on this machine. Submit on a login "
-            "node of the cluster, or look at the batch file with --dry-run."
-        )
-    limit = _read_array_limit()
-    # What is wrong shows now, not after hours of hashing and making images.
-    render(config, sweep, options, 1, [1], selection.words)
-    _check_gpus(config, options)
+    limit = _check_cluster(config, sweep, options, selection.words)
     prepared = prepare_sweep(config, filters=selection.filters, say=say)
     divided = all_bundles(prepared.plan)
     n_shares = _count_shares(options, len(divided), limit, say)
@@ -95,10 +95,59 @@ def submit_array(
     indices = [share.index for share in shares if missing_bundles(share.bundles(divided), prepared.missing)]
     if not indices:
         return None
+    job, logs = _submit(config, options, render(config, sweep, options, n_shares, indices, selection.words))
+    n_missing = prepared.plan.n_evaluations - prepared.done
+    return Submission(job, len(indices), n_shares, n_missing, logs)
+
+
+def render_dry_trainings(
+    config: TrainingConfig, trainings: Path, options: ArrayOptions, words: Sequence[str] = ()
+) -> str:
+    """Write out the batch file of trainings; nothing is read but the YAML, and nothing is submitted."""
+    check_device_is_known(config)
+    return render(config, trainings, options, 1, [1], words)
+
+
+def submit_trainings(
+    config: TrainingConfig,
+    trainings: Path,
+    options: ArrayOptions,
+    selection: TrainingSelection = ALL_TRAININGS,
+    words: Sequence[str] = (),
+    *,
+    say: Callable[[str], None] = lambda _line: None,
+) -> Submission | None:
+    """Plan trainings and hand them to Slurm as one task if snapshots are missing; `words` say what is selected."""
+    check_device_is_known(config)
+    _check_cluster(config, trainings, options, words)
+    plan = prepare_trainings(config, selection, say)
+    if plan.n_done == plan.n_evaluations:
+        return None
+    job, logs = _submit(config, options, render(config, trainings, options, 1, [1], words))
+    return Submission(job, 1, 1, plan.n_evaluations - plan.n_done, logs)
+
+
+def _check_cluster(
+    config: SweepConfig | TrainingConfig, place: Path, options: ArrayOptions, words: Sequence[str]
+) -> int:
+    """Refuse what Slurm would, before hours of hashing and making images; give the largest number of tasks."""
+    if shutil.which("sbatch") is None:
+        raise ConfigError(
+            "Submitting failed for Slurm: expected the program sbatch, got none on this machine. Submit on a login "
+            "node of the cluster, or look at the batch file with --dry-run."
+        )
+    limit = _read_array_limit()
+    render(config, place, options, 1, [1], words)
+    _check_gpus(config, options)
+    return limit
+
+
+def _submit(config: SweepConfig | TrainingConfig, options: ArrayOptions, text: str) -> tuple[str, str]:
+    """Hand a batch file to Slurm; give the id of its array, and the paths of its logs."""
     folder = config.results.absolute() / SLURM_FOLDER
     make_folder(folder)
     script = folder / "array.sbatch"
-    write_text(script, render(config, sweep, options, n_shares, indices, selection.words))
+    write_text(script, text)
     advice = "Correct the option that it names, and submit again."
     if resources(options, config.execution)[0] is not None:
         advice += " On a cluster without GPUs: --gpus-per-task 0."
@@ -109,8 +158,7 @@ def submit_array(
             f"Submitting failed for {script}: expected the id of a job from sbatch, got {answer.strip()!r}. "
             "Look for the job with: squeue --me"
         )
-    n_missing = prepared.plan.n_evaluations - prepared.done
-    return Submission(match[1], len(indices), n_shares, n_missing, f"{folder}/{match[1]}_*.log")
+    return match[1], f"{folder}/{match[1]}_*.log"
 
 
 def _count_shares(options: ArrayOptions, n_bundles: int, limit: int, say: Callable[[str], None]) -> int:
@@ -126,7 +174,7 @@ def _count_shares(options: ArrayOptions, n_bundles: int, limit: int, say: Callab
     return min(wanted, n_bundles)
 
 
-def _check_gpus(config: SweepConfig, options: ArrayOptions) -> None:
+def _check_gpus(config: SweepConfig | TrainingConfig, options: ArrayOptions) -> None:
     """Refuse to request GPUs in a partition without any; do nothing if Slurm does not answer.
 
     SBATCH_* variables take precedence over the options in a batch file (sbatch(1)).
@@ -156,7 +204,7 @@ def _check_gpus(config: SweepConfig, options: ArrayOptions) -> None:
         )
 
 
-def _asks_for_gpus(config: SweepConfig, options: ArrayOptions) -> bool:
+def _asks_for_gpus(config: SweepConfig | TrainingConfig, options: ArrayOptions) -> bool:
     gres = os.environ.get("SBATCH_GRES") or resources(options, config.execution)[0] or ""
     per_task = os.environ.get("SBATCH_GPUS_PER_TASK") or "0"
     by_gres = any(item.startswith("gpu") and not item.endswith(":0") for item in gres.split(","))
@@ -212,18 +260,19 @@ class ArrayTask:
                 f"got no {error.args[0]} in the environment. Leave --slurm-requeue out."
             ) from error
 
-    def requeue_if_unfinished(self, tally: RunTally, say: Callable[[str], None]) -> None:
+    def requeue_if_unfinished(
+        self, tally: RunTally, say: Callable[[str], None], *, has_new_states: bool | None = None
+    ) -> None:
         """Put this task back into the queue if its time limit alone has ended it.
 
-        A task that finished nothing since it began is not queued again: it would go on like that for ever.
+        A task that finished nothing since it began is not queued again: it would go on like that for ever. For
+        trainings, `has_new_states` says whether it saved a state, from which its next run continues.
         """
         if not (tally.time_limit and tally.remaining):
             return
-        if not tally.evaluations:
-            say(
-                "Not requeued: nothing was finished within the time limit. Submit with a longer --time, or with a "
-                "smaller execution.part_minutes."
-            )
+        if not tally.evaluations and not has_new_states:
+            less = ", or with a smaller execution.part_minutes" if has_new_states is None else ""
+            say(f"Not requeued: nothing was finished within the time limit. Submit with a longer --time{less}.")
             return
         # By array and index: the last task of an array has the id of the array itself, which would name all of them.
         task = f"{self.job}_{self.index}"
@@ -231,4 +280,4 @@ class ArrayTask:
         try:
             _ask("scontrol", "requeue", task, seconds=_ASK_SECONDS)
         except InputError as error:
-            say(f"{error} The task ends here; submit the sweep again to go on.")
+            say(f"{error} The task ends here; submit again to go on.")

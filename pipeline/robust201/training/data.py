@@ -43,6 +43,11 @@ class TrainingData(Protocol):
         ...
 
     @property
+    def n_images(self) -> int:
+        """Number of images of an epoch."""
+        ...
+
+    @property
     def n_ids(self) -> int:
         """One more than the largest id of an epoch."""
         ...
@@ -72,7 +77,7 @@ class OneSource:
         self._images = images
         self.name = images.dataset
         self.n_classes = images.n_classes
-        self.n_ids = len(images)
+        self.n_images = self.n_ids = len(images)
         self.normalisation = images.normalisation
 
     def identity(self) -> Any:
@@ -81,7 +86,7 @@ class OneSource:
 
     def n_batches(self, batch_size: int) -> int:
         """Count the batches of an epoch; the last may be short."""
-        return -(-len(self._images) // batch_size)
+        return ceil(self.n_images / batch_size)
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
         """Give the batches of an epoch (see `TrainingData`); an id is the image's position in the set."""
@@ -116,7 +121,7 @@ class Mixture:
         self.name = f"{natural.dataset} with {alpha:g} of {robust.dataset}"
         self.n_classes = natural.n_classes
         self.normalisation = natural.normalisation
-        self._n_images = len(natural)
+        self.n_images = len(natural)
         # Augmentation draws by it, so without robust images it must equal the natural source's.
         self.n_ids = len(natural) + (len(robust) if self._share else 0)
 
@@ -131,13 +136,13 @@ class Mixture:
         Raises:
             DatasetError: there are too few robust images; rounding up may add one per batch to the exact share.
         """
-        n_batches = ceil(self._n_images / batch_size)
-        last = self._n_images - (n_batches - 1) * batch_size
+        n_batches = ceil(self.n_images / batch_size)
+        last = self.n_images - (n_batches - 1) * batch_size
         wanted = (n_batches - 1) * self._count_robust(batch_size) + self._count_robust(last)
         if wanted > len(self._robust):
             raise DatasetError(
                 f"Mixing {self._robust.dataset} into {self._natural.dataset} failed for alpha {self._alpha}: expected "
-                f"{wanted:,} robust images or more for an epoch of {self._n_images:,}, got {len(self._robust):,}. "
+                f"{wanted:,} robust images or more for an epoch of {self.n_images:,}, got {len(self._robust):,}. "
                 "Lower alpha, or make more robust images."
             )
         return n_batches
@@ -148,8 +153,8 @@ class Mixture:
         natural_order = _order(seed, epoch, len(self._natural))
         robust_order = _order(seed, epoch, len(self._robust), "order of robust images")
         n_robust_before = 0
-        for start in range(0, self._n_images, batch_size):
-            size = min(batch_size, self._n_images - start)
+        for start in range(0, self.n_images, batch_size):
+            size = min(batch_size, self.n_images - start)
             n_robust = self._count_robust(size)
             n_natural_before = start - n_robust_before
             natural = natural_order[n_natural_before : n_natural_before + size - n_robust]
@@ -197,7 +202,7 @@ class Fusion:
         self.name = f"{first.dataset} blended with {second.dataset}"
         self.n_classes = (first if label == "first" else second).n_classes
         self.normalisation = normalisation
-        self._n_images = min(len(first), len(second))
+        self.n_images = min(len(first), len(second))
         self.n_ids = len(first)
 
     def identity(self) -> dict[str, Any]:
@@ -212,14 +217,14 @@ class Fusion:
 
     def n_batches(self, batch_size: int) -> int:
         """Count the batches of an epoch."""
-        return ceil(self._n_images / batch_size)
+        return ceil(self.n_images / batch_size)
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
         """Give the batches of an epoch (see `TrainingData`)."""
         firsts = _order(seed, epoch, len(self._first), "order of first images")
         seconds = _order(seed, epoch, len(self._second), "order of second images")
-        for start in range(0, self._n_images, batch_size):
-            chosen = slice(start, min(start + batch_size, self._n_images))
+        for start in range(0, self.n_images, batch_size):
+            chosen = slice(start, min(start + batch_size, self.n_images))
             first, second = firsts[chosen], seconds[chosen]
             pixels = blend(self._first.images[first], self._second.images[second], self._alpha)
             labels = self._first.labels[first] if self._label == "first" else self._second.labels[second]

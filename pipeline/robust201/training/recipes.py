@@ -305,21 +305,27 @@ class Recipe(Fields):
         """List the steps after which a snapshot is taken, ascending; the last step is always among them.
 
         Raises:
-            ConfigError: one lies beyond the end, or the training is too long.
+            ConfigError: one, or a drop of the learning rate, lies beyond the end, or the training is too long.
         """
         last, wanted = self.n_steps(n_batches), self.snapshots
         if last > MAX_STEPS:
             raise ConfigError(
-                f"Counting the steps of a training failed: expected at most {MAX_STEPS:,}, got {last:,} ({n_batches:,} "
-                "to an epoch). Correct `epochs`."
+                f"Planning a training failed for its epochs: expected at most {MAX_STEPS:,} steps, got {last:,} "
+                f"({n_batches:,} per epoch). Correct `epochs`."
+            )
+        drops = self._drop_steps(n_batches)
+        if drops and drops[-1] >= last:
+            raise ConfigError(
+                f"Planning a training failed for its schedule: expected drops of the learning rate before the end, "
+                f"after {last:,} steps ({n_batches:,} per epoch), got one at step {drops[-1]:g}. Correct `schedule`."
             )
         steps = {last, *(wanted.iterations or ()), *(epoch * n_batches for epoch in wanted.epochs or ())}
         if wanted.every_epochs is not None:
             steps |= {*range(wanted.every_epochs * n_batches, last, wanted.every_epochs * n_batches)}
         if max(steps) > last:
             raise ConfigError(
-                f"Choosing snapshots failed for step {max(steps)}: expected one within the {last} steps of the "
-                f"training ({n_batches} per epoch), got one beyond. Correct `snapshots`."
+                f"Planning a training failed for its snapshots: expected them within its {last:,} steps ({n_batches:,} "
+                f"per epoch), got one after step {max(steps):,}. Correct `snapshots`."
             )
         return tuple(sorted(steps))
 
@@ -328,9 +334,15 @@ class Recipe(Fields):
         if self.schedule.steps is None:
             fraction_done = step / self.n_steps(n_batches)
             return self.learning_rate * 0.5 * (1 + math.cos(math.pi * fraction_done))
+        n_drops = sum(step >= moment for moment in self._drop_steps(n_batches))
+        return self.learning_rate * self.schedule.steps.factor**n_drops
+
+    def _drop_steps(self, n_batches: int) -> tuple[float, ...]:
+        """List the steps, whole or not, at which the learning rate drops, ascending."""
         drops = self.schedule.steps
-        moments: tuple[float, ...] = drops.at_iterations or tuple(n_batches * epoch for epoch in drops.at_epochs or ())
-        return self.learning_rate * drops.factor ** sum(step >= moment for moment in moments)
+        if drops is None:
+            return ()
+        return drops.at_iterations or tuple(n_batches * epoch for epoch in drops.at_epochs or ())
 
 
 def training_id(

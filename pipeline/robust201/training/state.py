@@ -93,7 +93,8 @@ class StateFolder:
         name = f"step-{state.step:09d}-{digest[:16]}.safetensors"
         with new_file(self._folder, name) as new:
             new.stream.write(raw)
-        for path in self._paths()[_KEPT:]:
+        # States of later steps are there where an earlier snapshot was lost: they must not displace the new one.
+        for path in [path for path in self._paths() if path.name != name][_KEPT - 1 :]:
             path.unlink()
 
     def load(self, at_most: int) -> TrainingState | None:

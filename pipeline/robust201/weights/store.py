@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from robust201.core.errors import CheckpointError
-from robust201.core.files import atomic_write
+from robust201.core.files import atomic_write, sha256_of
 from robust201.core.records import ArchitectureId, canonical_json, show_architecture
 from robust201.spaces import DEFAULT_SPACE
 from robust201.weights.manifest import (
@@ -51,11 +51,14 @@ _SHOWN_NETWORKS = 20
 class CheckpointStore:
     """A folder of weights with a manifest, made by the first `add`; a context manager that flushes.
 
-    Opening reads nothing; the manifest is read on first use. Reading it needs no torch.
+    Opening reads nothing; the manifest is read on first use. Reading it needs no torch. With `hashed`, `check` compares
+    each file with its hash in the manifest, once.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, hashed: bool = False) -> None:
         self.root = root
+        self._hashed = hashed
+        self._intact: set[tuple[str, str]] = set()
         self._networks: dict[NetworkName, Trials] | None = None
         self._writer = ManifestWriter(root / MANIFEST_NAME)
 
@@ -172,12 +175,14 @@ class CheckpointStore:
         return tuple(there[trial] for trial in sorted(there, key=trial_order))
 
     def check(self, record: CheckpointRecord) -> None:
-        """Look whether a record's file is there and not cut short; only its first bytes are read.
+        """Look whether a record's file is there and not cut short; unless the store is `hashed`, by its first bytes.
 
         Raises:
-            CheckpointError: it is missing, truncated, or no safetensors file.
+            CheckpointError: it is missing, truncated, or no safetensors file; in a hashed store, changed in any way.
         """
         path = self._path_of(record)
+        if (record.file, record.sha256) in self._intact:
+            return
         try:
             with path.open("rb") as stream:
                 expected = safetensors_size(stream)
@@ -190,6 +195,18 @@ class CheckpointStore:
                 f"Finding weights failed for {record.label} at {path}: expected {wanted}, got {n_bytes:,} bytes: the "
                 "file is truncated or damaged. Import the weights again."
             )
+        if self._hashed:
+            digest = sha256_of(path)
+            if digest != record.sha256:
+                raise self._changed(record, digest, n_bytes)
+            self._intact.add((record.file, record.sha256))
+
+    def _changed(self, record: CheckpointRecord, digest: str, n_bytes: int) -> CheckpointError:
+        return CheckpointError(
+            f"Loading weights failed for {record.label} from {self._path_of(record)}: expected SHA-256 "
+            f"{record.sha256[:16]}…, got {digest[:16]}… of {n_bytes:,} bytes: the file is truncated or changed. Import "
+            "the weights again."
+        )
 
     @staticmethod
     def _unreadable(record: CheckpointRecord, error: OSError) -> CheckpointError:
@@ -211,10 +228,7 @@ class CheckpointStore:
             raise self._unreadable(record, error) from error
         digest = hashlib.sha256(raw).hexdigest()
         if verify and digest != record.sha256:
-            raise CheckpointError(
-                f"Loading weights failed for {record.label} from {path}: expected SHA-256 {record.sha256[:16]}…, got "
-                f"{digest[:16]}… of {len(raw):,} bytes: the file is truncated or changed. Import the weights again."
-            )
+            raise self._changed(record, digest, len(raw))
         return parse_safetensors(raw, str(path))
 
     def add(self, **fields: Any) -> CheckpointRecord:
