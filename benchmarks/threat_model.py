@@ -1,12 +1,14 @@
 """Evaluate three networks by every attack and corruption, and ten by each other's adversarial images.
 
-    ROBUST201_DATA=FOLDER python -m benchmarks.threat_model --page docs/threat-model.md
+    export ROBUST201_DATA=FOLDER
+    robust201 train jobs/train-resnet18-cifar10.yaml
+    python -m benchmarks.threat_model --page docs/threat-model.md
 
 The data folder holds `cifar10/train.parquet` and `test.parquet`, and trained NAS-Bench-201 networks in
 `checkpoints/NATS-tss-v1_0-3ffb9-full`. Three sweeps, each of which resumes where it was stopped: the two networks of
-`jobs/threat-model.yaml`; the same tasks on the zoo's ResNet-18, which is first trained a little (`--train-images`,
-`--epochs`); and PGD on ten of the networks trained on digits that ship with robust201, whose images are shown to all
-ten. The tables are printed and, with `--page`, replace those of the page.
+`jobs/threat-model.yaml`; the same tasks on the ResNet-18 that the first command trained; and PGD on ten of the networks
+trained on digits that ship with robust201, whose images are shown to all ten. The tables are printed and, with
+`--page`, replace those of the page.
 """
 
 import argparse
@@ -16,66 +18,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
-from torch import nn
-from torch.nn import functional
-
-from robust201.core.files import make_folder, write_text
+from robust201.core.files import write_text
 from robust201.core.records import ArchitectureId, show_architecture
 from robust201.dataset.compare import read_result_set
 from robust201.engine.arithmetic import configure_torch
-from robust201.engine.context import to_float
-from robust201.images import load_images, select
 from robust201.planning.config import SweepConfig
-from robust201.planning.loading import load_config, parse_config
+from robust201.planning.loading import load_config, load_training, parse_config
 from robust201.planning.sweep_yaml import read_fields
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import run_sweep
-from robust201.spaces import SPACES
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.weights.importing import import_weights
+from robust201.weights.manifest import CheckpointRecord
 from robust201.weights.store import CheckpointStore
 
 JOB = Path("jobs/threat-model.yaml")
+TRAINING = Path("jobs/train-resnet18-cifar10.yaml")
 ARCHIVE = Path("checkpoints") / "NATS-tss-v1_0-3ffb9-full"
-RESNET = "resnet18"
 TEN = (0, 3, 9, 21, 41, 50, 123, 309, 991, 1462)
 EPSILON_255 = 16.0
 
 Found = Mapping[tuple[str, float], Mapping[ArchitectureId, float]]
 """Accuracies by key and strength, then by network."""
-
-
-def train(folder: Path, weights: Path, *, n_images: int, epochs: int) -> None:
-    """Train the ResNet-18 a little: SGD with Nesterov momentum, one cycle of learning rates, mirrored images."""
-    images = select(load_images("cifar10", path=folder / "cifar10", split="train"), count=n_images, seed=0)
-    torch.manual_seed(0)
-    network = SPACES["zoo"].build(RESNET, n_classes=images.n_classes)
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimiser = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)
-    batch = min(64, n_images)
-    rates = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=0.1, total_steps=epochs * (n_images // batch))
-    mean, std = (torch.tensor(of)[:, None, None] for of in (images.normalisation.mean, images.normalisation.std))
-    pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
-    for _ in range(epochs):
-        order = torch.randperm(n_images)
-        for chosen in order[: n_images // batch * batch].reshape(-1, batch):
-            shown = (to_float(pixels[chosen]) - mean) / std
-            shown = torch.where(torch.rand(len(chosen), 1, 1, 1) < 0.5, shown.flip(3), shown)
-            loss = functional.cross_entropy(_logits(network, shown), labels[chosen])
-            optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            rates.step()
-    make_folder(weights.parent)
-    save_file({name: tensor.contiguous() for name, tensor in network.state_dict().items()}, weights)
-
-
-def _logits(network: nn.Module, shown: torch.Tensor) -> torch.Tensor:
-    answer = network(shown.contiguous(memory_format=torch.channels_last))
-    logits: torch.Tensor = answer[1] if isinstance(answer, tuple) else answer
-    return logits
 
 
 def cells_sweep(folder: Path, out: Path, execution: Mapping[str, Any]) -> SweepConfig:
@@ -88,20 +52,47 @@ def cells_sweep(folder: Path, out: Path, execution: Mapping[str, Any]) -> SweepC
     return config
 
 
-def resnet_sweep(cells: SweepConfig, weights: Path, out: Path) -> SweepConfig:
-    """Make the sweep of the ResNet-18: the job's, but for the space and its transfers."""
+def resnet_sweep(cells: SweepConfig, record: CheckpointRecord, store: Path, out: Path) -> SweepConfig:
+    """Make the sweep of the ResNet-18: the job's, but for the space, the weights and its transfers."""
     fields = read_fields(JOB)
     del fields["checkpoints"]
     keys = {key: given for key, given in fields["keys"].items() if "source" not in given}
     fields |= {
-        "results": str(out / RESNET),
-        "space": "zoo",
-        "architectures": [RESNET],
-        "weights": {"files": {RESNET: str(weights)}},
+        "results": str(out / "resnet18"),
+        "space": record.space,
+        "architectures": [record.index],
+        "weights": {"path": str(store), "recipe": record.recipe},
         "keys": keys,
         "execution": cells.execution.model_dump(),
     }
     return parse_config(fields, str(JOB))
+
+
+def find_resnet() -> tuple[CheckpointRecord, Path]:
+    """Find the weights that the training's job left, and their store.
+
+    Raises:
+        SystemExit: there are none.
+    """
+    config = load_training(TRAINING)
+    with CheckpointStore(config.store) as store:
+        found = [record for record in store.records() if record.is_end] if store.manifest.exists() else []
+    if len(found) != 1:
+        raise SystemExit(
+            f"Reading the ResNet-18 failed for {config.store}: expected the last weights of one training, got "
+            f"{len(found)}. Run `robust201 train {TRAINING}`."
+        )
+    return found[0], config.store
+
+
+def describe_resnet(record: CheckpointRecord) -> str:
+    """Say what was trained, how long, and how well."""
+    accuracy = record.recorded_accuracy
+    measured = "" if accuracy is None else f" It classifies {accuracy:.1%} of the whole test split correctly."
+    return (
+        f"The ResNet-18 is `{record.index}` ({record.parameters:,} parameters), trained for {record.epochs} epochs with "
+        f"seed {record.seed}.{measured}"
+    )
 
 
 def digits_sweep(out: Path, execution: Mapping[str, Any]) -> SweepConfig:
@@ -133,7 +124,7 @@ def compute(config: SweepConfig) -> tuple[Found, int]:
     if not tally.complete:
         messages = [failure.message for failure in tally.failures]
         raise SystemExit(f"Running {config.results} failed: {messages[0] if messages else 'stopped'}")
-    held = read_result_set(config.results).by_weights[""]
+    (held,) = read_result_set(config.results).by_weights.values()
     return {(key, strength): dict(found) for (_, key, strength), found in held.items()}, counted[0]
 
 
@@ -189,19 +180,14 @@ def tables(folder: Path, out: Path, options: argparse.Namespace) -> Iterator[tup
     if options.only_matrix:
         return
     cells = cells_sweep(folder, out, execution)
-    weights = out / f"{RESNET}-{options.train_images}x{options.epochs}.safetensors"
-    if not weights.exists():
-        train(folder, weights, n_images=options.train_images, epochs=options.epochs)
+    record, store = find_resnet()
     of_cells, n_images = compute(cells)
-    of_resnet, _ = compute(resnet_sweep(cells, weights, out))
+    of_resnet, _ = compute(resnet_sweep(cells, record, store, out))
     columns: dict[str, tuple[Found, ArchitectureId]] = {
         show_architecture(name): (of_cells, name) for name in cells.selected_architectures
     }
-    columns["ResNet-18"] = of_resnet, RESNET
-    said = (
-        f"Accuracy on {n_images} CIFAR-10 images, and its 95 % interval. The ResNet-18 was trained for "
-        f"{options.epochs} passes over {options.train_images:,} images."
-    )
+    columns["ResNet-18"] = of_resnet, record.index
+    said = f"Accuracy on {n_images} CIFAR-10 images, and its 95 % interval. {describe_resnet(record)}"
     yield "tasks", f"{said}\n\n{task_table(columns, n_images)}"
 
 
@@ -224,10 +210,8 @@ def replace_tables(text: str, found: Mapping[str, str]) -> str:
 def main() -> None:
     """Run the sweeps, and print or keep the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("runs/threat-model"), help="folder of results and weights")
+    parser.add_argument("--out", type=Path, default=Path("runs/threat-model"), help="folder of results")
     parser.add_argument("--executor", choices=("inline", "ray"), default="ray")
-    parser.add_argument("--train-images", type=int, default=2000)
-    parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--only-matrix", action="store_true", help="only the ten networks of digits: needs no data")
     parser.add_argument("--page", type=Path, help="page whose tables are replaced")
     options = parser.parse_args()

@@ -6,9 +6,20 @@ import pytest
 import yaml
 
 from benchmarks.attack_table import ATTACKS, LENGTHS, choose_parameters, fill, table
-from benchmarks.threat_model import JOB, matrix_table, replace_tables, task_table
-from robust201.planning.loading import load_config
+from benchmarks import threat_model
+from benchmarks.threat_model import (
+    JOB,
+    TRAINING,
+    describe_resnet,
+    find_resnet,
+    matrix_table,
+    replace_tables,
+    resnet_sweep,
+    task_table,
+)
+from robust201.planning.loading import load_config, load_training
 from robust201.tasks import TASKS
+from robust201.weights.manifest import CheckpointRecord
 from tests.conftest import REPOSITORY
 
 
@@ -60,6 +71,47 @@ def test_the_job_runs_every_perturbation(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert config.transfers == {"transfer_21": 21, "transfer_309": 309}
     assert all(len(parameters.strengths) == 1 for parameters in config.parameters.values())
     assert yaml.safe_load((REPOSITORY / JOB).read_text())["name"] == "threat-model"
+
+
+def test_the_resnet_is_the_one_that_its_job_trains(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
+    training = load_training(REPOSITORY / TRAINING)
+    (name,) = training.selected_architectures
+    (recipe,) = training.recipes
+    record = CheckpointRecord(
+        space="zoo",
+        index=name,
+        dataset="cifar10",
+        epochs=2,
+        seed=0,
+        n_classes=10,
+        parameters=1234,
+        source="robust201",
+        source_sha256="a" * 64,
+        file="w.safetensors",
+        sha256="b" * 64,
+        recipe=recipe,
+        test_accuracy=0.6683,
+    )
+    assert describe_resnet(record) == (
+        "The ResNet-18 is `resnet18-w16` (1,234 parameters), trained for 2 epochs with seed 0. It classifies 66.8% of the "
+        "whole test split correctly."
+    )
+    monkeypatch.chdir(REPOSITORY)
+    cells = load_config(JOB)
+    sweep = resnet_sweep(cells, record, tmp_path, tmp_path / "out")
+    assert sweep.selected_architectures == (name,)
+    assert sweep.images == cells.images
+    assert {*sweep.parameters} == {*cells.parameters} - {*cells.transfers}
+
+
+def test_without_the_training_its_command_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fields = yaml.safe_load((REPOSITORY / TRAINING).read_text()) | {"store": str(tmp_path / "store")}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(fields))
+    monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
+    monkeypatch.setattr(threat_model, "TRAINING", tmp_path / "job.yaml")
+    with pytest.raises(SystemExit, match="expected the last weights of one training, got 0. Run `robust201 train "):
+        find_resnet()
 
 
 def test_tables_have_a_cell_per_network_and_replace_those_of_a_page() -> None:

@@ -104,7 +104,7 @@ def test_summary_and_scores_have_it(data: RobustnessDataset, folder: Path) -> No
     }
     results = results_of(folder)
     assert results.keys("attack") == ["pgd", "grid775", "mine"]
-    assert results.scores["adversarial"].tolist() == pytest.approx([0.3, 0.325, 0.275])
+    assert results.scores["adversarial"].tolist() == pytest.approx([0.3, 0.4, 0.35])  # of PGD alone
 
 
 def test_boxes_and_reports_do_not_call_it_clean(data: RobustnessDataset, folder: Path, tmp_path: Path) -> None:

@@ -29,16 +29,18 @@ SCORES = {CLEAN: "clean", ADVERSARIAL: "mean adversarial", CORRUPTION: "mean cor
 """What architectures are ranked by, with the words for it."""
 
 SCORE_KINDS = {ADVERSARIAL: "attack", CORRUPTION: "corruption"}
-"""The kind of the keys that a mean is over."""
+"""The kind of the keys that a mean is over (see `DatasetResults.averaged_keys`)."""
 
 OVER_EVALUATIONS = "over-evaluations"
 OVER_KEYS = "over-keys"
 
+_IN_BALLS = " Attacks without an epsilon (rotations, translations) and transfers do not count."
+
 MEANS = {
     OVER_EVALUATIONS: "Mean adversarial accuracy is over all pairs of attack and epsilon, mean corruption accuracy "
-    "over all pairs of corruption and severity, each pair with the same weight.",
+    "over all pairs of corruption and severity, each pair with the same weight." + _IN_BALLS,
     OVER_KEYS: "Mean adversarial and mean corruption accuracy are over attacks and over corruptions, each of which "
-    "counts once with its mean over epsilons or severities.",
+    "counts once with its mean over epsilons or severities." + _IN_BALLS,
 }
 """How means are weighted, by name: the first as the caption of the paper's Fig. 26 reads, and the default."""
 
@@ -169,6 +171,11 @@ class DatasetResults:
         """List the keys of a kind (see `ResultFiles.kind_of`) that have accuracies, in the order of the table."""
         return [key for key in dict.fromkeys(key for key, _ in self.columns) if self.reader.files.kind_of(key) == kind]
 
+    def averaged_keys(self, score: str) -> list[str]:
+        """List the keys that a mean is over: all corruptions, or attacks in norm balls on the networks themselves."""
+        keys = self.keys(SCORE_KINDS[score])
+        return [key for key in keys if score != ADVERSARIAL or self.reader.files.ball_of(key) is not None]
+
     def strengths(self, key: str) -> list[float]:
         """List the strengths that a key has accuracies at, ascending."""
         return [strength for name, strength in self.columns if name == key]
@@ -194,8 +201,8 @@ class DatasetResults:
         columns: dict[str, Any] = {}
         if (CLEAN, CLEAN_STRENGTH) in self.columns:
             columns[CLEAN] = self.column(CLEAN)
-        for score, kind in SCORE_KINDS.items():
-            keys = self.keys(kind)
+        for score in SCORE_KINDS:
+            keys = self.averaged_keys(score)
             if keys and self.mean == OVER_KEYS:
                 parts = pd.concat([self.key_mean(key) for key in keys], axis=1)
             elif keys:

@@ -1,6 +1,6 @@
 """Terms: names of numbers of architectures in commands, and the numbers themselves.
 
-    adversarial | corruption    all pairs of attack and epsilon, or of corruption and severity
+    adversarial | corruption    all pairs of attack and epsilon, or of corruption and severity (see `averaged_keys`)
     KEY                         clean, or all strengths of a key
     KEY:STRENGTH                one evaluation
     parameters | flops          of the network, as counts
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from robust201.analysis.dataset_results import SCORE_KINDS, SCORES, DatasetResults
+from robust201.analysis.dataset_results import ADVERSARIAL, SCORE_KINDS, SCORES, DatasetResults
 from robust201.analysis.network_costs import network_costs
 from robust201.core.errors import ConfigError, closest
 from robust201.core.records import CLEAN_STRENGTH
@@ -42,7 +42,7 @@ def measure_name(key: str, measurement: str, strength: float) -> str:
 def find_evaluations(results: DatasetResults, name: str) -> list[tuple[str, float]]:
     """List the keys and strengths that a score, a key or a key at a strength stands for; none for any other name."""
     if name in SCORE_KINDS:
-        keys = results.keys(SCORE_KINDS[name])
+        keys = results.averaged_keys(name)
         return [column for column in results.columns if column[0] in keys]
     found = [column for column in results.columns if column[0] == paper_key(name)]
     key, strength = _divide(name)
@@ -59,10 +59,10 @@ def evaluations_named(results: DatasetResults, name: str) -> list[tuple[str, flo
     if found:
         return found
     if name in SCORE_KINDS:
-        kind = SCORE_KINDS[name]
+        expected = "an attack in a norm ball, on the networks themselves" if name == ADVERSARIAL else "a corruption"
         raise ConfigError(
-            f"Looking up {name} failed for {results.name}: expected results of {'an' if kind == 'attack' else 'a'} "
-            f"{kind}, got none. Choose another score, or export more keys."
+            f"Looking up {name} failed for {results.name}: expected results of {expected}, got none. Choose another "
+            "score, or export more keys."
         )
     key, _, strength = name.rpartition(":")
     known = results.strengths(paper_key(key))

@@ -344,7 +344,7 @@ def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
             for strength in results.strengths(key)
         ]
         score = next(score for score, averaged in SCORE_KINDS.items() if averaged == kind)
-        if columns:
+        if score in results.scores:
             front = pareto_front(results.column(CLEAN), results.scores[score])
             columns.insert(0, (SCORES[score], CLEAN_STRENGTH, results.scores[score], front))
         parts = [

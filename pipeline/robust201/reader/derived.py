@@ -19,7 +19,7 @@ from robust201.reader.arguments import as_level
 from robust201.reader.frames import read_frame
 from robust201.reader.outcomes import Outcomes
 from robust201.reader.rankings import HeldResults, Ranking, plain_number, rank_evaluations
-from robust201.reader.result_files import ResultFiles, row_of
+from robust201.reader.result_files import ResultFiles
 from robust201.reader.value_checks import CLEAN, architecture_of
 from robust201.statistics.calibration import NEEDS, stored_calibration
 from robust201.statistics.outcomes import attack_success_rates, count_correct, worst_case
@@ -203,9 +203,7 @@ def _worst_cases(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow
     attacks = [(key, s) for key, s in held.evaluations() if held.files.kind_of(key) == "attack"]
     groups: dict[tuple[Any, float], list[str]] = {}
     for key, strength in attacks:
-        row = row_of(key)
-        ball = None if row is None else row.constraint
-        if ball is not None:
+        if (ball := held.files.ball_of(key)) is not None:
             groups.setdefault((ball, strength), []).append(key)
     for (_, strength), keys in groups.items():
         several = [held.outcomes(key, strength) for key in keys]

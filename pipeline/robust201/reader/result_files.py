@@ -27,6 +27,7 @@ from robust201.reader.value_checks import check_ids, check_json_values, is_sound
 from robust201.spaces import DEFAULT_SPACE, cell_space
 from robust201.tasks import CORRUPTIONS, TASKS, Task
 from robust201.tasks.columns import COLUMNS, MEASUREMENTS, PUBLISHED
+from robust201.tasks.constraints import CONSTRAINTS, Constraint
 from robust201.tasks.parameters import SEVERITIES
 
 EXPORT_FORMAT = 1
@@ -342,6 +343,15 @@ class ResultFiles:
         """Say what a key is (see `kind_of`); of a task of the user's own, what sweep.json declares."""
         kind = kind_of(key)
         return str(self._user_tasks[key]["kind"]) if kind == "other" and key in self._user_tasks else kind
+
+    def ball_of(self, key: str) -> Constraint | None:
+        """Find the norm ball of an attack on the evaluated network itself; None for a transfer, and where there is none."""
+        row = row_of(key)
+        if row is not None:
+            return row.constraint
+        declared = self._user_tasks.get(key, {})
+        is_transfer = "attack" in declared  # which names the attack on its source
+        return None if is_transfer else CONSTRAINTS.get(str(declared.get("norm")))
 
     def is_single(self, dataset: str, key: str) -> bool:
         """Whether an architecture has one value under a key, as of clean images or a measure of one strength."""

@@ -1,0 +1,78 @@
+"""A mean over attacks is over those in a norm ball on the network itself: no transfer, no rotations."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from robust201.analysis.dataset_results import DatasetResults, read_results
+from robust201.analysis.terms import Terms, evaluations_named
+from robust201.core.errors import ConfigError
+from robust201.figures.figure_data import clean_against
+from robust201.reader.dataset import RobustnessDataset
+from tests.support.small_results import write_results
+
+IN_BALLS = {"pgd": [0.5, 0.1], "pgd_l2": [0.3], "mine": [0.4, 0.2]}
+OTHERS = {"grid775": [0.9], "transfer_0": [0.8, 0.7], "turned": [0.6]}
+DECLARED = {
+    "mine": {"kind": "attack", "norm": "Linf"},
+    "turned": {"kind": "attack", "norm": None},
+    "transfer_0": {"kind": "attack", "norm": "Linf", "attack": "pgd"},
+}
+STRENGTHS = {"pgd": [1, 8], "pgd_l2": [0.5], "mine": [1, 8], "grid775": [0], "transfer_0": [1, 8], "turned": [0]}
+
+
+def write(folder: Path, *keys: str) -> RobustnessDataset:
+    """Results of two networks, the second .05 below the first everywhere."""
+    values = {
+        key: {str(place): [value - place * 0.05 for value in (IN_BALLS | OTHERS)[key]] for place in (0, 1)}
+        for key in keys
+    }
+    write_results(folder, values | {"clean": {"0": 0.95, "1": 0.9}})
+    protocols = [{"key": key, "parameters": DECLARED[key]} for key in keys if key in DECLARED]
+    sweep = {
+        "format": 1,
+        "robust201": "0",
+        "sweep": {"images": {"count": 100, "seed": 0}, "protocols": protocols},
+        "measurements": ["accuracy"],
+        "strengths": {"cifar10": {"clean": [0]} | {key: STRENGTHS[key] for key in keys}},
+    }
+    (folder / "sweep.json").write_text(json.dumps(sweep))
+    return RobustnessDataset(folder)
+
+
+def read(data: RobustnessDataset, mean: str = "over-evaluations") -> DatasetResults:
+    (results,) = read_results(data, mean=mean)
+    return results
+
+
+@pytest.mark.parametrize(
+    ("mean", "expected"), [("over-evaluations", (0.5 + 0.1 + 0.3 + 0.4 + 0.2) / 5), ("over-keys", (0.3 + 0.3 + 0.3) / 3)]
+)
+def test_means_leave_out_transfers_and_attacks_without_a_ball(tmp_path: Path, mean: str, expected: float) -> None:
+    results = read(write(tmp_path, *IN_BALLS, *OTHERS), mean)
+    assert set(results.keys("attack")) == {*IN_BALLS, *OTHERS}
+    assert set(results.averaged_keys("adversarial")) == {*IN_BALLS}
+    assert results.scores["adversarial"].tolist() == pytest.approx([expected, expected - 0.05])
+
+
+def test_the_term_is_the_score(tmp_path: Path) -> None:
+    results = read(write(tmp_path, *IN_BALLS, *OTHERS))
+    assert {key for key, _ in evaluations_named(results, "adversarial")} == {*IN_BALLS}
+    assert Terms(results).mean("adversarial").tolist() == results.scores["adversarial"].tolist()
+
+
+def test_without_an_attack_in_a_ball_there_is_no_mean(tmp_path: Path) -> None:
+    results = read(write(tmp_path, *OTHERS))
+    assert "adversarial" not in results.scores
+    assert set(clean_against(results, "attack")["key"]) == {*OTHERS}
+    with pytest.raises(ConfigError, match="expected results of an attack in a norm ball, on the networks themselves"):
+        evaluations_named(results, "adversarial")
+
+
+@pytest.mark.parametrize(
+    ("keys", "combines"), [(("pgd", "transfer_0"), False), (("pgd", "pgd_l2"), False), (("pgd", "mine"), True)]
+)
+def test_the_worst_case_is_over_the_same_ball(tmp_path: Path, keys: tuple[str, str], combines: bool) -> None:
+    # Without outcomes it says what it lacks, if there is anything to combine.
+    assert ("worst_case_accuracy" in write(tmp_path, *keys).metrics().needs) == combines
