@@ -67,6 +67,14 @@ def test_a_changed_protocol_is_found(finished, robust201):
     assert robust201("verify", finished).code == 0
 
 
+def test_a_deleted_protocol_is_found_and_rewritten(finished, robust201, write_sweep):
+    path = sorted((finished / "protocols").iterdir())[0]
+    path.unlink()
+    assert f"for {path}: expected the protocol of results" in robust201("verify", finished).refusal(4)
+    assert robust201("run", write_sweep()).code == 0
+    assert robust201("verify", finished).code == 0
+
+
 @pytest.mark.parametrize("compacted", [False, True])
 @pytest.mark.parametrize("kind", WRONG)
 def test_only_what_is_wrong_counts_as_missing_after_requeueing(tmp_path, monkeypatch, kind, compacted):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError, StorageError
-from robust201.core.records import IMPORTED_FILE, ImageSet, show_architecture
+from robust201.core.records import IMPORTED_FILE, EvaluationProtocol, ImageSet, show_architecture
 from robust201.dataset.attack_flags import find_attack_flags
 from robust201.dataset.export import FileForm, Format, list_files, make_files
 from robust201.dataset.groups import Group, KeyStyle, SweepPlan, group_units
@@ -106,6 +106,7 @@ def verify_results(
         InputError: there is no such folder, or an export is to be compared and no plan is there.
         ResultsError: there is no whole export in the folder named.
         LeaseHeldError: a driver is at work, and `requeue` was asked for.
+        StorageError: the file of a protocol is damaged or missing.
     """
     store = ShardStore.open(results)
     n_exported = None if export is None else len(read_listing(export).digests)
@@ -113,9 +114,11 @@ def verify_results(
     wrong: tuple[str, ...] = ()
     with Lease.acquire(results) if requeue else nullcontext():
         inventory = store.inventory(verify="all", on_damage="report")
-        findings = store.verify(inventory, on_progress=on_progress)
         planned = any((results / name).is_file() for name in (PLAN_FILE, IMPORTED_FILE))
         plan = load_any_plan(results) if planned else None
+        if plan is not None:
+            _check_protocol_files(plan, store, inventory)
+        findings = store.verify(inventory, on_progress=on_progress)
         if export is not None and plan is None:
             raise InputError(
                 f"Verifying failed for {export}: expected a {PLAN_FILE} in {results} that says what was exported, "
@@ -142,6 +145,20 @@ def verify_results(
         weights=None if readable is None else check_clean_accuracy(readable, store, inventory),
         flags=None if readable is None or not attack_flags else find_attack_flags(results, readable),
     )
+
+
+def _check_protocol_files(plan: SweepPlan, store: ShardStore, inventory: Inventory) -> None:
+    """Refuse a folder that lacks the file of a protocol of the plan by which rows came about."""
+    named = inventory.protocol_digests()
+    for payload in plan.describe()["protocols"]:
+        protocol = EvaluationProtocol.of(payload)
+        if protocol.digest in named and not inventory.protocol(protocol.digest):
+            path = store.folder.protocols / f"{protocol.digest}.json"
+            raise StorageError(
+                f"Reading a protocol failed for {path}: expected the protocol of results under "
+                f"{protocol.payload['key']}, got no such file. Run the sweep, or import the dataset, again: that "
+                "rewrites it."
+            )
 
 
 def find_gaps(plan: PlannedUnits, inventory: Inventory) -> tuple[int, tuple[str, ...]]:

@@ -252,7 +252,7 @@ def _load_npy(path: Path, shape: tuple[int, ...], dtype: str, source: str) -> ND
 
 
 def _map_npy(path: Path, shape: tuple[int, ...], source: str, dtype: str = "uint8") -> NDArray[Any]:
-    remedy = "Fetch the files again" if source == "published" else "Generate the images in another folder"
+    remedy = "Fetch the files again" if source == "published" else f"Delete {path.parent} and generate the images again"
     try:
         array = read_npy(path, mapped=True)
     except FileNotFoundError as error:

@@ -120,7 +120,7 @@ def read_folder_manifest(folder: Path) -> Manifest:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DatasetError(
             f"Opening generated corruptions failed for {path}: expected a manifest, got {error}. "
-            "The file is damaged; generate the images in another folder."
+            f"The file is damaged; delete {folder} and generate the images again."
         ) from error
 
 

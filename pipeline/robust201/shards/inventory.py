@@ -280,6 +280,10 @@ class Inventory:
                 counts[protocol] += count
         return dict(counts)
 
+    def protocol_digests(self) -> frozenset[str]:
+        """Digests of the protocols that rows name."""
+        return frozenset(self._units.columns["protocol"].unique().to_pylist())
+
     def protocol(self, digest: str) -> Mapping[str, Any]:
         """Payload of a protocol that rows name; empty where the folder lacks it. StorageError: its file is damaged."""
         path = None if self._protocols is None else self._protocols / f"{digest}.json"
