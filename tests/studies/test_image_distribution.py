@@ -7,8 +7,11 @@ import pytest
 from robust201.core.errors import ResultsError
 from robust201.core.records import Weights
 from robust201.statistics.robustness import robustness_r
+from robust201.studies import drawings
 from robust201.studies.comparisons import check_printed_marks
 from robust201.studies.image_distribution import EPSILONS, attach_printed_decisions, measure_image_distribution
+from robust201.studies.networks import Exports
+from robust201.studies.pages import write_pages
 from tests.support.planted_studies import (
     EPOCHS,
     FOUR_SEEDS,
@@ -16,7 +19,9 @@ from tests.support.planted_studies import (
     N_IMAGES,
     STRENGTHS,
     falling,
+    make_weights,
     plant_image_distribution,
+    write_study,
 )
 
 
@@ -104,7 +109,25 @@ def test_a_recipe_that_is_not_there_is_one_line(exports):
     groups = {"mnist": {"dataset": "mnist", "recipes": ["plane"]}}
     other = IMAGE_DISTRIBUTION.model_validate(IMAGE_DISTRIBUTION.model_dump() | {"groups": groups})
     with pytest.raises(
-        ResultsError, match=r"trained by plane, got none in .* which has mnist by finetuned, plain"
+        ResultsError, match=r"trained by plane, got none in .* which has mnist by finetuned, plain under clean, fgsm\."
     ) as e:
         measure_image_distribution(other, exports)
     assert "\n" not in str(e.value)
+
+
+def test_networks_that_are_never_right_have_no_r_and_the_page_counts_them(tmp_path, monkeypatch):
+    def accuracy(architecture, dataset, weights, key, strength):
+        return 0.0 if dataset == "mnist" else falling(architecture, dataset, weights, key, strength)
+
+    groups = {group: IMAGE_DISTRIBUTION.groups[group] for group in ("mnist", "cifar10")}
+    networks = {"LeNet": IMAGE_DISTRIBUTION.networks["LeNet"]}
+    study = IMAGE_DISTRIBUTION.model_copy(update={"groups": groups, "networks": networks})
+    trained = {dataset: {"lenet5": make_weights("plain", (1,), (0, 1))} for dataset in ("mnist", "cifar10")}
+    out = write_study(tmp_path / "export", trained, {"clean": (), "fgsm": STRENGTHS}, accuracy)
+    found = measure_image_distribution(study, Exports([out]))
+    assert found.tables["n"].tolist() == [0, 2]
+    assert found.tables[["mean", "low", "high"]].isna().all(axis=1).tolist() == [True, False]
+    monkeypatch.setattr(drawings, "save_figure", lambda figure, path: path)  # which takes long
+    page = write_pages(study, Exports([out]), tmp_path / "out")[0].read_text()
+    assert "2 of them classify no clean image correctly: they have no R and are left out." in page
+    assert "| MNIST | 1 | 0 | 0.0000 | – | – | [–, –] | 0 |" in page

@@ -119,6 +119,11 @@ def test_the_shorter_dynamics_have_snapshots_at_the_printed_shares_of_the_traini
     assert list(sweep.weights.steps) == [round(place * study.iterations_per_printed) for place in printed]
 
 
+IMAGES = """study: image-distribution
+name: x
+sweeps: [a]
+networks: {LeNet: {architecture: lenet5}}"""
+
 MIXING = """study: robust-features-mixing
 name: x
 sweeps: [a]
@@ -131,6 +136,8 @@ panels: {}"""
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        (f"{IMAGES}\ngroups:\n  mnst: {{dataset: a, recipes: [a]}}", "line 6: groups.mnst: .*Did you mean 'mnist'"),
+        (f"{IMAGES}\nmixed_model: sometimes", "line 5: mixed_model: expected true or false, got 'sometimes'"),
         ("study: image-distributions", r"one of image-distribution, .*Did you mean 'image-distribution'"),
         ("study: image-distribution\nname: x y\nsweeps: [a]", r"study.yaml, line 2: name: "),
         (f"{MIXING}\nepochs: 3\nepcohs: 3", r"line 9: expected a known field, got 'epcohs'.*'epochs'"),

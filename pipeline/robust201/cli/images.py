@@ -32,7 +32,7 @@ def fuse(
     first_path: Annotated[Path | None, typer.Option(help="Path of the first dataset's images.")] = None,
     second_path: Annotated[Path | None, typer.Option(help="Path of the second dataset's images.")] = None,
     label: Annotated[str, typer.Option(help="Dataset that gives the labels: first or second.")] = "first",
-    alpha: Annotated[float, typer.Option(help="Weight of the first dataset's pixels, 0 to 1.")] = 0.5,
+    alpha: Annotated[float, typer.Option(min=0, max=1, help="Weight of the first dataset's pixels, 0 to 1.")] = 0.5,
     seed: Annotated[int, typer.Option(help="Seed of the pairing.")] = 0,
     split: SplitText = "test",
 ) -> None:

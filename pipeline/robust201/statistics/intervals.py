@@ -76,13 +76,13 @@ def mean_intervals(samples: ArrayLike, level: float = 0.95) -> tuple[_Floats, _F
         level: share of repetitions in which an interval shall hold.
 
     Returns:
-        Means, lower and upper ends; of a single sample NaN ends, as nothing says how much it varies.
+        Means, lower and upper ends; of a single sample NaN ends, as nothing says how much it varies; NaN of none.
     """
     from scipy.special import stdtrit
 
     values = np.asarray(samples, np.float64)
     n = len(values)
-    means = values.mean(axis=0)
+    means = values.mean(axis=0) if n else np.full(values.shape[1:], np.nan)
     if n < 2:
         return means, np.full_like(means, np.nan), np.full_like(means, np.nan)
     half = stdtrit(n - 1, 0.5 + level / 2) * values.std(axis=0, ddof=1) / np.sqrt(n)

@@ -2,9 +2,9 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from robust201.core.errors import ConfigError, closest
 from robust201.core.fields import Fields, PositiveInt
@@ -28,6 +28,12 @@ def _check_step(line: str) -> str:
     if len(words) < 2 or words[0] != "robust201" or words[1] not in STEP_VERBS:
         raise ValueError(f"expected robust201 with one of {', '.join(STEP_VERBS)}, got {line!r}.")
     return line
+
+
+def _check_group(name: str) -> str:
+    if name not in GROUPS:
+        raise ValueError(f"expected groups among {', '.join(GROUPS)}, got {name!r}.{closest(name, GROUPS)}")
+    return name
 
 
 class _Study(Fields):
@@ -99,14 +105,7 @@ class ImageDistributionStudy(_Study):
     key: str = "fgsm"
     mixed_model: bool = False
     networks: Annotated[dict[str, StudyNetwork], Field(min_length=1)]
-    groups: Annotated[dict[str, StudyGroup], Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def _check_groups(self) -> Self:
-        for name in self.groups:
-            if name not in GROUPS:
-                raise ValueError(f"expected groups among {', '.join(GROUPS)}, got {name!r}.{closest(name, GROUPS)}")
-        return self
+    groups: Annotated[dict[Annotated[str, AfterValidator(_check_group)], StudyGroup], Field(min_length=1)]
 
 
 class DynamicsStudy(_Study):

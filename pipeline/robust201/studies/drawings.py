@@ -82,7 +82,7 @@ def draw_accuracy_curves(
             colour = GROUP_COLOURS[str(group)]
             mean, deviation = curve[value], curve[f"{value}_sd"].fillna(0)
             _draw_line(axes, curve["strength"] / 255, mean, mean - deviation, mean + deviation, colour)
-            if normalised:
+            if normalised and curve["accuracy"].iloc[0] > 0:
                 axes.axhline(chance / curve["accuracy"].iloc[0], color=colour, linewidth=0.7, linestyle=":")
         if not normalised:
             axes.axhline(chance, color=CHANCE_COLOUR, linewidth=0.9, linestyle="--")

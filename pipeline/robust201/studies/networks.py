@@ -187,9 +187,10 @@ class Exports:
         """Make the error of results that are not there, with those that are."""
         there = sorted({one.recipe or '""' for one in self.trained if dataset in one.reader.data})
         names = ", ".join(str(reader.path) for reader in self.readers)
+        keys = sorted({held for reader in self.readers for held in reader.files.planned(dataset) or ()})
         return ResultsError(
             f"Reading trained networks failed for {dataset} {key}: expected results of "
             f"{', '.join(map(str, architectures))} trained by {', '.join(recipes)}, got none in {names}, which has "
-            f"{dataset} by {', '.join(there) or 'no recipe'}. Correct the study's recipes and datasets, or run its "
-            "sweeps."
+            f"{dataset} by {', '.join(there) or 'no recipe'} under {', '.join(keys) or 'no key'}. "
+            "Correct the names in the study, or run its sweeps."
         )

@@ -70,9 +70,14 @@ def _how_to_read(found: ImageDistribution) -> str:
     return (
         f"R is computed for each network over {strengths}, and then averaged. Its floor, reached if no attacked image "
         f"is classified correctly, is {found.floor:.4f}. {above} of {len(found.models)} networks have R above 1; R is "
-        "not clipped. Standard deviations divide by n - 1; intervals are Student's 95 % over networks. Printed means "
-        "are over 20 networks."
+        f"not clipped. {_count_without_r(found.models)}Standard deviations divide by n - 1; intervals are Student's "
+        "95 % over networks. Printed means are over 20 networks."
     )
+
+
+def _count_without_r(models: pd.DataFrame) -> str:
+    n = int(models["r"].isna().sum())
+    return f"{n} of them classify no clean image correctly: they have no R and are left out. " if n else ""
 
 
 def _robustness_lines(rows: pd.DataFrame) -> str:
