@@ -1,6 +1,9 @@
 """The examples of the documentation run as they stand, on a dataset of the demo's form."""
 
+import itertools
+import json
 import os
+import pickle
 import re
 import shlex
 import subprocess
@@ -15,10 +18,12 @@ from robust201.cli.app import app
 from robust201.planning.loading import parse_config
 from robust201.planning.plan import assumed_facts, make_plan
 from robust201.reader.frames import FRAME_COLUMNS
+from robust201.spaces.nasbench201 import cell_string, evaluated_indices
 from tests.cli.test_cli import VERBS
 from tests.conftest import REPOSITORY, RunCommand
 from tests.support.fabricated import export
 from tests.support.fabricated import make_plan as fabricate_plan
+from tests.support.planted import write_planted
 
 DEMO = Path("runs/demo")
 PAGES = (
@@ -99,6 +104,47 @@ def test_shell_examples_run(
     for line in commands_on_the_demo(page):
         ended = robust201(*line)
         assert ended.code == 0, (line, ended.err)
+
+
+def write_tables_of_others() -> None:
+    """Write the tables of others that the pages name, in the forms of their files, of all evaluated cells."""
+    cells = evaluated_indices()
+    accuracies = {
+        str(cell): {"val_pgd_8.0_acc": {"0": 0.3 + cell / 1e5, "threeseed": 0.3 + cell / 1e5}} for cell in cells
+    }
+    Path("NAS-RobBench-201_all.json").write_text(json.dumps({"cifar10": accuracies}))
+    proxies = {
+        str(codes): {"synflow": {"score": float(sum(codes)), "time": 0.1}}
+        for codes in itertools.product(range(5), repeat=6)
+    }
+    Path("zc_nasbench201.json").write_text(json.dumps({"cifar10": proxies}))
+    latencies = {
+        "config": [{"arch_str": cell_string(cell)} for cell in cells],
+        "edgegpu_latency": [1 + cell % 7 for cell in cells],
+    }
+    Path("HW-NAS-Bench-v1_0.pickle").write_bytes(pickle.dumps({"nasbench201": {"cifar10": latencies}}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "fewest"), [("docs/use-cases.md", 8), ("docs/search.md", 6)])
+def test_commands_of_the_three_uses_run(
+    robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, page: str, fewest: int
+) -> None:
+    """As printed, on an invented dataset of the paper's size; searches with few queries, and little is predicted."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("robust201.analysis.design.TRAINING_SIZES", (50,))
+    monkeypatch.setattr("robust201.analysis.design.REPEATS", 1)
+    write_planted(Path("dataset"), datasets=("cifar10", "cifar100"))
+    Path("DATASET").symlink_to("dataset")
+    export(Path("ours"), fabricate_plan(range(8), ("clean", "jacobian")))
+    write_tables_of_others()
+    lines = [line for block in examples(page, "sh") for line in block.splitlines()]
+    commands = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("robust201 ")]
+    assert len(commands) >= fewest
+    for command in commands:
+        few = ("--queries", 30, "--runs", 2, "--processes", 1) if command[0] == "search" else ()
+        ended = robust201(*command, *few)
+        assert ended.code == 0, (command, ended.err)
 
 
 @pytest.mark.slow

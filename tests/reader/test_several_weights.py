@@ -87,7 +87,7 @@ def test_a_reader_of_one_choice_needs_no_name(folder, parts, tmp_path):
 
 
 def test_a_folder_of_unnamed_weights_takes_no_name(parts):
-    with pytest.raises(ConfigError, match="without a name"):
+    with pytest.raises(ConfigError, match=r"the folder's weights have no names\. Leave them out\."):
         RobustnessDataset(parts["e12-s0"]).to_frame(weights="e12-s0")
 
 

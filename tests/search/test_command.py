@@ -83,6 +83,12 @@ def test_bad_input(robust201: RunCommand, planted_folder: Path, words: tuple[str
     assert len(ended.err.splitlines()) == 1
 
 
+def test_a_dataset_without_accuracies(robust201: RunCommand, tmp_path: Path) -> None:
+    ended = robust201("search", write_results(tmp_path / "nothing", {}))
+    assert ended.code == 2
+    assert "nothing: expected accuracies, got none. Add a folder that has some" in ended.err
+
+
 def test_latency_constrains_and_is_an_objective(robust201: RunCommand, planted_folder: Path, tmp_path: Path) -> None:
     table = tmp_path / "latency.csv"
     latency = {cell: 2 + cell % 7 for cell in range(15_625)}

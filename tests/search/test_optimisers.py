@@ -4,10 +4,12 @@ import multiprocessing
 import os
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import binom
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from robust201.core.errors import ConfigError
 from robust201.search import bananas, runs
@@ -99,6 +101,19 @@ def test_processes_are_no_more_than_cpus(planted: Benchmark, monkeypatch: pytest
     monkeypatch.setattr(runs, "ProcessPoolExecutor", None)
     (found,) = run_methods([planted], ["random"], n_queries=5, n_runs=6, processes=1_000_000)[0]
     assert len(found.asked) == 6
+
+
+def test_blas_has_one_thread_in_a_process(planted: Benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[int] = set()
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        threads.update(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
+        return run_together(*arguments, **options)
+
+    monkeypatch.setattr(runs, "run_together", run)
+    with threadpool_limits(2, "blas"):
+        run_methods([planted], ["random"], n_queries=5, n_runs=1, processes=1)
+    assert threads == {1}
 
 
 def test_processes_end_with_the_search(planted: Benchmark) -> None:

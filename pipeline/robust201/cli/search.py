@@ -11,7 +11,7 @@ from robust201.cli import console
 from robust201.cli.analyse import Folders, Join
 from robust201.cli.look import AsJson, print_json
 from robust201.cli.sweeps import split_names
-from robust201.core.errors import ConfigError
+from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.files import check_output_file, write_text
 
 if TYPE_CHECKING:
@@ -145,9 +145,14 @@ def _choose(reader: "RobustnessDataset", data: str | None) -> str:
         return data  # the search says if there is none
     if len(held) == 1:
         return held[0]
+    if not held:
+        raise ResultsError(
+            f"Searching failed for {reader.path}: expected accuracies, got none. Add a folder that has some, or export "
+            "a key such as clean."
+        )
     raise ConfigError(
         f"Searching failed for {reader.path}: expected the name of one dataset, got none and a folder with "
-        f"{', '.join(held) or 'no accuracies'}. Give --dataset."
+        f"{', '.join(held)}. Give --dataset."
     )
 
 

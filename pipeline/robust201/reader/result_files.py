@@ -323,10 +323,9 @@ class ResultFiles:
             return self
         names = self.weight_names
         if weights not in names:
-            expected = ", ".join(names) or "none, since it has those of one choice of weights, without a name"
-            raise ConfigError(
-                f"Reading {self.path} failed for weights {weights!r}: expected {expected}.{closest(weights, names)}"
-            )
+            expected = ", ".join(names) or "none, since the folder's weights have no names"
+            advice = closest(weights, names) if names else " Leave them out."
+            raise ConfigError(f"Reading {self.path} failed for weights {weights!r}: expected {expected}.{advice}")
         chosen = copy.copy(self)
         chosen.weights = weights
         return chosen

@@ -151,7 +151,8 @@ class _Networks:
         values = _with_ones(np.broadcast_to(inputs.T, (count, *inputs.T.shape)))
         for layer in self.weights[:-1]:
             values = _with_ones(np.maximum(np.matmul(layer[first : first + count], values), 0))
-        return np.matmul(self.weights[-1][first : first + count], values)[:, 0].astype(np.float64)
+        outputs: _Array = np.matmul(self.weights[-1][first : first + count], values)
+        return outputs[:, 0].astype(np.float64)
 
 
 def _with_ones(values: _Array) -> _Array:

@@ -180,10 +180,7 @@ def _finished(
 ) -> Iterator[tuple[_Job, list[tuple[list[int], list[float]]]]]:
     if processes <= 1:
         for job in jobs:
-            place, name, chunk = job
-            with threadpool_limits(1, "blas"):
-                traces = run_together(name, benchmarks[place], n_queries=n_queries, seed=seed, numbers=chunk)
-            yield job, traces
+            yield job, _run(benchmarks[job[0]], job, n_queries, seed)
         return
     context = fork_server(["robust201.search.runs"])
     stopped, stopping = context.Pipe(duplex=False)
@@ -208,13 +205,17 @@ def _finished(
 
 def _start(benchmarks: Sequence[Benchmark], stopped: Connection) -> None:
     _in_worker.update(enumerate(benchmarks))
-    threadpool_limits(1, "blas")  # matrices are small, and the other CPUs have workers of their own
     end_with_parent(stopped)
 
 
 def _work(job: _Job, n_queries: int, seed: int) -> list[tuple[list[int], list[float]]]:
-    place, name, chunk = job
-    return run_together(name, _in_worker[place], n_queries=n_queries, seed=seed, numbers=chunk)
+    return _run(_in_worker[job[0]], job, n_queries, seed)
+
+
+def _run(benchmark: Benchmark, job: _Job, n_queries: int, seed: int) -> list[tuple[list[int], list[float]]]:
+    _, name, chunk = job
+    with threadpool_limits(1, "blas"):  # matrices are small, and other CPUs have processes of their own
+        return run_together(name, benchmark, n_queries=n_queries, seed=seed, numbers=chunk)
 
 
 def _gather(method: str, benchmark: Benchmark, traces: Sequence[_Trace], n_queries: int) -> Runs:
