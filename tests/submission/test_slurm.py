@@ -236,7 +236,7 @@ def test_trainings_are_submitted_until_nothing_is_missing(
     ended = robust201("submit", "slurm", trainings)
     assert (ended.code, ended.out) == (0, "4711\n")
     assert "Submitted 3 snapshots as array 4711: 1 task." in ended.err
-    assert f"robust201 status {store}" in ended.err
+    assert f"robust201 status {trainings}; logs: {store}/training/slurm/4711_*.log" in ended.err
     assert calls.read_text() == f"--parsable {store}/training/slurm/array.sbatch\n"
     assert not (store / "training/lease.json").exists()
 
