@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.faults import chaos
+from tests.faults import chaos, verdict
 from tests.faults.table import FAULTS, Outcome, run_fault, run_undisturbed
 
 _SHOWN_CODES = 12
@@ -38,7 +38,8 @@ def main() -> None:
     print(f"seed {arguments.seed}, in {folder}, which is removed unless something is wrong", flush=True)
     outcomes: list[Outcome] = []
     try:
-        undisturbed = run_undisturbed(folder / "undisturbed")
+        sweeps = any(fault.judge is verdict.judge for fault in chosen)
+        undisturbed = run_undisturbed(folder / "undisturbed") if sweeps else {}
         for fault in chosen:
             repeats = arguments.chaos or fault.repeats
             outcome = run_fault(fault, folder / fault.name, undisturbed, seed=arguments.seed, repeats=repeats)

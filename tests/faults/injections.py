@@ -33,6 +33,8 @@ class Injections:
         """Patch this process as the orders say."""
         if {"pace", "slow", "poison"} & self._orders.keys():
             self._wrap_evaluate()
+        if "step_seconds" in self._orders:
+            self._hold_up_steps()
         if "die_at_steps" in self._orders:
             self._die_while_writing()
         if "memory" in self._orders:
@@ -72,6 +74,17 @@ class Injections:
             yield from evaluate_part(context, row, parameters, part, *rest, **named)
 
         mock.patch.object(worker, "evaluate_part", evaluate_with_faults).start()
+
+    def _hold_up_steps(self) -> None:
+        from robust201.training import loop
+
+        make_step = loop._Training._make_step
+
+        def make_step_slowly(training: Any) -> None:
+            time.sleep(self._orders["step_seconds"])
+            make_step(training)
+
+        mock.patch.object(loop._Training, "_make_step", make_step_slowly).start()
 
     def _die_while_writing(self) -> None:
         from robust201.runtime import worker

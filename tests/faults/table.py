@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faults import clocks, drivers, kills, machines, results, workers
+from tests.faults import clocks, drivers, kills, machines, results, trainings, workers
 from tests.faults.trial import Trial, UnavailableError
 from tests.faults.verdict import export, judge
 
 Stage = Callable[[Trial], dict[str, bool] | None]
+Judge = Callable[..., list[str]]
 
 
 @dataclass(frozen=True)
@@ -20,10 +21,11 @@ class Fault:
 
     Attributes:
         name: what `--only` takes.
-        stage: injects it; gives what `tests.faults.verdict.judge` should allow.
+        stage: injects it; gives what `judge` should allow.
         ends: how it must end, in words.
         is_short: whether the test suite runs it once on every occasion.
         repeats: how often the long form injects it, where it can be injected often.
+        judge: looks at what it left, and names the problems.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Fault:
     ends: str
     is_short: bool = False
     repeats: int = 1
+    judge: Judge = judge
 
     @property
     def injects(self) -> str:
@@ -59,6 +62,9 @@ FAULTS = (
     Fault("second-driver", drivers.second_driver, "refused: 4; takes over the dead: 0"),
     Fault("second-driver-elsewhere", drivers.second_driver_elsewhere, "refused: 4; takes over the dead: 0"),
     Fault("stopped-driver-elsewhere", drivers.stopped_driver_elsewhere, "replaced: 4; the other: 0"),
+    Fault("trainer-killed", trainings.kill_worker, "the run goes on: 0", repeats=2, judge=trainings.judge),
+    Fault("training-killed", trainings.kill_driver, "resumed: 0", judge=trainings.judge),
+    Fault("training-killed-inline", trainings.kill_driver_inline, "resumed: 0", repeats=2, judge=trainings.judge),
 )
 
 
@@ -102,7 +108,7 @@ def run_fault(fault: Fault, folder: Path, undisturbed: Mapping[str, bytes], *, s
     skipped, problems = "", []
     try:
         allowed = fault.stage(trial) or {}
-        problems = judge(trial, **allowed)
+        problems = fault.judge(trial, **allowed)
     except UnavailableError as error:
         skipped = str(error)
     except TimeoutError as error:

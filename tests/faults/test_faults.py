@@ -6,14 +6,18 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from robust201.core.files import sha256_of
-from tests.faults import verdict
+from robust201.planning.loading import parse_training
+from robust201.runtime.training_run import run_trainings
+from tests.faults import trainings, verdict
 from tests.faults.processes import wait_until, zombies
 from tests.faults.table import FAULTS, Fault, run_fault, run_undisturbed
 from tests.faults.trial import Command, Trial
@@ -46,6 +50,33 @@ def test_a_fault_leaves_every_evaluation_once_and_the_bytes_of_an_undisturbed_ru
         pytest.skip(outcome.skipped)
     assert outcome.injected
     assert outcome.problems == (), f"seed {SEED}"
+
+
+def _exchange(store: Path) -> None:
+    first, second = sorted(store.glob("zoo*/**/*.safetensors"))[:2]
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+
+
+def _keep(store: Path) -> None:
+    (store / "training/lease.json").touch()
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("harm", "complaint"), [(_exchange, "weights differ: "), (_keep, "lease.json left")])
+def test_the_verdict_on_trainings_sees_what_is_wrong(
+    harm: Callable[[Path], None], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = Trial("harmless", tmp_path, {}, random.Random(SEED))
+    fields = trainings.training_fields(tmp_path / "store")
+    (tmp_path / "trainings.yaml").write_text(yaml.safe_dump(fields))
+    assert run_trainings(parse_training(fields | {"execution": {"executor": "inline", "device": "cpu"}}, "")).complete
+    shutil.copytree(tmp_path / "store", tmp_path / "whole")
+    assert trainings.judge(trial) == []
+    harm(tmp_path / "store")
+    monkeypatch.setattr(trainings, "_run", lambda *_arguments: SimpleNamespace(text=lambda: ": 8 done, 0 missing"))
+    assert any(complaint in problem for problem in trainings.judge(trial))
 
 
 def _lose(trial: Trial) -> None:

@@ -236,7 +236,7 @@ def test_trainings_are_submitted_until_nothing_is_missing(
     ended = robust201("submit", "slurm", trainings)
     assert (ended.code, ended.out) == (0, "4711\n")
     assert "Submitted 3 snapshots as array 4711: 1 task." in ended.err
-    assert f"robust201 status {store}" in ended.err
+    assert f"robust201 status {trainings}; logs: {store}/training/slurm/4711_*.log" in ended.err
     assert calls.read_text() == f"--parsable {store}/training/slurm/array.sbatch\n"
     assert not (store / "training/lease.json").exists()
 
@@ -377,8 +377,7 @@ def test_a_real_task_of_trainings_is_requeued_at_its_limit_and_ends_in_the_bytes
     task, log = f"{ended.out.strip()}_1", store / f"training/slurm/{ended.out.strip()}_1.log"
     cluster.wait_for((store / "manifest.jsonl").exists)
     cluster.query("scancel", "--batch", "--signal=USR1", task)
-    cluster.wait_for(lambda: cluster.job(task)["JobState"] != "RUNNING")
-    assert cluster.job(task)["JobState"] == "PENDING", log.read_text()
+    cluster.wait_for(lambda: cluster.job(task)["JobState"] == "PENDING")
     assert f"putting task {task} back into the queue" in log.read_text()
     (tmp_path / "go").touch()
     cluster.start_requeued(task)

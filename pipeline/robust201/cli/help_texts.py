@@ -69,6 +69,7 @@ EXAMPLES = {
     "submit slurm": (
         "robust201 submit slurm jobs/paper.yaml --dry-run",
         "robust201 submit slurm jobs/paper.yaml --partition gpu --time 24:00:00 --max-parallel 64",
+        "robust201 submit slurm jobs/train-digits.yaml --gpus-per-task 0 --time 24:00:00",
     ),
     "verify": ("robust201 verify runs/paper", "robust201 verify runs/paper --export dataset --requeue"),
     "export": (

@@ -1,4 +1,4 @@
-"""`robust201 submit slurm`: a sweep as a job array, or trainings as one of its tasks."""
+"""`robust201 submit slurm`: a sweep as a job array, or trainings as an array of one task."""
 
 from pathlib import Path
 from shlex import quote
@@ -100,7 +100,8 @@ def slurm(
         if submitted is None:
             console.say("Nothing is missing: all snapshots are in the store.")
             return
-        _show_submission(submitted, "snapshot", str(trainings.store))
+        # While the task is queued, there is no run whose status the store could give.
+        _show_submission(submitted, "snapshot", str(sweep if out is None else trainings.store))
         return
     refuse_recipes(recipes)
     config = load_sweep(sweep, results=out)
@@ -118,7 +119,7 @@ def slurm(
     _show_submission(submitted, "evaluation", str(config.results))
 
 
-def _show_submission(submitted: "Submission", noun: str, folder: str) -> None:
+def _show_submission(submitted: "Submission", noun: str, place: str) -> None:
     """Print the array's id, and say how to watch and cancel it."""
     typer.echo(submitted.job)
     finished = submitted.n_shares - submitted.n_tasks
@@ -127,7 +128,7 @@ def _show_submission(submitted: "Submission", noun: str, folder: str) -> None:
     )
     for line in (
         f"Submitted {console.show_count(submitted.n_missing, noun)} as array {submitted.job}: {what}.",
-        f"Watch it:  squeue --job {submitted.job}; robust201 status {quote(folder)}; logs: {submitted.logs}",
+        f"Watch it:  squeue --job {submitted.job}; robust201 status {quote(place)}; logs: {submitted.logs}",
         f"Cancel it: scancel {submitted.job}",
         "Submit again to resume; finished work is kept.",
     ):

@@ -11,7 +11,6 @@ from robust201.cli.help_texts import AllowCode
 from robust201.cli.look import print_json
 from robust201.cli.sweeps import Limit, split_names
 from robust201.core.errors import ConfigError, closest
-from robust201.planning.loading import load_training
 
 if TYPE_CHECKING:
     from robust201.planning.training_config import TrainingConfig
@@ -100,6 +99,8 @@ def train(
     by_yaml = {"executor", "workers", "recipes", "limit", "allow_code", "slurm_requeue"}
     _check_form(context, by_yaml, trainings)
     if trainings is not None:
+        from robust201.planning.loading import load_training
+
         execution = {"executor": executor, "workers": workers}
         config = load_training(trainings, store=None if out is None else str(out), execution=execution)
         selection = select_trainings(config, recipes, limit)
@@ -217,6 +218,7 @@ def _train_by_yaml(
 
 def plan_trainings(place: Path, *, limit: Limit, check: bool, as_json: bool) -> None:
     """Count trainings and snapshots, and estimate hours; with `check`, also look at images, weights and the store."""
+    from robust201.planning.loading import load_training
     from robust201.planning.training_plan import estimate_trainings
     from robust201.runtime.training_run import TrainingSelection, preview_trainings
 
