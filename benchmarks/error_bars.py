@@ -80,7 +80,9 @@ def time_bootstrap(n_networks: int, n_images: int, n_draws: int) -> None:
     timed("  ties with the best, paired", lambda: ties_with_best(first, n_images, outcomes=clean))
 
 
-def record(store: ShardStore, logits: torch.Tensor, labels: torch.Tensor, measurements: Sequence[str], name: str) -> float:
+def record(
+    store: ShardStore, logits: torch.Tensor, labels: torch.Tensor, measurements: Sequence[str], name: str
+) -> float:
     """Measure and store the answers to the images of an evaluation; give the CPU seconds."""
     unit = Unit(content_digest(name), 0, "cifar10", "clean", (0.0,), len(labels), "p" * 32, "c" * 64)
     positions = torch.arange(len(labels))

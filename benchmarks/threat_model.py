@@ -90,8 +90,8 @@ def describe_resnet(record: CheckpointRecord) -> str:
     accuracy = record.recorded_accuracy
     measured = "" if accuracy is None else f" It classifies {accuracy:.1%} of the whole test split correctly."
     return (
-        f"The ResNet-18 is `{record.index}` ({record.parameters:,} parameters), trained for {record.epochs} epochs with "
-        f"seed {record.seed}.{measured}"
+        f"The ResNet-18 is `{record.index}` ({record.parameters:,} parameters), trained for {record.epochs} epochs "
+        f"with seed {record.seed}.{measured}"
     )
 
 

@@ -47,7 +47,8 @@ def read(data: RobustnessDataset, mean: str = "over-evaluations") -> DatasetResu
 
 
 @pytest.mark.parametrize(
-    ("mean", "expected"), [("over-evaluations", (0.5 + 0.1 + 0.3 + 0.4 + 0.2) / 5), ("over-keys", (0.3 + 0.3 + 0.3) / 3)]
+    ("mean", "expected"),
+    [("over-evaluations", (0.5 + 0.1 + 0.3 + 0.4 + 0.2) / 5), ("over-keys", (0.3 + 0.3 + 0.3) / 3)],
 )
 def test_means_leave_out_transfers_and_attacks_without_a_ball(tmp_path: Path, mean: str, expected: float) -> None:
     results = read(write(tmp_path, *IN_BALLS, *OTHERS), mean)

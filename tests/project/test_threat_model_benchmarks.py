@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.attack_table import ATTACKS, LENGTHS, choose_parameters, fill, table
 from benchmarks import threat_model
+from benchmarks.attack_table import ATTACKS, LENGTHS, choose_parameters, fill, table
 from benchmarks.threat_model import (
     JOB,
     TRAINING,
@@ -94,8 +94,8 @@ def test_the_resnet_is_the_one_that_its_job_trains(monkeypatch: pytest.MonkeyPat
         test_accuracy=0.6683,
     )
     assert describe_resnet(record) == (
-        "The ResNet-18 is `resnet18-w16` (1,234 parameters), trained for 2 epochs with seed 0. It classifies 66.8% of the "
-        "whole test split correctly."
+        "The ResNet-18 is `resnet18-w16` (1,234 parameters), trained for 2 epochs with seed 0. It classifies 66.8% of "
+        "the whole test split correctly."
     )
     monkeypatch.chdir(REPOSITORY)
     cells = load_config(JOB)
@@ -110,7 +110,7 @@ def test_without_the_training_its_command_is_named(monkeypatch: pytest.MonkeyPat
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(fields))
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     monkeypatch.setattr(threat_model, "TRAINING", tmp_path / "job.yaml")
-    with pytest.raises(SystemExit, match="expected the last weights of one training, got 0. Run `robust201 train "):
+    with pytest.raises(SystemExit, match=r"expected the last weights of one training, got 0\. Run `robust201 train "):
         find_resnet()
 
 

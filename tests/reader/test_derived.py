@@ -20,6 +20,7 @@ from robust201.tasks import TASKS
 from tests.conftest import RunCommand
 from tests.reader.test_outcomes import ARCHITECTURES, expected, make_images
 from tests.support.fabricated import N_IMAGES, ChangedStore, FabricatedPlan, export, make_plan, make_unit, make_values
+from tests.support.small_results import write_results
 
 KEYS = ("clean", "fgsm", "pgd", "fog", "frost")
 JOINED = "+".join(sorted(KEYS[3:], key=list(TASKS).index))
@@ -93,6 +94,29 @@ def test_corruption_errors_are_relative_to_the_reference(found: DerivedMetrics) 
     assert values(found, "relative_mean_corruption_error", JOINED)[2] == 1
 
 
+def test_a_reference_without_errors_is_named(tmp_path: Path) -> None:
+    rows = {
+        "clean": {"0": 1.0, "1": 0.9},
+        "fog": {"0": [0.8] * 5, "1": [0.7] * 5},
+        "snow": {"0": [1.0] * 5, "1": [0.6] * 5},
+    }
+    notes = {
+        (row.metric, row.key): row.note
+        for row in RobustnessDataset(write_results(tmp_path, rows)).metrics(reference=0).metrics
+    }
+    assert notes["corruption_error", "fog"] == "relative to #0"
+    assert notes["corruption_error", "snow"] == "relative to #0; undefined: the reference makes no error"
+    assert notes["mean_corruption_error", "fog+snow"].endswith("; undefined: the reference makes no error under snow")
+    ending = "; undefined: the reference loses no accuracy under snow"
+    assert notes["relative_mean_corruption_error", "fog+snow"].endswith(ending)
+
+
+@pytest.mark.parametrize("n_draws", [-1, 1, True, 2.5])
+def test_draws_that_do_not_vary_are_refused(folder: Path, n_draws: Any) -> None:
+    with pytest.raises(ConfigError, match="expected 0 or at least 2 bootstrap draws, got"):
+        RobustnessDataset(folder).metrics(n_draws=n_draws)
+
+
 def test_rankings_have_intervals_and_ties(found: DerivedMetrics, folder: Path) -> None:
     by_place = {(one.key, one.strength): one for one in found.rankings}
     assert len(by_place) == len(found.rankings) == 13
@@ -152,6 +176,7 @@ def test_the_command_prints_tables_or_json(robust201: RunCommand, folder: Path) 
         robust201("metrics", folder, "--keys", "clean,clean").out == robust201("metrics", folder, "--keys", "clean").out
     )
     assert "between 0 and 1, got nan" in robust201("metrics", folder, "--ties", "nan").refusal(2)
+    assert "0 or at least 2 bootstrap draws, got 1" in robust201("metrics", folder, "--bootstrap", 1).refusal(2)
     for keys in ("clean", "fog"):
         assert robust201("metrics", folder, "--keys", keys, "--reference", "nobody").code == 2
 

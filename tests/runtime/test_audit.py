@@ -69,6 +69,7 @@ def test_a_weak_attack_is_found(sweep: Path, robust201: RunCommand, monkeypatch:
             "for fog: expected attacks of the sweep that both engines can compute, got another key; there are pgd",
         ),
         (("--keys", "clean"), "got another key; there are pgd"),
+        (("--keys", "pdg"), "Did you mean 'pgd'?"),
     ],
 )
 def test_what_cannot_be_audited(sweep: Path, robust201: RunCommand, options: tuple[str, ...], got: str) -> None:

@@ -77,5 +77,14 @@ def as_level(level: object, what: str) -> float:
     return value
 
 
+def as_draws(n_draws: object, what: str) -> int:
+    """Take a number of bootstrap draws, 0 for none; `what` begins the error."""
+    is_number = isinstance(n_draws, numbers.Integral) and not isinstance(n_draws, bool)
+    number = int(n_draws) if is_number else -1  # type: ignore[call-overload]
+    if number < 0 or number == 1:  # a single draw does not vary
+        raise ConfigError(f"{what}: expected 0 or at least 2 bootstrap draws, got {reprlib.repr(n_draws)}. Try 1000.")
+    return int(number)
+
+
 def _kind(value: Any) -> str:
     return "nothing" if value is None else f"a value of type {type(value).__name__}"

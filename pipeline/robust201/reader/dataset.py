@@ -453,12 +453,12 @@ class RobustnessDataset:
             keys: keys; by default all.
             reference: the network whose corruption errors others are relative to.
             ties: level of significance, for ties with the best.
-            n_draws: bootstrap draws for intervals of medians, ranks and rank correlations; 0 for none.
+            n_draws: bootstrap draws for intervals of medians, ranks and rank correlations, two or more; 0 for none.
             seed: of the draws.
 
         Raises:
-            ConfigError: no such dataset, key or reference, several weights and none chosen, or a level not between 0
-                and 1.
+            ConfigError: no such dataset, key or reference, several weights and none chosen, a level not between 0 and
+                1, or a single draw.
             ResultsError: outcomes by image give other accuracies than the folder's.
         """
         from robust201.reader.derived import derive_metrics

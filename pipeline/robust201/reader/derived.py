@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, show_architecture
-from robust201.reader.arguments import as_level
+from robust201.reader.arguments import as_draws, as_level
 from robust201.reader.frames import read_frame
 from robust201.reader.outcomes import Outcomes
 from robust201.reader.rankings import HeldResults, Ranking, plain_number, rank_evaluations
@@ -128,13 +128,21 @@ def derive_metrics(
     seed: int = 0,
 ) -> DerivedMetrics:
     """Compute what follows from the stored results (see `RobustnessDataset.metrics`)."""
-    level = as_level(level, f"Computing metrics failed for {files.path}")
+    what = f"Computing metrics failed for {files.path}"
+    level, n_draws = as_level(level, what), as_draws(n_draws, what)
     datasets, keys = (None if names is None else tuple(dict.fromkeys(names)) for names in (datasets, keys))
     metrics: list[MetricRow] = []
     rankings: list[Ranking] = []
     agreements: list[RankAgreement] = []
     needs: dict[str, str] = {"ece, maximum and class-wise error, brier, aurc": NEEDS}
-    for dataset in datasets or files.datasets:
+    if datasets is None:  # of a published dataset, not all need be there
+        named = [
+            name
+            for name in files.datasets
+            if any(files.find(name, key, "accuracy") is not None for key in keys or files.keys)
+        ]
+        datasets = tuple(named or files.datasets)
+    for dataset in datasets:
         held = HeldResults.read(files, dataset, keys)
         rankings += rank_evaluations(held, level, n_draws, seed)
         metrics += [row for make in _METRICS for row in make(held, needs)]
@@ -280,24 +288,30 @@ def _corruption_errors(
         own = frame.loc[reference].to_numpy()[None]
         values = frame.to_numpy()[:, None]
         errors[key] = pd.Series(corruption_errors(values, own)[:, 0], index=frame.index)
-        yield MetricRow(
-            held.name, "corruption_error", key, None, errors[key], f"relative to {show_architecture(reference)}"
-        )
+        note = f"relative to {show_architecture(reference)}"
+        if errors[key].isna().all():
+            note += "; undefined: the reference makes no error"
+        yield MetricRow(held.name, "corruption_error", key, None, errors[key], note)
         if clean is not None:
             there = frame.index.intersection(clean.dropna().index)
             if reference in there:
                 values = frame.loc[there].to_numpy()[:, None]
                 found = relative_corruption_errors(values, clean[there], own, float(clean[reference]))[:, 0]
                 relative[key] = pd.Series(found, index=there)
-    for metric, by_key in (("mean_corruption_error", errors), ("relative_mean_corruption_error", relative)):
+    for metric, by_key, reason in (
+        ("mean_corruption_error", errors, "the reference makes no error under"),
+        ("relative_mean_corruption_error", relative, "the reference loses no accuracy under"),
+    ):
         if by_key:
             mean = pd.DataFrame(by_key).mean(axis=1, skipna=False)
             note = f"over {len(by_key)} corruptions, relative to {show_architecture(reference)}"
+            if undefined := [key for key, values in by_key.items() if values.isna().all()]:
+                note += f"; undefined: {reason} {', '.join(undefined)}"
             yield MetricRow(held.name, metric, "+".join(by_key), None, mean, note)
 
 
 def _seed_rows(
-    files: ResultFiles, datasets: Sequence[str] | None, keys: Sequence[str] | None, needs: dict[str, str]
+    files: ResultFiles, datasets: Sequence[str], keys: Sequence[str] | None, needs: dict[str, str]
 ) -> Iterator[MetricRow]:
     """Compare trainings that differ in their seed alone, of each recipe and length that has two seeds or more."""
     recorded = {} if files.sweep is None else files.sweep.get("weights") or {}
@@ -311,7 +325,7 @@ def _seed_rows(
     groups = [names for names in groups if len(names) > 1]
     if not groups:
         needs["training_seed_deviation"] = "weights of several training seeds (`weights` of the sweep), as Parquet"
-    for names, dataset in itertools.product(groups, datasets or files.datasets):
+    for names, dataset in itertools.product(groups, datasets):
         frames = [read_frame(files.choosing(name), [dataset], keys).assign(trained=name) for name in names]
         for (key, strength), rows in pd.concat(frames).groupby(["key", "strength"], observed=True):
             if strength == CLEAN_STRENGTH and files.repeats_clean(dataset, str(key)):

@@ -344,7 +344,7 @@ class ResultFiles:
         return str(self._user_tasks[key]["kind"]) if kind == "other" and key in self._user_tasks else kind
 
     def ball_of(self, key: str) -> Constraint | None:
-        """Find the norm ball of an attack on the evaluated network itself; None for a transfer, and where there is none."""
+        """Find the norm ball of an attack on the evaluated network itself; None for all else, transfers included."""
         row = row_of(key)
         if row is not None:
             return row.constraint
