@@ -46,6 +46,7 @@ DEFAULT_EPOCHS = 200
 
 
 _SHOWN_NETWORKS = 20
+_MAKE_AGAIN = "Import the weights again, or run their training again."
 
 
 class CheckpointStore:
@@ -163,7 +164,8 @@ class CheckpointStore:
             raise CheckpointError(
                 f"Choosing weights failed for {_label(network)} in {self.root}: expected weights of "
                 f"one recipe, got those of {len(recipes)}: {shown}. Name the one that is meant: in a sweep by "
-                "`weights: {path: …, recipe: …}`; what each was trained with stands in the manifest."
+                "`weights: {path: …, recipe: …}`, otherwise as `recipe`; what each was trained with stands in the "
+                "manifest."
             )
 
     def of_network(self, index: ArchitectureId, dataset: str, space: str) -> tuple[CheckpointRecord, ...]:
@@ -188,14 +190,14 @@ class CheckpointStore:
             wanted = "a safetensors file" if expected is None else f"{expected:,} bytes"
             raise CheckpointError(
                 f"Finding weights failed for {record.label} at {path}: expected {wanted}, got {n_bytes:,} bytes: the "
-                "file is truncated or damaged. Import the weights again."
+                f"file is truncated or damaged. {_MAKE_AGAIN}"
             )
 
     @staticmethod
     def _unreadable(record: CheckpointRecord, error: OSError) -> CheckpointError:
         return CheckpointError(
             f"Loading weights failed for {record.label}: expected {error.filename}, got {error.strerror}. "
-            "Import the weights again."
+            f"{_MAKE_AGAIN}"
         )
 
     def load(self, record: CheckpointRecord, *, verify: bool = True) -> dict[str, "torch.Tensor"]:
@@ -213,7 +215,7 @@ class CheckpointStore:
         if verify and digest != record.sha256:
             raise CheckpointError(
                 f"Loading weights failed for {record.label} from {path}: expected SHA-256 {record.sha256[:16]}…, got "
-                f"{digest[:16]}… of {len(raw):,} bytes: the file is truncated or changed. Import the weights again."
+                f"{digest[:16]}… of {len(raw):,} bytes: the file is truncated or changed. {_MAKE_AGAIN}"
             )
         return parse_safetensors(raw, str(path))
 
@@ -317,7 +319,7 @@ class CheckpointStore:
         space, dataset, index = network
         networks = self._index()
         got = ", ".join(map(describe_trial, sorted(networks.get(network, {}), key=trial_order)))
-        advice = "Import them with import-weights."
+        advice = "Import them with import-weights, or train them."
         if not got:
             elsewhere = sorted({name for of, name, number in networks if (of, number) == (space, index)})
             others = sorted((number for of, name, number in networks if (of, name) == (space, dataset)), key=_position)
