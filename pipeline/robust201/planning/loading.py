@@ -41,7 +41,9 @@ def is_training(path: Path) -> bool:
 
 def load_training(path: Path, /, **overrides: Any) -> TrainingConfig:
     """Read and check a training YAML, like `load_config` for a sweep."""
-    return parse_training(_replace(read_fields(path), overrides), str(path), _place_finder(path, overrides))
+    return parse_training(
+        _replace(read_fields(path, "trainings"), overrides), str(path), _place_finder(path, overrides)
+    )
 
 
 def _place_finder(path: Path, overrides: Mapping[str, Any]) -> FindPlace:

@@ -185,11 +185,11 @@ class Exports:
         self, dataset: str, key: str, recipes: Sequence[str], architectures: Sequence[ArchitectureId]
     ) -> ResultsError:
         """Make the error of results that are not there, with those that are."""
-        there = sorted({one.recipe or '""' for one in self.trained if dataset in one.reader.data})
+        there = sorted({(name, one.recipe or '""') for one in self.trained for name in one.reader.data})
         names = ", ".join(str(reader.path) for reader in self.readers)
         return ResultsError(
             f"Reading trained networks failed for {dataset} {key}: expected results of "
             f"{', '.join(map(str, architectures))} trained by {', '.join(recipes)}, got none in {names}, which has "
-            f"{dataset} by {', '.join(there) or 'no recipe'}. Correct the study's recipes and datasets, or run its "
-            "sweeps."
+            f"{', '.join(map(' by '.join, there)) or 'no trained networks'}. Correct the study's recipes and datasets, or "
+            "run its sweeps."
         )

@@ -196,8 +196,7 @@ class CheckpointStore:
     @staticmethod
     def _unreadable(record: CheckpointRecord, error: OSError) -> CheckpointError:
         return CheckpointError(
-            f"Loading weights failed for {record.label}: expected {error.filename}, got {error.strerror}. "
-            f"{_MAKE_AGAIN}"
+            f"Loading weights failed for {record.label}: expected {error.filename}, got {error.strerror}. {_MAKE_AGAIN}"
         )
 
     def load(self, record: CheckpointRecord, *, verify: bool = True) -> dict[str, "torch.Tensor"]:
