@@ -190,6 +190,6 @@ class Exports:
         return ResultsError(
             f"Reading trained networks failed for {dataset} {key}: expected results of "
             f"{', '.join(map(str, architectures))} trained by {', '.join(recipes)}, got none in {names}, which has "
-            f"{', '.join(map(' by '.join, there)) or 'no trained networks'}. Correct the study's recipes and datasets, or "
-            "run its sweeps."
+            f"{', '.join(map(' by '.join, there)) or 'no trained networks'}. Correct the study's recipes and datasets, "
+            "or run its sweeps."
         )
