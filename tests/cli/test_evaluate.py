@@ -120,6 +120,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
     "another size": (keep, {"image-size": 9}, 2, "expected uint8 images (N, 9, 9, 3)"),
     "an unknown key": (keep, {"keys": "pdg"}, 2, "Did you mean 'pgd'?"),
     "no numbers": (keep, {"mean": "a,b,c"}, 2, "--mean: expected three numbers"),
+    "no finite numbers": (keep, {"mean": "nan,0,0"}, 2, "--mean: expected finite numbers, got nan,0,0"),
     "a negative deviation": (keep, {"std": "0.2,0.2,-1"}, 2, "--std: expected numbers above 0"),
     "a folder to write to": (keep, {"out": "."}, 2, "Writing failed for .: expected the name of a file, got a folder"),
     "a parameter of no key": (keep, {"set": "pgd.steps=3"}, 2, "expected one of the keys of --keys, got 'pgd'"),

@@ -93,6 +93,20 @@ def test_a_step_that_fails_ends_the_study_with_its_code(robust201, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
+def test_what_no_step_needs_to_find_out_is_refused_before_the_first(robust201, tmp_path, monkeypatch):
+    monkeypatch.delenv("ROBUST201_UNSET", raising=False)
+    study, out = write_small_study(tmp_path), tmp_path / "out"
+    out.touch()
+    ended = robust201("study", study, "--out", out)
+    assert (ended.code, "$ robust201" in ended.err, "got a file" in ended.err) == (2, False, True)
+    out.unlink()
+    study.write_text(study.read_text().replace("train.yaml", "${ROBUST201_UNSET}/train.yaml"))
+    assert "export ROBUST201_UNSET=FOLDER" in robust201("study", study, "--out", out).refusal(2)
+    study.write_text("[]")
+    assert "Reading the study failed" in robust201("study", study, "--out", out).refusal(2)
+    assert not out.exists()
+
+
 def test_a_study_needs_a_folder_and_a_check_none(robust201, tmp_path):
     for words in ([], [tmp_path / "study.yaml"], ["--published", "image-distribution", "--out", tmp_path]):
         ended = robust201("study", *words)

@@ -381,7 +381,7 @@ def test_mnist_is_upscaled_and_grey(tmp_path: Path) -> None:
         (lambda content: content[:-1], r"got 3,935 bytes, not the 3,936 of an array \(5, 28, 28\)"),
         (lambda content: content + b"\0", "got 3,937 bytes"),
         (lambda content: content[:4] + b"\xff" * 12 + content[16:], r"array \(4294967295, 4294967295, 4294967295\)"),
-        (lambda content: idx_bytes(np.zeros((0, 28, 28), np.uint8)), r"array \(0, 28, 28\)"),
+        (lambda content: idx_bytes(np.zeros((0, 28, 28), np.uint8)), r"got an array \(0, 28, 28\)"),
         (lambda content: idx_bytes(np.zeros((5, 14, 56), np.uint8)), r"28x28 pixels, got an array \(5, 14, 56\)"),
         (lambda content: idx_bytes(np.zeros((4, 28, 28), np.uint8)), r"for each of the 4 images, got an array \(5,\)"),
     ],

@@ -183,7 +183,7 @@ def test_published_images_are_converted(tmp_path: Path, kind: str, in_batches: b
         (torch.zeros(3, 3, 8, 8), torch.zeros((3, 1), dtype=torch.int64), r"got int64 \(3, 1\)"),
         (torch.zeros(3, 3, 8, 8), torch.tensor([0, 10, 1]), "expected labels 0 to 9, got 10 in row 1"),
         (torch.zeros(3, 3, 8, 8), [], "got an empty list"),
-        (torch.zeros(0, 3, 8, 8), torch.zeros(0, dtype=torch.int64), "got 0 images"),
+        (torch.zeros(0, 3, 8, 8), torch.zeros(0, dtype=torch.int64), "expected one or more, got none"),
         (
             torch.zeros(3, 3, 8, 8).to_sparse(),
             torch.zeros(3, dtype=torch.int64),
@@ -200,6 +200,13 @@ def test_files_of_another_form_are_refused(tmp_path: Path, images: object, label
         import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_empty_batches_are_passed_over(tmp_path: Path) -> None:
+    images, labels = published()
+    write_published(tmp_path / "source", [images[:0], images], [labels[:0], labels])
+    import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10)
+    np.testing.assert_array_equal(read_made(tmp_path / "out", 10, 8, "train").labels, labels)
 
 
 class Hostile:
@@ -237,6 +244,9 @@ def test_the_command_converts_and_names_what_is_missing(robust201: RunCommand, t
     assert (ended.code, ended.err) == (0, "")
     section = {"path": str(tmp_path / "robust"), "classes": 10, "image_size": 8}
     assert yaml.safe_load(ended.out) == {"datasets": {"robust": section}}
+    ended = robust201("import-images", tmp_path / "source", "--out", tmp_path / "other", "--classes", "257")
+    assert (ended.code, "less than or equal to 256" in ended.err) == (2, True)
+    assert "got a file" in robust201("import-images", tmp_path / "source", "--out", labels).refusal(2)
     labels.unlink()
     ended = robust201("import-images", tmp_path / "source", "--out", tmp_path / "other")
     assert ended.code == 2

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robust201.core.errors import DatasetError
+from robust201.core.errors import DatasetError, StorageFullError
+from robust201.core.files import atomic_write
 from robust201.images import DATASETS, load_images, select
 from robust201.images.snapshot import read_snapshot, write_snapshot
 from robust201.runtime.executors import make_executor
@@ -21,6 +22,16 @@ def test_images_come_back_as_they_were(tmp_path: Path) -> None:
     for name in ("images", "labels", "indices"):
         np.testing.assert_array_equal(getattr(got, name), getattr(IMAGES, name))
     assert (got.n_classes, got.normalisation, got.sha256) == (10, IMAGES.normalisation, IMAGES.sha256)
+
+
+def test_a_full_device_is_named_though_numpy_loses_the_errors_number(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StorageFullError, match=r"expected free space on the device, got none \(\d+ requested"),
+        atomic_write(tmp_path / "images.npy"),
+        Path("/dev/full").open("wb") as full,
+    ):
+        IMAGES.images.tofile(full)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["images", "labels", "indices"])

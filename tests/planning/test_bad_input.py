@@ -96,6 +96,11 @@ NO_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2
             "expected a name of up to 100 letters, digits, dots, dashes and underscores, got 'nnnn",
         ),
         (
+            {"checkpoints": None, "weights": {"path": "store", "steps": [5, -1]}},
+            "weights.steps.1: expected at least 0, got -1.",
+        ),
+        ({"execution": {"threads": 100_000}}, "execution.threads: expected at most 1024, got 100000."),
+        (
             {"checkpoints": None, "weights": {"random": {"seeds": [2**64]}}},
             "weights.random.seeds.0: expected at most 1",
         ),

@@ -11,6 +11,7 @@ from robust201.cli import console
 from robust201.cli.sweeps import split_names
 from robust201.core.errors import ConfigError
 from robust201.core.files import write_text
+from robust201.core.host import MAX_THREADS
 
 if TYPE_CHECKING:
     from robust201.bench.comparison import Compared
@@ -27,7 +28,7 @@ def bench(
     ] = "309,21,13714",
     images: Annotated[int, typer.Option(min=2, help="Images per network.")] = 32,
     rounds: Annotated[int, typer.Option(min=1, help="Number of timings of each; medians are shown.")] = 1,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads of robust201 and of the loop.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, max=MAX_THREADS, help="CPU threads of robust201 and of the loop.")] = 1,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write all times to this file.")] = None,
 ) -> None:

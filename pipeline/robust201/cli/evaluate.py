@@ -1,6 +1,7 @@
 """`robust201 evaluate`: one network of the user's own, built by a Python file; a table, and a CSV where asked for."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -149,6 +150,10 @@ def _three_numbers(option: str, text: str) -> tuple[float, float, float]:
             f"Reading the command line failed for {option}: expected three numbers such as 0.49,0.48,0.45, got "
             f"{text!r}. Give one for each channel."
         ) from error
+    if not all(map(math.isfinite, (red, green, blue))):
+        raise ConfigError(
+            f"Reading the command line failed for {option}: expected finite numbers, got {text}. Correct it."
+        )
     return red, green, blue
 
 

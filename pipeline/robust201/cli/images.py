@@ -8,6 +8,7 @@ import typer
 from robust201.cli import console
 from robust201.cli.evaluate import build_module, read_normalisation
 from robust201.core.errors import ConfigError
+from robust201.core.host import MAX_THREADS
 
 if TYPE_CHECKING:
     from robust201.core.records import Split
@@ -54,7 +55,7 @@ def import_images(
         Path, typer.Argument(metavar="SOURCE", help="Folder of the published files CIFAR_ims and CIFAR_lab.")
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder to write; created if absent.")],
-    classes: Annotated[int, typer.Option(min=2, help="Number of classes.")] = 10,
+    classes: Annotated[int, typer.Option(min=2, max=256, help="Number of classes.")] = 10,
     rounding: Annotated[
         str, typer.Option(help="Rounding to 8 bits: half-up, or down as torchvision's ToPILImage.")
     ] = "half-up",
@@ -108,7 +109,9 @@ def robustify(
     count: Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the subset and of all random draws.")] = 0,
     batch_size: Annotated[int, typer.Option(help="Images per pass, and per intermediate file.")] = 100,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads; the last bits of the images depend on them.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, max=MAX_THREADS, help="CPU threads; the last bits of the images depend on them.")
+    ] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
 ) -> None:
     """Make training images with only the robust, or only the non-robust, features that a network uses."""

@@ -10,6 +10,7 @@ import typer
 from robust201.cli import console
 from robust201.cli.look import AsJson, print_json
 from robust201.core.errors import ConfigError, closest
+from robust201.core.files import make_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +69,9 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path]) -> int
     sweeps: dict[Path, SweepConfig] = {}
     if not exports:
         sweeps = {path: load_config(path) for path in config.sweeps}
-        for words in config.step_words():
+        steps = config.step_words()
+        make_folder(out)
+        for words in steps:
             if code := _run_words(root, words):
                 return code
         exports = [out / "datasets" / sweep.name for sweep in sweeps.values()]

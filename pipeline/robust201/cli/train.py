@@ -11,6 +11,7 @@ from robust201.cli.help_texts import AllowCode
 from robust201.cli.look import print_json
 from robust201.cli.sweeps import Limit, split_names
 from robust201.core.errors import ConfigError, closest
+from robust201.core.host import MAX_THREADS
 
 if TYPE_CHECKING:
     from robust201.planning.training_config import TrainingConfig
@@ -81,7 +82,10 @@ def train(
     threads: Annotated[
         int,
         typer.Option(
-            min=1, help="CPU threads; the last bits of the weights depend on them.", rich_help_panel=_BY_OPTIONS
+            min=1,
+            max=MAX_THREADS,
+            help="CPU threads; the last bits of the weights depend on them.",
+            rich_help_panel=_BY_OPTIONS,
         ),
     ] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.", rich_help_panel=_BY_OPTIONS)] = "cpu",

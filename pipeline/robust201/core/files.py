@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from robust201.core.errors import InputError, StorageError, StorageFullError
 _MAX_AMOUNT = 1e30
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
+"""What `numpy.save` says of a full device, in an error without a number."""
 
 
 def show_bytes(count: float) -> str:
@@ -123,16 +126,20 @@ def check_output_file(path: Path) -> None:
 
 def _full(path: Path, error: OSError) -> StorageFullError:
     return StorageFullError(
-        f"Writing failed for {path}: expected free space on the device, got none ({error.strerror}). "
+        f"Writing failed for {path}: expected free space on the device, got none ({error.strerror or error}). "
         "Free some space and run the same command again; finished work is kept."
     )
 
 
+def _is_full(error: OSError) -> bool:
+    return error.errno in _FULL or (error.errno is None and _SHORT_WRITE.search(str(error)) is not None)
+
+
 def _failed_to_write(place: Path | str, error: OSError) -> StorageError:
-    if error.errno in _FULL:
+    if _is_full(error):
         return _full(Path(place), error)
     return StorageError(
-        f"Writing failed for {place}: expected to read and write there, got {error.strerror}. "
+        f"Writing failed for {place}: expected to read and write there, got {error.strerror or error}. "
         "Check the path and its permissions, and run the same command again."
     )
 
@@ -211,7 +218,7 @@ def new_file(folder: Path, name: str = "", *, on_step: Callable[[str], None] = _
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         # The block may have failed on another file, one that it copies from.
-        is_own = error.errno in _FULL or error.filename in {None, str(temporary)}
+        is_own = _is_full(error) or error.filename in {None, str(temporary)}
         raise _failed_to_write(folder / name if is_own else error.filename, error) from error
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ import os
 import torch
 
 from robust201.core.errors import ConfigError
+from robust201.core.host import MAX_THREADS
 from robust201.core.precision import Precision, check_precision
 
 
@@ -16,7 +17,7 @@ def configure_torch(threads: int, precision: Precision = "fp32") -> None:
     with every other precision; these switches are the process's, and a second call sets them anew.
 
     Args:
-        threads: CPU threads of one operation, at least 1.
+        threads: CPU threads of one operation, 1 to `MAX_THREADS`.
         precision: a name from `core.precision.PRECISIONS`, which defines them. Whether the device has it is for
             whoever knows the device to check (`core.precision.check_precision`).
 
@@ -25,8 +26,8 @@ def configure_torch(threads: int, precision: Precision = "fp32") -> None:
     """
     check_precision(precision)
     _refuse_overrides(precision)
-    if threads < 1:
-        raise ConfigError(f"Setting up torch failed for threads: expected 1 or more, got {threads}.")
+    if not 1 <= threads <= MAX_THREADS:
+        raise ConfigError(f"Setting up torch failed for threads: expected 1 to {MAX_THREADS}, got {threads}.")
     torch.set_num_threads(threads)
     tf32 = precision == "tf32"
     torch.set_float32_matmul_precision("high" if tf32 else "highest")

@@ -152,7 +152,7 @@ def select(images: ImageSet, *, count: int, seed: int) -> ImageSet:
     if not 1 <= count <= len(images):
         raise DatasetError(
             f"Selecting images failed for {images.dataset}: expected a count from 1 to {len(images):,}, got {count:,}. "
-            "Correct `images.count`, or `images` of a measure in `keys`."
+            "Correct the count: --count, `images.count`, or `images` of a measure in `keys`."
         )
     class_order = _shuffled(seed, images.n_classes, "image selection", "classes")
     # An image's turn is its place in its own class, then its class's place: the first `count` turns are stratified.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError, one_line
-from robust201.core.files import atomic_write, load_json, write_text
+from robust201.core.files import atomic_write, load_json, make_folder, write_text
 from robust201.core.records import Split, canonical_json, image_hash
 from robust201.images.checks import LabelledImages
 
@@ -78,6 +78,7 @@ def write_made(
     The recipe holds everything that decides the images, `facts` further fields of the manifest, both as JSON values;
     `arrays` are further arrays of the .npz file. Returns the hash that sweeps use (see `core.records.image_hash`).
     """
+    make_folder(folder)
     digest = image_hash(images.images, images.labels, np.arange(len(images.labels)))
     manifest = {
         "format": _FORMAT,

@@ -95,8 +95,10 @@ def _parse(file: Path, content: bytes) -> NDArray[np.uint8]:
     begin = 4 + 4 * content[3]
     shape = tuple(np.frombuffer(content[4:begin].ljust(begin - 4, b"\0"), ">u4").tolist())
     expected = begin + math.prod(shape)
-    if len(content) != expected or not shape or not shape[0]:
+    if len(content) != expected:
         raise _damaged(file, f"{len(content):,} bytes, not the {expected:,} of an array {shape}")
+    if not shape or not shape[0]:
+        raise _damaged(file, f"an array {shape}")
     return np.frombuffer(content, np.uint8, offset=begin).reshape(shape)
 
 

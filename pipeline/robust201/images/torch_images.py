@@ -84,6 +84,8 @@ def _read_labels(file: Path, n_classes: int) -> NDArray[np.int64]:
             f"Reading labels failed for {file}: expected integers (N,), got {_describe(wrong[0])}. Check the path."
         )
     labels = np.concatenate([tensor.numpy().astype(np.int64) for tensor in tensors])
+    if not len(labels):
+        raise DatasetError(f"Reading labels failed for {file}: expected one or more, got none. Check the path.")
     check_labels(file, labels, n_classes)
     return labels
 
@@ -94,7 +96,7 @@ def _read_images(file: Path, count: int, rounding: Rounding) -> NDArray[np.uint8
     is_square = len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2] > 0
     wrong = [tensor for tensor in tensors if tuple(tensor.shape[1:]) != shape or not tensor.is_floating_point()]
     found = sum(len(tensor) for tensor in tensors if tensor.ndim)
-    if wrong or not is_square or found != count or not found:
+    if wrong or not is_square or found != count:
         got = _describe((wrong or tensors)[0]) if wrong or not is_square else f"{found:,} images"
         raise DatasetError(
             f"Reading images failed for {file}: expected float images (N, 3, H, H), one for each of the {count:,} "
@@ -102,7 +104,7 @@ def _read_images(file: Path, count: int, rounding: Rounding) -> NDArray[np.uint8
         )
     images = np.empty((count, *shape), np.uint8)
     start = 0
-    for tensor in tensors:
+    for tensor in filter(len, tensors):
         for piece in tensor.split(1000):
             pixels = piece.double().numpy()
             _check_range(file, pixels)

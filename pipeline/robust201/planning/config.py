@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, fi
 
 from robust201.core.errors import ArchitectureError, ConfigError, closest
 from robust201.core.fields import Fields, PositiveFloat
+from robust201.core.host import MAX_THREADS
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, ImageSelection, Normalisation, Weights, show_architecture
 from robust201.core.user_code import UserFunction
@@ -66,6 +67,7 @@ def check_different(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 Numbers = Annotated[tuple[int, ...], AfterValidator(check_different)]
+Lengths = Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(check_different)]
 TorchSeed = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 """A seed that is given to PyTorch as it is; all others are hashed."""
 
@@ -115,8 +117,8 @@ class WeightsSection(Section):
 
     path: ConfigPath | None = None
     recipe: RecipeNames | None = None
-    epochs: Numbers | None = None
-    steps: Numbers | None = None
+    epochs: Lengths | None = None
+    steps: Lengths | None = None
     seeds: Numbers | None = None
     files: NetworkFiles | None = None
     random: RandomWeights | None = None
@@ -219,7 +221,7 @@ class ExecutionSection(Section):
     cpus_per_worker: Annotated[float, Field(gt=0)] = 1.0
     gpus_per_worker: Annotated[float, Field(gt=0)] = 1.0
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: Annotated[int, Field(ge=1)] = 1
+    threads: Annotated[int, Field(ge=1, le=MAX_THREADS)] = 1
     micro_batch: Annotated[int, Field(ge=1)] | None = None
     cuda_graphs: bool = True
     window: Annotated[int, Field(ge=1, le=16)] = 2

@@ -50,7 +50,7 @@ def _describes_trainings(fields: Mapping[str, Any]) -> bool:
 
 def load_training(path: Path, /, **overrides: Any) -> TrainingConfig:
     """Read and check a training YAML, like `load_config` for a sweep."""
-    fields = read_fields(path)
+    fields = read_fields(path, "trainings")
     if not _describes_trainings(fields) and "results" in fields:
         raise ConfigError(
             f"Reading the trainings failed for {path}: expected a training YAML, got a sweep. Run it with: robust201 "

@@ -56,8 +56,8 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc]
         return constructed
 
 
-def read_fields(path: Path) -> dict[str, Any]:
-    """Read the fields of a YAML file, unchecked.
+def read_fields(path: Path, what: str = "sweep") -> dict[str, Any]:
+    """Read the fields of a YAML file, unchecked; `what` it describes is for errors.
 
     Raises:
         ConfigError: the file cannot be read, is no YAML, or holds something else.
@@ -66,16 +66,16 @@ def read_fields(path: Path) -> dict[str, Any]:
         payload = _construct(read_bounded(path, MAX_SWEEP_BYTES))
     except OSError as error:
         raise ConfigError(
-            f"Reading the YAML failed for {path}: expected a YAML file, got {error.strerror}. See jobs/ for examples."
+            f"Reading the {what} failed for {path}: expected a YAML file, got {error.strerror}. See jobs/ for examples."
         ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         summary = " ".join(str(error).split())
         raise ConfigError(
-            f"Reading the YAML failed for {path}: expected YAML, got an error: {summary}. Correct the file."
+            f"Reading the {what} failed for {path}: expected YAML, got an error: {summary}. Correct the file."
         ) from error
     if not isinstance(payload, dict):
         raise ConfigError(
-            f"Reading the YAML failed for {path}: expected fields such as `name: …`, got "
+            f"Reading the {what} failed for {path}: expected fields such as `name: …`, got "
             f"{'an empty file' if payload is None else type(payload).__name__}. See jobs/ for examples."
         )
     return payload

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from robust201.core.errors import ConfigError
-from robust201.core.files import remove_leftovers
+from robust201.core.files import make_folder, remove_leftovers
 from robust201.core.interrupts import draining_on_signals
 from robust201.core.records import Part, Receipt
 from robust201.core.user_code import hash_file
@@ -161,7 +161,7 @@ def _prepared(config: TrainingConfig, selection: TrainingSelection, say: Callabl
     code = {field: hash_file(path) for field, path in config.code_files().items()}
     # Find bad input before anything is written.
     plan_trainings(config, trainings, inputs, CheckpointStore(config.store), device=device, code=code)
-    config.results.mkdir(parents=True, exist_ok=True)
+    make_folder(config.results)
     with Lease.acquire(config.results, on_wait=say) as lease, CheckpointStore(config.store, hashed=True) as store:
         recovered = finished_snapshots(config).recover(store)
         if recovered:

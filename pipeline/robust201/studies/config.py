@@ -60,7 +60,10 @@ class _Study(Fields):
         Raises:
             ConfigError: a variable is not set.
         """
-        return [[substitute_variables(word) for word in shlex.split(line)[1:]] for line in self.steps]
+        try:
+            return [[substitute_variables(word) for word in shlex.split(line)[1:]] for line in self.steps]
+        except ValueError as error:
+            raise ConfigError(f"Reading the steps failed for the study {self.name}: {error}") from error
 
 
 class StudyNetwork(Fields):
@@ -188,7 +191,7 @@ def load_study(path: Path) -> Study:
     Raises:
         ConfigError: the file is missing, is no YAML, or a field is unknown or wrong; the closest name is given.
     """
-    fields = read_fields(path)
+    fields = read_fields(path, "study")
     kind = fields.get("study")
     if not isinstance(kind, str) or kind not in STUDIES:
         raise ConfigError(

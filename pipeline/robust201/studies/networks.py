@@ -185,12 +185,12 @@ class Exports:
         self, dataset: str, key: str, recipes: Sequence[str], architectures: Sequence[ArchitectureId]
     ) -> ResultsError:
         """Make the error of results that are not there, with those that are."""
-        there = sorted({one.recipe or '""' for one in self.trained if dataset in one.reader.data})
+        there = sorted({(name, one.recipe or '""') for one in self.trained for name in one.reader.data})
         names = ", ".join(str(reader.path) for reader in self.readers)
         keys = sorted({held for reader in self.readers for held in reader.files.planned(dataset) or ()})
         return ResultsError(
             f"Reading trained networks failed for {dataset} {key}: expected results of "
             f"{', '.join(map(str, architectures))} trained by {', '.join(recipes)}, got none in {names}, which has "
-            f"{dataset} by {', '.join(there) or 'no recipe'} under {', '.join(keys) or 'no key'}. "
+            f"{', '.join(map(' by '.join, there)) or 'no trained networks'} (of {dataset}: {', '.join(keys) or 'no keys'}). "
             "Correct the names in the study, or run its sweeps."
         )

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from robust201.core.errors import CheckpointError
 from robust201.core.fields import Fields
+from robust201.core.host import MAX_THREADS
 from robust201.core.records import ArchitectureId, ImageSet, canonical_json
 from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.spaces.base import Space
@@ -60,7 +61,7 @@ class TrainingSettings(Fields):
     flip: bool = True
     crop_padding: Annotated[int, Field(ge=0)] = 4
     seed: Annotated[int, Field(ge=0)] = 777
-    threads: Annotated[int, Field(ge=1)] = 1
+    threads: Annotated[int, Field(ge=1, le=MAX_THREADS)] = 1
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
 
     def recipe(self) -> Recipe:

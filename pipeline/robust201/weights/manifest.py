@@ -199,7 +199,7 @@ def read_manifest(path: Path) -> dict[NetworkName, Trials]:
     except ValueError as error:
         raise CheckpointError(
             f"Opening weights failed for {path}: expected a manifest, got something else ({error}). "
-            "Import the weights again."
+            "Restore the manifest, or remove it and import or train the weights again."
         ) from error
     except OSError as error:
         raise CheckpointError(
@@ -225,7 +225,7 @@ def _check_header(line: bytes, path: Path) -> None:
         got = f"version {header['version']}" if isinstance(header, dict) and "version" in header else "another file"
         raise CheckpointError(
             f"Opening weights failed for {path}: expected a manifest of version {MANIFEST_VERSION}, got {got}. "
-            "Use the robust201 that wrote it, or import the weights again."
+            "Use the robust201 that wrote it, or remove it and import or train the weights again."
         )
 
 
@@ -248,5 +248,5 @@ def parse_line(line: bytes, number: int, path: Path) -> CheckpointRecord:
 def _damaged_line(number: int, path: Path, reason: str) -> CheckpointError:
     return CheckpointError(
         f"Opening weights failed for {path} line {number}: expected one checkpoint, got a damaged line ({reason}). "
-        "Restore the manifest, or remove it and import the weights again."
+        "Restore the manifest, or remove it and import or train the weights again."
     )

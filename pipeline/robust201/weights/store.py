@@ -46,6 +46,7 @@ DEFAULT_EPOCHS = 200
 
 
 _SHOWN_NETWORKS = 20
+_MAKE_AGAIN = "Import the weights again, or run their training again."
 
 
 class CheckpointStore:
@@ -166,7 +167,8 @@ class CheckpointStore:
             raise CheckpointError(
                 f"Choosing weights failed for {_label(network)} in {self.root}: expected weights of "
                 f"one recipe, got those of {len(recipes)}: {shown}. Name the one that is meant: in a sweep by "
-                "`weights: {path: …, recipe: …}`; what each was trained with stands in the manifest."
+                "`weights: {path: …, recipe: …}`, otherwise as `recipe`; what each was trained with stands in the "
+                "manifest."
             )
 
     def of_network(self, index: ArchitectureId, dataset: str, space: str) -> tuple[CheckpointRecord, ...]:
@@ -193,7 +195,7 @@ class CheckpointStore:
             wanted = "a safetensors file" if expected is None else f"{expected:,} bytes"
             raise CheckpointError(
                 f"Finding weights failed for {record.label} at {path}: expected {wanted}, got {n_bytes:,} bytes: the "
-                "file is truncated or damaged. Import the weights again."
+                f"file is truncated or damaged. {_MAKE_AGAIN}"
             )
         if self._hashed:
             digest = sha256_of(path)
@@ -204,15 +206,14 @@ class CheckpointStore:
     def _changed(self, record: CheckpointRecord, digest: str, n_bytes: int) -> CheckpointError:
         return CheckpointError(
             f"Loading weights failed for {record.label} from {self._path_of(record)}: expected SHA-256 "
-            f"{record.sha256[:16]}…, got {digest[:16]}… of {n_bytes:,} bytes: the file is truncated or changed. Import "
-            "the weights again."
+            f"{record.sha256[:16]}…, got {digest[:16]}… of {n_bytes:,} bytes: the file is truncated or changed. "
+            f"{_MAKE_AGAIN}"
         )
 
     @staticmethod
     def _unreadable(record: CheckpointRecord, error: OSError) -> CheckpointError:
         return CheckpointError(
-            f"Loading weights failed for {record.label}: expected {error.filename}, got {error.strerror}. "
-            "Import the weights again."
+            f"Loading weights failed for {record.label}: expected {error.filename}, got {error.strerror}. {_MAKE_AGAIN}"
         )
 
     def load(self, record: CheckpointRecord, *, verify: bool = True) -> dict[str, "torch.Tensor"]:
@@ -331,7 +332,7 @@ class CheckpointStore:
         space, dataset, index = network
         networks = self._index()
         got = ", ".join(map(describe_trial, sorted(networks.get(network, {}), key=trial_order)))
-        advice = "Import them with import-weights."
+        advice = "Import them with import-weights, or train them."
         if not got:
             elsewhere = sorted({name for of, name, number in networks if (of, number) == (space, index)})
             others = sorted((number for of, name, number in networks if (of, name) == (space, dataset)), key=_position)
