@@ -173,7 +173,9 @@ class EpsilonParameters(Parameters):
         fraction = next((value for value in _items(epsilons) if isinstance(value, str) and "/" in value), None)
         if fraction is not None:
             shown = reprlib.repr(fraction)
-            raise ValueError(f"expected numbers in units of 1/255, got {shown}. Write fractions as `epsilons: [8/255]`.")
+            raise ValueError(
+                f"expected numbers in units of 1/255, got {shown}. Write fractions as `epsilons: [8/255]`."
+            )
         return epsilons
 
     @field_validator("epsilons_255")
