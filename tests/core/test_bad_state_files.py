@@ -100,6 +100,7 @@ WRONG_TYPES = {
             "deaths": "none",
             "preemptions": -1,
         },
+        {"state": "9" * 5000},
         {"state": "running", "quiet_seconds": float("nan"), "gpus_per_worker": True, "deaths": 10**400},
     ],
     "heartbeats/a-1-b.json": [
@@ -139,5 +140,6 @@ def test_fields_of_wrong_types_are_passed_over(finished: Path, robust201: RunCom
             ended = robust201(*arguments)
             assert "Traceback" not in ended.err
             assert arguments[0] == "logs" or (ended.code, ended.err) == (0, "")
+            assert len(ended.out) < 5000
     ended = robust201("status", finished, "--json")
     assert not json.loads(ended.out)["running"]

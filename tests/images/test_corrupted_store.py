@@ -276,7 +276,9 @@ def test_missing_and_half_files_are_named(tmp_path: Path) -> None:
         store("fog", 6, images.indices)
     for name, content in (("fog", (tmp_path / "fog.npy").read_bytes()[:5000]), ("snow", b"")):
         (tmp_path / f"{name}.npy").write_bytes(content)
-        with pytest.raises(DatasetError, match=rf"{name}\.npy: expected an array .* no whole \.npy array .*Delete \S+ and"):
+        with pytest.raises(
+            DatasetError, match=rf"{name}\.npy: expected an array .* no whole \.npy array .*Delete \S+ and"
+        ):
             reopen(tmp_path, images).check(name)
     np.save(tmp_path / "pixelate.npy", np.zeros((15, 16, 16, 3), np.uint8))
     with pytest.raises(DatasetError, match=r"expected uint8 \(15, 32, 32, 3\), got uint8 \(15, 16, 16, 3\)"):

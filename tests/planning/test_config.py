@@ -97,6 +97,8 @@ def test_variables_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"keys": {"pdg": {}}}, r"'pdg'\. Did you mean 'pgd'"),
         ({"keys": {"pgd": {"step": 1}}}, r"'keys.pgd.step'\. Did you mean 'steps'"),
         ({"keys": {"pgd": {"epsilons_255": [1, -2]}}}, r"keys.pgd.epsilons_255.1: .*more than 0, got -2"),
+        ({"keys": {"pgd": {"epsilons_255": [1, "8/255"]}}}, r"got '8/255'\. Write fractions as `epsilons: \[8/255\]`"),
+        ({"architectures": [["x"] * 1000]}, r"names of architectures, got \['x', .*\.\.\.\] among"),
         ({"keys": {"pgd": {"epsilons_255": [1, 1.0]}}}, r"different epsilons"),
         ({"keys": {"pgd": {"epsilons_255": [float("nan")]}}}, r"finite"),
         ({"keys": {"fog": {"severities": [6]}}}, r"at most 5, got 6"),

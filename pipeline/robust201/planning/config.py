@@ -235,7 +235,9 @@ def _check_architectures(value: object) -> object:
     if value != "evaluated":
         if not isinstance(value, list | tuple):
             near = closest(value, ["evaluated"]) if isinstance(value, str) else ""
-            raise ValueError(f"expected evaluated, or a list such as [0, 21, 100-199], got {reprlib.repr(value)}.{near}")
+            raise ValueError(
+                f"expected evaluated, or a list such as [0, 21, 100-199], got {reprlib.repr(value)}.{near}"
+            )
         wrong = [name for name in value if not isinstance(name, int | str) or isinstance(name, bool)]
         if wrong:
             raise ValueError(f"expected names of architectures, got {reprlib.repr(wrong[0])} among them.")

@@ -41,6 +41,9 @@ _NUMBERS = frozenset(
 WORKING_STATES = frozenset({"running", "draining"})
 """States of a run that has not ended."""
 
+_LONGEST_STATE = 40
+"""Maximum number of characters of a state's name."""
+
 RATE_SECONDS = 15.0
 """Time from the first part's begin to the end of the last one from which a run's rate is estimated."""
 
@@ -118,8 +121,13 @@ def read_progress(folder: Path) -> dict[str, Any]:
     return {
         name: value
         for name, value in fields.items()
-        if (isinstance(value, str) if name == "state" else name in _NUMBERS and is_amount(value))
+        if (_is_state(value) if name == "state" else name in _NUMBERS and is_amount(value))
     }
+
+
+def _is_state(value: object) -> bool:
+    """Whether a value may be the name of a state, which `status` prints as it is."""
+    return isinstance(value, str) and value.isidentifier() and len(value) <= _LONGEST_STATE
 
 
 class PlannedWork(Protocol):

@@ -167,6 +167,17 @@ class EpsilonParameters(Parameters):
         epsilons_255 = tuple(float(f"{float(radius * 255):.12g}") for radius in radii)
         return {name: value for name, value in fields.items() if name != "epsilons"} | {"epsilons_255": epsilons_255}
 
+    @field_validator("epsilons_255", mode="before")
+    @classmethod
+    def _refuse_fractions(cls, epsilons: object) -> object:
+        fraction = next((value for value in _items(epsilons) if isinstance(value, str) and "/" in value), None)
+        if fraction is not None:
+            shown = reprlib.repr(fraction)
+            raise ValueError(
+                f"expected numbers in units of 1/255, got {shown}. Write fractions as `epsilons: [8/255]`."
+            )
+        return epsilons
+
     @field_validator("epsilons_255")
     @classmethod
     def _sort_epsilons(cls, epsilons: tuple[float, ...]) -> tuple[float, ...]:
