@@ -111,6 +111,7 @@ def test_shorter_trainings_are_compared_at_the_same_share_of_the_training(tmp_pa
     shorter = study.model_copy(update={"iterations_per_printed": 0.2})
     held = measure_dynamics(shorter, exports).curves.set_index(["run", "curve", "iteration"]).sort_index()
     assert held.loc[("std", "clean", 625), "printed"] == pytest.approx(0.706)
+    assert held.loc[("std", "clean"), "printed_iteration"].fillna(0).tolist() == [0, 3125, 6250]
     assert np.isnan(held.loc[("std", "clean", 100), "printed"])  # there is no printed number after 500 iterations
 
 

@@ -175,10 +175,26 @@ def _count_decisions(comparisons: pd.DataFrame, comparable: bool) -> str:
 
 # --- Robust features
 
-_SINGLE_RUNS = (
-    "Printed numbers (theirs) are from single runs, without error bars. Ours are means over seeds with Student's 95 % "
-    "interval (none for a single seed). Numbers are percentages."
-)
+_BANDS = "bands are 95 % intervals over seeds, circles are printed numbers"
+
+
+def _how_to_compare(n_seeds: "pd.Series[int]") -> str:
+    text = (
+        "Printed numbers (theirs) are from single runs, without error bars. Ours are means over training seeds with "
+        "Student's 95 % interval (none for a single seed), which covers the seeds, not the choice of test images. "
+        "Numbers are percentages; a difference is ours minus theirs."
+    )
+    if (n_seeds == 2).any():
+        text += (
+            " Intervals of two seeds are wide and may go beyond 0 and 100; where both seeds happen to agree, they have "
+            "no width."
+        )
+    return text
+
+
+def _three(ours: float, theirs: float, show: Callable[..., str]) -> str:
+    """Write ours / theirs / difference in one cell."""
+    return f"{show(ours)} / {show(theirs)} / {show(ours - theirs, signed=True)}"
 
 
 def _percent(value: float, *, signed: bool = False) -> str:
@@ -186,6 +202,8 @@ def _percent(value: float, *, signed: bool = False) -> str:
 
 
 def _percent_interval(row: Mapping[Any, Any]) -> str:
+    if math.isnan(row["low"]):
+        return "–"
     return f"[{_percent(row['low'])}, {_percent(row['high'])}]"
 
 
@@ -203,32 +221,33 @@ def _write_dynamics(study: DynamicsStudy, exports: Exports, out: Path) -> list[P
     page = _Writer(study, out, f"{study.name}: accuracy and attack success over training")
     page.table("curves", found.curves)
     page.table("trends", found.trends)
-    page.say(_SINGLE_RUNS)
+    page.say(_how_to_compare(found.curves["n"]))
     page.say(
-        "Attack success is the share of originally correct images that are misclassified under the attack; both counts "
-        "are summed over all images before the division."
+        "Attack success (asr) is the share of originally correct images that are misclassified under the attack; both "
+        f"counts are summed over all {found.n_images} images before the division."
     )
-    page.figure("dynamics", drawings.draw_dynamics(found.curves), "Accuracy and attack success over iterations")
-    columns = ["run, curve", "first", "last", "lowest", "highest", "tau"]
-    columns += [f"printed {name}" for name in columns[1:]]
-    rows = [
-        [f"{row['run']}, {row['curve']}", *_trend_cells(row, ""), *_trend_cells(row, "printed_")]
-        for row in found.trends.to_dict("records")
-    ]
-    page.say("## Over all snapshots\n\nTau is Kendall's, between a curve's mean and the iteration.")
-    page.say(table_lines(columns, rows))
-    columns = ["run, curve", "iteration", "seeds", "ours", "95 % interval", "theirs", "difference"]
-    rows = [
-        [f"{row['run']}, {row['curve']}", str(row["iteration"]), str(row["n"]), *_beside(row)]
-        for row in found.curves.to_dict("records")
-    ]
+    figure = drawings.draw_dynamics(found.curves)
+    page.figure("dynamics", figure, f"Accuracy and attack success over iterations; {_BANDS}")
+    rows = [[f"{row['run']}, {row['curve']}", *_trend_cells(row)] for row in found.trends.to_dict("records")]
+    page.say(
+        "## Over all snapshots\n\nOurs / theirs / difference, theirs over all printed snapshots. Tau is Kendall's, "
+        "between a curve's mean and the iteration."
+    )
+    page.say(table_lines(["run, curve", "first", "last", "lowest", "highest", "tau"], rows))
+    columns = ["run, curve", "iteration", "seeds", "ours", "95 % interval", "printed iteration", "theirs", "difference"]
+    rows = []
+    for row in found.curves.to_dict("records"):
+        ours, interval, *theirs = _beside(row)
+        printed = "–" if pd.isna(row["printed_iteration"]) else str(row["printed_iteration"])
+        names = [f"{row['run']}, {row['curve']}", str(row["iteration"]), str(row["n"])]
+        rows.append([*names, ours, interval, printed, *theirs])
     page.say(f"## Snapshots\n\n{table_lines(columns, rows)}")
     return page.finish()
 
 
-def _trend_cells(row: Mapping[Any, Any], whose: str) -> list[str]:
-    cells = [_percent(row[whose + name]) for name in ("first", "last", "lowest", "highest")]
-    return [*cells, show_number(row[f"{whose}tau"], 2)]
+def _trend_cells(row: Mapping[Any, Any]) -> list[str]:
+    cells = [_three(row[name], row[f"printed_{name}"], _percent) for name in ("first", "last", "lowest", "highest")]
+    return [*cells, _three(row["tau"], row["printed_tau"], partial(show_number, digits=2))]
 
 
 def _write_mixing(study: MixingStudy, exports: Exports, out: Path) -> list[Path]:
@@ -236,16 +255,18 @@ def _write_mixing(study: MixingStudy, exports: Exports, out: Path) -> list[Path]
     page = _Writer(study, out, f"{study.name}: accuracy over the share of robust images")
     page.table("curves", found.curves)
     page.table("trends", found.trends)
-    page.say(_SINGLE_RUNS)
+    page.say(_how_to_compare(found.curves["n"]))
     figure = drawings.draw_mixing(found.curves, study.panels)
-    page.figure("mixing", figure, "Accuracy over the share of robust images")
-    columns = ["network, curve", "slope", "95 % interval", "decreases"]
-    columns += ["printed slope", "printed decreases"]
+    page.figure("mixing", figure, f"Accuracy over the share of robust images; {_BANDS}")
+    columns = ["network, curve", "slope", "95 % interval", "printed slope", "difference"]
+    columns += ["decreases", "printed decreases"]
     rows = []
     for row in found.trends.to_dict("records"):
-        ours = [_percent(row["slope"], signed=True), _percent_interval(row), f"{row['fall']} of {row['steps']}"]
-        theirs = [_percent(row["printed_slope"], signed=True), f"{row['printed_fall']} of {row['printed_steps']}"]
-        rows.append([f"{row['network']}, {row['curve']}", *ours, *theirs])
+        slopes = [_percent(row["slope"], signed=True), _percent_interval(row)]
+        difference = row["slope"] - row["printed_slope"]
+        slopes += [_percent(row["printed_slope"], signed=True), _percent(difference, signed=True)]
+        falls = [_show_falls(row["fall"], row["steps"]), _show_falls(row["printed_fall"], row["printed_steps"])]
+        rows.append([f"{row['network']}, {row['curve']}", *slopes, *falls])
     page.say(
         "## Is it monotonic?\n\nThe slope is the change of accuracy from no robust images to robust images alone; "
         "decreases are counted from one share to the next."
@@ -260,20 +281,28 @@ def _write_mixing(study: MixingStudy, exports: Exports, out: Path) -> list[Path]
     return page.finish()
 
 
+def _show_falls(fall: int, steps: int) -> str:
+    return f"{fall} of {steps}" if steps else "–"
+
+
 def _write_equivariance(study: EquivarianceStudy, exports: Exports, out: Path) -> list[Path]:
     found = measure_equivariance(study, exports)
     page = _Writer(study, out, f"{study.name}: spatial robustness of equivariant networks")
     for name, frame in (("table-1", found.best), ("depths", found.depths), ("candidates", found.candidates)):
         page.table(name, frame)
-    page.say(_SINGLE_RUNS)
+    page.say(_how_to_compare(found.best["n"]))
     page.say(
         f"Of the {found.n_images} images, {found.n_validation} choose the best candidate (depth and learning rate), "
         "and the others measure it. The original chose on the test images, for each attack; Table 1 and the column "
         "“chosen on test” do the same, and are compared with the printed number. The effect of selection is the "
         "difference from the candidate that was chosen on other images."
     )
-    page.figure("table-1", drawings.draw_equivariance(found.best), "Accuracy by attack, network and setting")
-    page.say(f"## Table 1\n\n{_layout(found.best)}")
+    caption = (
+        "Accuracy by attack, network and setting, of the candidate chosen on validation; bars are 95 % intervals over "
+        "seeds, circles are printed numbers"
+    )
+    page.figure("table-1", drawings.draw_equivariance(found.best), caption)
+    page.say(f"## Table 1\n\nOurs / theirs / difference, of the candidate chosen on test.\n\n{_layout(found.best)}")
     page.say(f"## Candidates chosen\n\n{_selection_lines(found.best, 'network')}")
     page.say(f"## By depth\n\n{_selection_lines(found.depths, 'architecture')}")
     return page.finish()
@@ -292,8 +321,7 @@ def _layout(best: pd.DataFrame) -> str:
 
 
 def _layout_cell(cell: "pd.Series[Any]") -> str:
-    ours, theirs = _percent(cell["on_test"]), _percent(cell["printed"])
-    return f"{ours} / {theirs} / {_percent(cell['difference'], signed=True)}"
+    return _three(cell["on_test"], cell["printed"], _percent)
 
 
 def _selection_lines(frame: pd.DataFrame, whose: str) -> str:

@@ -63,13 +63,15 @@ class Dynamics:
 
     Attributes:
         curves: one row per `run`, `curve` and `iteration`: `n` seeds, `mean`, `low`, `high`, the `printed` number at
-            the same iteration (or the same share of the training) and the `difference`.
+            `printed_iteration`, which is the same or at the same share of the training, and the `difference`.
         trends: one row per run and curve: `first`, `last`, `lowest` and `highest` mean over the snapshots, and
-            Kendall's `tau` between the mean and the iteration, of ours and of the printed curve (`printed_…`).
+            Kendall's `tau` between the mean and the iteration, of ours and of the whole printed curve (`printed_…`).
+        n_images: that were attacked.
     """
 
     curves: pd.DataFrame
     trends: pd.DataFrame
+    n_images: int
 
 
 def measure_dynamics(study: DynamicsStudy, exports: Exports) -> Dynamics:
@@ -82,9 +84,11 @@ def measure_dynamics(study: DynamicsStudy, exports: Exports) -> Dynamics:
         ResultsError: a run has no results, or outcomes by image are missing.
     """
     rows: list[dict[str, Any]] = []
+    n_images = 0
     for run, recipe in study.runs.items():
         clean = exports.outcomes(study.dataset, CLEAN, CLEAN_STRENGTH, [recipe], study.architecture)
-        accuracy = unpack_outcomes(clean.packed, clean.n_images).mean(axis=1)
+        n_images = clean.n_images
+        accuracy = unpack_outcomes(clean.packed, n_images).mean(axis=1)
         rows += _over_seeds(clean.networks.assign(value=accuracy), run, CLEAN)
         for key in study.attacks:
             for strength in exports.strengths(study.dataset, key):
@@ -95,16 +99,20 @@ def measure_dynamics(study: DynamicsStudy, exports: Exports) -> Dynamics:
                 rates = attack_success_rates(clean.packed[both["index"]], attacked.packed[both["index_attacked"]])
                 rows += _over_seeds(both.assign(value=rates), run, SUCCESS + curve_name(key, strength))
     printed = printed_numbers()["dynamics"]
-    by_iteration = {
-        (run, curve, round(iteration * study.iterations_per_printed)): value / 100
-        for run, curves in printed["runs"].items()
-        for curve, values in curves.items()
-        for iteration, value in zip(printed["iterations"], values, strict=True)
-    }
+    by_iteration: dict[tuple[str, str, int], float] = {}
+    printed_at: dict[tuple[str, str, int], int] = {}
+    for run, curves in printed["runs"].items():
+        for curve, values in curves.items():
+            for iteration, value in zip(printed["iterations"], values, strict=True):
+                place = (run, curve, round(iteration * study.iterations_per_printed))
+                by_iteration[place], printed_at[place] = value / 100, iteration
     frame = pd.DataFrame(rows)
-    places = zip(frame["run"], frame["curve"], frame["iteration"], strict=True)
-    frame = _beside(frame.assign(printed=[by_iteration.get(place, math.nan) for place in places]))
-    return Dynamics(frame, _dynamic_trends(frame, by_iteration))
+    places = list(zip(frame["run"], frame["curve"], frame["iteration"], strict=True))
+    frame = frame.assign(
+        printed_iteration=pd.array([printed_at.get(place) for place in places], dtype="Int64"),
+        printed=[by_iteration.get(place, math.nan) for place in places],
+    )
+    return Dynamics(_beside(frame), _dynamic_trends(frame, by_iteration), n_images)
 
 
 def _over_seeds(frame: pd.DataFrame, run: str, curve: str) -> list[dict[str, Any]]:
