@@ -175,7 +175,7 @@ def _count_decisions(comparisons: pd.DataFrame, comparable: bool) -> str:
 
 # --- Robust features
 
-_BANDS = "bands are 95 % intervals over seeds, circles are printed numbers"
+_REACH = "are 95 % intervals over seeds, or the range of two seeds; circles are printed numbers"
 
 
 def _how_to_compare(n_seeds: "pd.Series[int]") -> str:
@@ -227,7 +227,7 @@ def _write_dynamics(study: DynamicsStudy, exports: Exports, out: Path) -> list[P
         f"counts are summed over all {found.n_images} images before the division."
     )
     figure = drawings.draw_dynamics(found.curves)
-    page.figure("dynamics", figure, f"Accuracy and attack success over iterations; {_BANDS}")
+    page.figure("dynamics", figure, f"Accuracy and attack success over iterations; bands {_REACH}")
     rows = [[f"{row['run']}, {row['curve']}", *_trend_cells(row)] for row in found.trends.to_dict("records")]
     page.say(
         "## Over all snapshots\n\nOurs / theirs / difference, theirs over all printed snapshots. Tau is Kendall's, "
@@ -257,7 +257,7 @@ def _write_mixing(study: MixingStudy, exports: Exports, out: Path) -> list[Path]
     page.table("trends", found.trends)
     page.say(_how_to_compare(found.curves["n"]))
     figure = drawings.draw_mixing(found.curves, study.panels)
-    page.figure("mixing", figure, f"Accuracy over the share of robust images; {_BANDS}")
+    page.figure("mixing", figure, f"Accuracy over the share of robust images; bands {_REACH}")
     columns = ["network, curve", "slope", "95 % interval", "printed slope", "difference"]
     columns += ["decreases", "printed decreases"]
     rows = []
@@ -297,10 +297,7 @@ def _write_equivariance(study: EquivarianceStudy, exports: Exports, out: Path) -
         "“chosen on test” do the same, and are compared with the printed number. The effect of selection is the "
         "difference from the candidate that was chosen on other images."
     )
-    caption = (
-        "Accuracy by attack, network and setting, of the candidate chosen on validation; bars are 95 % intervals over "
-        "seeds, circles are printed numbers"
-    )
+    caption = f"Accuracy by attack, network and setting, of the candidate chosen on validation; bars {_REACH}"
     page.figure("table-1", drawings.draw_equivariance(found.best), caption)
     page.say(f"## Table 1\n\nOurs / theirs / difference, of the candidate chosen on test.\n\n{_layout(found.best)}")
     page.say(f"## Candidates chosen\n\n{_selection_lines(found.best, 'network')}")

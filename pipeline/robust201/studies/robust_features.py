@@ -47,9 +47,10 @@ def curve_name(key: str, strength: float) -> str:
 
 
 def summarise_runs(values: Sequence[float] | NDArray[np.float64]) -> dict[str, Any]:
-    """Mean over seeds with its 95 % interval: columns `n`, `mean`, `low` and `high`."""
+    """Mean over seeds with its 95 % interval and the range of the seeds: `n`, `mean`, `low`, `high`, `min`, `max`."""
     mean, low, high = mean_intervals(values)
-    return {"n": len(values), "mean": float(mean), "low": float(low), "high": float(high)}
+    summary = {"n": len(values), "mean": float(mean), "low": float(low), "high": float(high)}
+    return summary | {"min": float(np.min(values)), "max": float(np.max(values))}
 
 
 def _beside(frame: pd.DataFrame) -> pd.DataFrame:
@@ -62,8 +63,9 @@ class Dynamics:
     """Question 1.
 
     Attributes:
-        curves: one row per `run`, `curve` and `iteration`: `n` seeds, `mean`, `low`, `high`, the `printed` number at
-            `printed_iteration`, which is the same or at the same share of the training, and the `difference`.
+        curves: one row per `run`, `curve` and `iteration`: `n` seeds, their `mean`, its interval `low` to `high`, their
+            range `min` to `max`, the `printed` number at `printed_iteration`, which is the same or at the same share of
+            the training, and the `difference`.
         trends: one row per run and curve: `first`, `last`, `lowest` and `highest` mean over the snapshots, and
             Kendall's `tau` between the mean and the iteration, of ours and of the whole printed curve (`printed_…`).
         n_images: that were attacked.
@@ -149,7 +151,7 @@ class Mixing:
     """Question 2.
 
     Attributes:
-        curves: one row per `network`, `curve` and `alpha`: `n` seeds, `mean`, `low`, `high`, `printed`, `difference`.
+        curves: one row per `network`, `curve` and `alpha`: the same columns for a share.
         trends: one row per network and curve: the mean over seeds of the least-squares `slope` of accuracy over alpha,
             with its interval `low` to `high`, the number of `steps` between neighbouring alphas and how many of them
             `fall`; and `printed_slope`, `printed_steps` and `printed_fall` of the printed curve.
