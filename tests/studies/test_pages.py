@@ -31,7 +31,21 @@ def test_a_study_has_a_page_with_its_tables_and_figures(name, tmp_path):
     assert sorted(page.parent / link for link in links) == sorted(files)
     assert {path.suffix for path in files} == {".csv", ".svg"}
     assert "nan" not in text
+    if name.startswith("robust-features"):
+        tables = re.findall(r"([^\n]*)\n\n(\| .*)\n\| ---", text)
+        assert len(tables) > 1
+        for before, header in tables:
+            assert "| difference |" in header or before.startswith("Ours / theirs / difference")
+        assert "Intervals of two seeds are wide" in text
+        assert "[–" not in text
     if name == "robust-features-mixing":
         before = {path: path.read_bytes() for path in (page, *files)}
         write_pages(study, exports, tmp_path / "out")
         assert before == {path: path.read_bytes() for path in (page, *files)}
+
+
+def test_a_curve_without_printed_numbers_has_no_printed_decreases(tmp_path):
+    study, exports = STUDIES["robust-features-mixing"](tmp_path)
+    study = study.model_copy(update={"networks": {"tiny": "vgg16"}, "panels": {"L2": ["pgd_l2"]}})
+    page, *_ = write_pages(study, exports, tmp_path / "out")
+    assert "| tiny, clean | -10.00 | [-10.00, -10.00] | – | – | 2 of 2 | – |" in page.read_text()

@@ -73,6 +73,7 @@ def test_success_is_of_the_originally_correct_images_by_iteration(dynamics):
     assert held.loc[("std", "asr pgd_linf7:1"), "mean"].tolist() == pytest.approx([0.04, 0.25, 0.5], abs=2 / N_IMAGES)
     assert held.loc["std", "n"].unique().tolist() == [2]
     assert np.isnan(held.loc[("tiny", "clean", 625), "low"])  # one seed has no interval
+    assert held.loc[("tiny", "clean", 625), "min"] == held.loc[("tiny", "clean", 625), "max"] == 0.8
 
 
 def test_networks_of_two_exports_count_once_and_must_agree(dynamics, tmp_path):
@@ -111,6 +112,7 @@ def test_shorter_trainings_are_compared_at_the_same_share_of_the_training(tmp_pa
     shorter = study.model_copy(update={"iterations_per_printed": 0.2})
     held = measure_dynamics(shorter, exports).curves.set_index(["run", "curve", "iteration"]).sort_index()
     assert held.loc[("std", "clean", 625), "printed"] == pytest.approx(0.706)
+    assert held.loc[("std", "clean"), "printed_iteration"].fillna(0).tolist() == [0, 3125, 6250]
     assert np.isnan(held.loc[("std", "clean", 100), "printed"])  # there is no printed number after 500 iterations
 
 

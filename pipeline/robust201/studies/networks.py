@@ -191,6 +191,6 @@ class Exports:
         return ResultsError(
             f"Reading trained networks failed for {dataset} {key}: expected results of "
             f"{', '.join(map(str, architectures))} trained by {', '.join(recipes)}, got none in {names}, which has "
-            f"{', '.join(map(' by '.join, there)) or 'no trained networks'} (of {dataset}: {', '.join(keys) or 'no keys'}). "
-            "Correct the names in the study, or run its sweeps."
+            f"{', '.join(map(' by '.join, there)) or 'no trained networks'} (of {dataset}: "
+            f"{', '.join(keys) or 'no keys'}). Correct the names in the study, or run its sweeps."
         )

@@ -47,9 +47,10 @@ def curve_name(key: str, strength: float) -> str:
 
 
 def summarise_runs(values: Sequence[float] | NDArray[np.float64]) -> dict[str, Any]:
-    """Mean over seeds with its 95 % interval: columns `n`, `mean`, `low` and `high`."""
+    """Mean over seeds with its 95 % interval and the range of the seeds: `n`, `mean`, `low`, `high`, `min`, `max`."""
     mean, low, high = mean_intervals(values)
-    return {"n": len(values), "mean": float(mean), "low": float(low), "high": float(high)}
+    summary = {"n": len(values), "mean": float(mean), "low": float(low), "high": float(high)}
+    return summary | {"min": float(np.min(values)), "max": float(np.max(values))}
 
 
 def _beside(frame: pd.DataFrame) -> pd.DataFrame:
@@ -62,14 +63,17 @@ class Dynamics:
     """Question 1.
 
     Attributes:
-        curves: one row per `run`, `curve` and `iteration`: `n` seeds, `mean`, `low`, `high`, the `printed` number at
-            the same iteration (or the same share of the training) and the `difference`.
+        curves: one row per `run`, `curve` and `iteration`: `n` seeds, their `mean`, its interval `low` to `high`, their
+            range `min` to `max`, the `printed` number at `printed_iteration`, which is the same or at the same share of
+            the training, and the `difference`.
         trends: one row per run and curve: `first`, `last`, `lowest` and `highest` mean over the snapshots, and
-            Kendall's `tau` between the mean and the iteration, of ours and of the printed curve (`printed_…`).
+            Kendall's `tau` between the mean and the iteration, of ours and of the whole printed curve (`printed_…`).
+        n_images: that were attacked.
     """
 
     curves: pd.DataFrame
     trends: pd.DataFrame
+    n_images: int
 
 
 def measure_dynamics(study: DynamicsStudy, exports: Exports) -> Dynamics:
@@ -82,9 +86,11 @@ def measure_dynamics(study: DynamicsStudy, exports: Exports) -> Dynamics:
         ResultsError: a run has no results, or outcomes by image are missing.
     """
     rows: list[dict[str, Any]] = []
+    n_images = 0
     for run, recipe in study.runs.items():
         clean = exports.outcomes(study.dataset, CLEAN, CLEAN_STRENGTH, [recipe], study.architecture)
-        accuracy = unpack_outcomes(clean.packed, clean.n_images).mean(axis=1)
+        n_images = clean.n_images
+        accuracy = unpack_outcomes(clean.packed, n_images).mean(axis=1)
         rows += _over_seeds(clean.networks.assign(value=accuracy), run, CLEAN)
         for key in study.attacks:
             for strength in exports.strengths(study.dataset, key):
@@ -95,16 +101,20 @@ def measure_dynamics(study: DynamicsStudy, exports: Exports) -> Dynamics:
                 rates = attack_success_rates(clean.packed[both["index"]], attacked.packed[both["index_attacked"]])
                 rows += _over_seeds(both.assign(value=rates), run, SUCCESS + curve_name(key, strength))
     printed = printed_numbers()["dynamics"]
-    by_iteration = {
-        (run, curve, round(iteration * study.iterations_per_printed)): value / 100
-        for run, curves in printed["runs"].items()
-        for curve, values in curves.items()
-        for iteration, value in zip(printed["iterations"], values, strict=True)
-    }
+    by_iteration: dict[tuple[str, str, int], float] = {}
+    printed_at: dict[tuple[str, str, int], int] = {}
+    for run, curves in printed["runs"].items():
+        for curve, values in curves.items():
+            for iteration, value in zip(printed["iterations"], values, strict=True):
+                place = (run, curve, round(iteration * study.iterations_per_printed))
+                by_iteration[place], printed_at[place] = value / 100, iteration
     frame = pd.DataFrame(rows)
-    places = zip(frame["run"], frame["curve"], frame["iteration"], strict=True)
-    frame = _beside(frame.assign(printed=[by_iteration.get(place, math.nan) for place in places]))
-    return Dynamics(frame, _dynamic_trends(frame, by_iteration))
+    places = list(zip(frame["run"], frame["curve"], frame["iteration"], strict=True))
+    frame = frame.assign(
+        printed_iteration=pd.array([printed_at.get(place) for place in places], dtype="Int64"),
+        printed=[by_iteration.get(place, math.nan) for place in places],
+    )
+    return Dynamics(_beside(frame), _dynamic_trends(frame, by_iteration), n_images)
 
 
 def _over_seeds(frame: pd.DataFrame, run: str, curve: str) -> list[dict[str, Any]]:
@@ -141,7 +151,7 @@ class Mixing:
     """Question 2.
 
     Attributes:
-        curves: one row per `network`, `curve` and `alpha`: `n` seeds, `mean`, `low`, `high`, `printed`, `difference`.
+        curves: one row per `network`, `curve` and `alpha`: the same columns for a share.
         trends: one row per network and curve: the mean over seeds of the least-squares `slope` of accuracy over alpha,
             with its interval `low` to `high`, the number of `steps` between neighbouring alphas and how many of them
             `fall`; and `printed_slope`, `printed_steps` and `printed_fall` of the printed curve.

@@ -10,7 +10,13 @@ from robust201.studies import drawings
 from robust201.studies.config import EquivarianceStudy
 from robust201.studies.markdown import table_lines
 from robust201.studies.networks import Exports
-from robust201.studies.pages.percentages import SINGLE_RUNS, show_percent, show_percent_interval
+from robust201.studies.pages.percentages import (
+    REACH,
+    how_to_compare,
+    show_percent,
+    show_percent_interval,
+    show_three,
+)
 from robust201.studies.pages.writer import PageWriter
 from robust201.studies.robust_features import measure_equivariance
 
@@ -21,15 +27,16 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, out: Path) ->
     page = PageWriter(study, out, f"{study.name}: spatial robustness of equivariant networks")
     for name, frame in (("table-1", found.best), ("depths", found.depths), ("candidates", found.candidates)):
         page.table(name, frame)
-    page.say(SINGLE_RUNS)
+    page.say(how_to_compare(found.best["n"]))
     page.say(
         f"Of the {found.n_images} images, {found.n_validation} choose the best candidate (depth and learning rate), "
         "and the others measure it. The original chose on the test images, for each attack; Table 1 and the column "
         "“chosen on test” do the same, and are compared with the printed number. The effect of selection is the "
         "difference from the candidate that was chosen on other images."
     )
-    page.figure("table-1", drawings.draw_equivariance(found.best), "Accuracy by attack, network and setting")
-    page.say(f"## Table 1\n\n{_layout(found.best)}")
+    caption = f"Accuracy by attack, network and setting, of the candidate chosen on validation; bars {REACH}"
+    page.figure("table-1", drawings.draw_equivariance(found.best), caption)
+    page.say(f"## Table 1\n\nOurs / theirs / difference, of the candidate chosen on test.\n\n{_layout(found.best)}")
     page.say(f"## Candidates chosen\n\n{_selection_lines(found.best, 'network')}")
     page.say(f"## By depth\n\n{_selection_lines(found.depths, 'architecture')}")
     return page.finish()
@@ -48,8 +55,7 @@ def _layout(best: pd.DataFrame) -> str:
 
 
 def _layout_cell(cell: "pd.Series[Any]") -> str:
-    ours, theirs = show_percent(cell["on_test"]), show_percent(cell["printed"])
-    return f"{ours} / {theirs} / {show_percent(cell['difference'], signed=True)}"
+    return show_three(cell["on_test"], cell["printed"], show_percent)
 
 
 def _selection_lines(frame: pd.DataFrame, whose: str) -> str:

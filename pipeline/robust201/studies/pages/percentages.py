@@ -1,14 +1,35 @@
 """Percentages beside printed ones, as the pages on robust features have them."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import pandas as pd
 
 from robust201.studies.markdown import show_number
 
-SINGLE_RUNS = (
-    "Printed numbers (theirs) are from single runs, without error bars. Ours are means over seeds with Student's 95 % "
-    "interval (none for a single seed). Numbers are percentages."
-)
+REACH = "are 95 % intervals over seeds, or the range of two seeds; circles are printed numbers"
+"""What bands and bars of figures are."""
+
+
+def how_to_compare(n_seeds: "pd.Series[int]") -> str:
+    """Say what printed numbers and ours are, for results of so many seeds each."""
+    text = (
+        "Printed numbers (theirs) are from single runs, without error bars. Ours are means over training seeds with "
+        "Student's 95 % interval (none for a single seed), which covers the seeds, not the choice of test images. "
+        "Numbers are percentages; a difference is ours minus theirs."
+    )
+    if (n_seeds == 2).any():
+        text += (
+            " Intervals of two seeds are wide and may go beyond 0 and 100; where both seeds happen to agree, they have "
+            "no width."
+        )
+    return text
+
+
+def show_three(ours: float, theirs: float, show: Callable[..., str]) -> str:
+    """Write ours / theirs / difference in one cell."""
+    return f"{show(ours)} / {show(theirs)} / {show(ours - theirs, signed=True)}"
 
 
 def show_percent(value: float, *, signed: bool = False) -> str:
@@ -17,7 +38,9 @@ def show_percent(value: float, *, signed: bool = False) -> str:
 
 
 def show_percent_interval(row: Mapping[Any, Any]) -> str:
-    """Write `low` and `high` of a row."""
+    """Write `low` and `high` of a row; a dash where there is no interval."""
+    if math.isnan(row["low"]):
+        return "–"
     return f"[{show_percent(row['low'])}, {show_percent(row['high'])}]"
 
 
