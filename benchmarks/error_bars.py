@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -71,7 +72,7 @@ def time_bootstrap(n_networks: int, n_images: int, n_draws: int) -> None:
     print(f"{n_networks:,} networks, {n_images:,} images, {n_draws:,} draws:")
     timed("  draws from accuracies alone", lambda: binomial_draws(first, n_images, n_draws=n_draws))
     drawn, drawn_attacked = (
-        timed(f"  draws of images, {name}", lambda held=held: image_draws(held, n_images, n_draws=n_draws))
+        timed(f"  draws of images, {name}", partial(image_draws, held, n_images, n_draws=n_draws))
         for name, held in (("clean", clean), ("attacked", attacked))
     )
     timed("  ranks", lambda: rank_intervals(drawn))
@@ -88,7 +89,8 @@ def record(
     positions = torch.arange(len(labels))
     start = time.process_time()
     accumulator = Accumulator(measurements, N_CLASSES, "cpu", len(labels))
-    for batch in positions.split(BATCH):
+    for first in range(0, len(labels), BATCH):
+        batch = positions[first : first + BATCH]
         accumulator.update(batch, logits[batch], labels[batch])
     values = accumulator.finalise()
     check_values(values, len(labels))

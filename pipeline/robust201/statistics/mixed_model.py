@@ -130,16 +130,17 @@ def fit_random_intercept(design: ArrayLike, values: ArrayLike, clusters: ArrayLi
     if not (roots > 0).any() or not (roots == 0).any():
         return _unknown(p, n, n_clusters)
     if squares.sum() <= 1e-24 * (y @ y):  # equal values of equal rows: rounding is all that is left
-        coefficients, zero = np.linalg.lstsq(x, y)[0], np.zeros((p, p))
+        coefficients: _Floats = np.asarray(np.linalg.lstsq(x, y)[0], np.float64)
+        nan, zero = float("nan"), np.zeros((p, p))
         return RandomIntercept(
-            coefficients, zero, 0.0, 0.0, *[float("nan")] * 3, n, n_clusters, (zero, zero), np.zeros((2, 2))
+            coefficients, zero, 0.0, 0.0, nan, nan, nan, n, n_clusters, (zero, zero), np.zeros((2, 2))
         )
     share, low, high = _fit_share(roots, squares)
     total = float((squares / (1 - share + share * roots)).mean())
     of_clusters, of_residuals = share * total, (1 - share) * total
     variance = of_residuals * np.eye(n) + of_clusters * together
     weighted = np.linalg.solve(variance, x)
-    covariance = np.linalg.inv(x.T @ weighted)
+    covariance: _Floats = np.asarray(np.linalg.inv(x.T @ weighted), np.float64)
     changes = (weighted.T @ together @ weighted, weighted.T @ weighted)
     slopes = (covariance @ changes[0] @ covariance, covariance @ changes[1] @ covariance)
     by_direction = of_residuals + roots * of_clusters
@@ -198,6 +199,8 @@ def _fit_share(roots: _Floats, squares: _Floats) -> tuple[float, float, float]:
     limit = deviance(share) + NORMAL_QUANTILE**2
     ends = []
     for end, whole in ((0.0, 0.0), (_LARGEST_SHARE, 1.0)):
-        inside = deviance(end) <= limit
-        ends.append(whole if inside else float(brentq(lambda one: deviance(one) - limit, *sorted((end, share)))))
+        if deviance(end) <= limit:
+            ends.append(whole)
+        else:
+            ends.append(float(brentq(lambda one: deviance(one) - limit, min(end, share), max(end, share))))
     return share, ends[0], ends[1]
