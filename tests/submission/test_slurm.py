@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import yaml
 from robust201.core.errors import ConfigError
 from robust201.runtime.lease import Lease
 from robust201.runtime.scheduler import RunTally
+from robust201.runtime.training_worker import TrainingWorker
 from robust201.shards import ShardStore
 from robust201.submission.slurm import ArrayTask
 from robust201.training import loop
@@ -240,16 +242,23 @@ def test_trainings_are_submitted_until_nothing_is_missing(
     assert calls.read_text() == f"--parsable {store}/training/slurm/array.sbatch\n"
     assert not (store / "training/lease.json").exists()
 
-    # The time limit comes after the second step, before any snapshot: the state is saved, and the task requeued.
+    # The time limit comes after the first step, before any snapshot: the state is saved, and the task requeued.
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     make_step, steps = loop._Training._make_step, iter(range(1 << 20))
+    drain, is_draining = TrainingWorker.drain, threading.Event()
 
     def make_step_and_signal(training: loop._Training) -> None:
         make_step(training)
         if next(steps) == 0:
             signal.raise_signal(signal.SIGUSR1)
+            assert is_draining.wait(60)  # another thread passes the request on
 
+    def drain_and_say(worker: TrainingWorker) -> None:
+        drain(worker)
+        is_draining.set()
+
+    monkeypatch.setattr(TrainingWorker, "drain", drain_and_say)
     monkeypatch.setattr(loop._Training, "_make_step", make_step_and_signal)
     task = ("train", trainings, "--executor", "inline", "--slurm-requeue")
     stopped = robust201(*task)

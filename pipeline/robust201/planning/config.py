@@ -67,7 +67,7 @@ def check_different(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 Numbers = Annotated[tuple[int, ...], AfterValidator(check_different)]
-Lengths = Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(check_different)]
+TrainingLengths = Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(check_different)]
 TorchSeed = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 """A seed that is given to PyTorch as it is; all others are hashed."""
 
@@ -117,8 +117,8 @@ class WeightsSection(Section):
 
     path: ConfigPath | None = None
     recipe: RecipeNames | None = None
-    epochs: Lengths | None = None
-    steps: Lengths | None = None
+    epochs: TrainingLengths | None = None
+    steps: TrainingLengths | None = None
     seeds: Numbers | None = None
     files: NetworkFiles | None = None
     random: RandomWeights | None = None

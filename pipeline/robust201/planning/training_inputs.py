@@ -112,7 +112,7 @@ class TrainingInputs:
             copy_code(path, self._config.results, hashes[field])
 
 
-def count_images(config: TrainingConfig, training: Training) -> int | None:
+def count_epoch_images(config: TrainingConfig, training: Training) -> int | None:
     """Count the images of an epoch from the table of datasets alone; None if it has no number of images."""
     names = config.sources(training.recipe, training.dataset)
     data = config.recipes[training.recipe].data

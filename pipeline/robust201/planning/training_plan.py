@@ -10,7 +10,7 @@ from robust201.core.records import Bundle, Part, Unit
 from robust201.planning.cost import assumed_gmacs, cpu_gmacs, may_turn_out_slow
 from robust201.planning.identity import describe_difference
 from robust201.planning.training_config import Training, TrainingConfig
-from robust201.planning.training_inputs import TrainingInputs, count_images
+from robust201.planning.training_inputs import TrainingInputs, count_epoch_images
 from robust201.spaces.base import Space
 from robust201.training.recipes import Recipe, training_id
 from robust201.weights.manifest import CheckpointRecord
@@ -306,7 +306,7 @@ def estimate_trainings(config: TrainingConfig, trainings: Sequence[Training]) ->
     uncounted = set()
     for training in trainings:
         recipe = config.recipes[training.recipe]
-        n_images = count_images(config, training)
+        n_images = count_epoch_images(config, training)
         if n_images is None:
             uncounted.add(training.dataset)
             continue

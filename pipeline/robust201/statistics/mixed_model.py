@@ -15,7 +15,7 @@ _Floats = NDArray[np.float64]
 _LARGEST_SHARE = 1 - 1e-9
 
 
-class Estimate(NamedTuple):
+class ContrastEstimate(NamedTuple):
     """A combination of coefficients, with Student's 95 % interval.
 
     Attributes:
@@ -66,7 +66,7 @@ class RandomIntercept:
     _slopes: tuple[_Floats, _Floats]  # of the covariance, by the variances of clusters and of residuals
     _of_variances: _Floats  # (2, 2) covariance of these variances
 
-    def estimate(self, weights: ArrayLike) -> Estimate:
+    def estimate(self, weights: ArrayLike) -> ContrastEstimate:
         """Estimate a combination of the coefficients, such as the difference of two: (p,) weights."""
         chosen = np.asarray(weights, np.float64)
         variance = float(chosen @ self.covariance @ chosen)
@@ -78,7 +78,7 @@ class RandomIntercept:
         return _make_estimate(float(chosen @ self.coefficients), variance, degrees)
 
 
-def combine_estimates(estimates: Sequence[Estimate], weights: ArrayLike) -> Estimate:
+def combine_estimates(estimates: Sequence[ContrastEstimate], weights: ArrayLike) -> ContrastEstimate:
     """Give the weighted sum of independent estimates, with the degrees of freedom of Welch and Satterthwaite."""
     factors = np.asarray(weights, np.float64)
     values = np.array([one.value for one in estimates])
@@ -89,13 +89,13 @@ def combine_estimates(estimates: Sequence[Estimate], weights: ArrayLike) -> Esti
     return _make_estimate(float(factors @ values), total, degrees)
 
 
-def _make_estimate(value: float, variance: float, degrees: float) -> Estimate:
+def _make_estimate(value: float, variance: float, degrees: float) -> ContrastEstimate:
     from scipy.special import stdtr, stdtrit
 
     error = float(np.sqrt(variance))
     half = float(stdtrit(degrees, 0.975)) * error
     p_value = float(2 * stdtr(degrees, -abs(value) / error)) if error > 0 else float("nan")
-    return Estimate(value, error, degrees, value - half, value + half, p_value)
+    return ContrastEstimate(value, error, degrees, value - half, value + half, p_value)
 
 
 def fit_random_intercept(design: ArrayLike, values: ArrayLike, clusters: ArrayLike) -> RandomIntercept:

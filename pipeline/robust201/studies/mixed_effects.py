@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from robust201.statistics.mixed_model import Estimate, RandomIntercept, combine_estimates, fit_random_intercept
+from robust201.statistics.mixed_model import ContrastEstimate, RandomIntercept, combine_estimates, fit_random_intercept
 from robust201.statistics.significance import holm_adjust
 from robust201.studies.comparisons import FAMILIES, Family
 
@@ -59,7 +59,7 @@ class _Model(NamedTuple):
         """Weights of the coefficients that give the mean of some groups."""
         return np.array([(group in groups) / len(groups) for group in self.groups])
 
-    def compare(self, family: Family) -> Estimate:
+    def compare(self, family: Family) -> ContrastEstimate:
         return self.fitted.estimate(self.mean_of([family.first]) - self.mean_of([family.second]))
 
 
@@ -122,10 +122,10 @@ _ESTIMATED = {
     "high": "high",
     "p_value": "p",
 }
-"""Columns by the fields of `Estimate`."""
+"""Columns by the fields of `ContrastEstimate`."""
 
 
-def _record(factor: str, family: Family | None, network: str, epoch: float, found: Estimate) -> dict[str, Any]:
+def _record(factor: str, family: Family | None, network: str, epoch: float, found: ContrastEstimate) -> dict[str, Any]:
     experiment, claim = ("", "mean of groups") if family is None else (family.experiment, family.claim)
     names = {"factor": factor, "experiment": experiment, "claim": claim, "network": network, "epoch": epoch}
     return names | {column: getattr(found, field) for field, column in _ESTIMATED.items()}
