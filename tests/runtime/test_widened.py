@@ -93,6 +93,7 @@ def test_a_measure_beside_attacks(
 
 def test_every_measure_in_one_sweep(make_sweep: MakeSweep, robust201: RunCommand) -> None:
     keys = {
+        "input_gradient": {"images": 4},
         "hessian_weights": {"images": 4, "batch": 2, "tolerance": 0.1},
         "hessian_input": {"images": 4, "split": "train"},
         "proxies": {"images": 6},

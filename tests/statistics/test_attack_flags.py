@@ -9,7 +9,7 @@ import pytest
 
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.statistics.attack_flags import AttackFlag, Transfer, find_flags, transfers_of
+from robust201.statistics.attack_flags import ZERO_GRADIENTS, AttackFlag, Transfer, find_flags, transfers_of
 from tests.conftest import RunCommand
 from tests.support.small_results import write_results
 
@@ -43,6 +43,7 @@ def test_sound_curves_have_no_flag() -> None:
         ({("pgd", 8.0): {0: 0.6, 1: 0.6}}, "not monotone", "pgd at 8 against 1", [1, 0]),
         ({("fgsm", 255.0): {0: 0.26, 1: 0.1}}, "far from chance", "fgsm at 255", [0]),
         ({("aa_standard", 1.0): {0: 0.5, 1: 0.29}}, "ensemble weaker", "aa_apgd-ce against aa_standard at 1", [0]),
+        ({ZERO_GRADIENTS: {0: 0.02, 1: 0.01}}, "zero gradients", "input_gradient", [0]),
         ({("pgd", 0.0): {0: 0.9, 1: 0.803}}, "changed at zero", "pgd at 0 against clean", [1]),
         ({("pgd", 0.0): {0: 0.9, 1: 0.797}}, "changed at zero", "pgd at 0 against clean", [1]),
     ],

@@ -213,12 +213,15 @@ def _weights_check(dataset: RobustnessDataset) -> str:
 
 def _attack_flags(results: "DatasetResults") -> str:
     """Name the signs of weak attacks; nothing where none can be looked for, as without the number of images."""
-    from robust201.statistics.attack_flags import find_flags, transfers_of
+    from robust201.statistics.attack_flags import ZERO_GRADIENTS, find_flags, transfers_of
 
     n_classes = results.reader.files.count_classes(results.name)
     if results.n_images is None or n_classes is None:
         return ""
     accuracies: dict[Any, Any] = {place: column.dropna().to_dict() for place, column in results.accuracies.items()}
+    key, strength = ZERO_GRADIENTS
+    if (measured := (*key.split(), strength)) in results.measures:
+        accuracies[ZERO_GRADIENTS] = results.measures[measured].dropna().to_dict()
     transfers = transfers_of(((results.reader.sweep or {}).get("sweep") or {}).get("protocols", ()))
     flags = find_flags(results.name, accuracies, n_images=results.n_images, n_classes=n_classes, transfers=transfers)
     if not flags:

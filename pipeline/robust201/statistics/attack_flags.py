@@ -2,8 +2,9 @@
 
 The checks are those of Carlini et al., "On Evaluating Adversarial Robustness" (2019, section 4), and of Athalye,
 Carlini and Wagner, "Obfuscated Gradients" (ICML 2018, section 3.1), where accuracies show them. What needs more than
-accuracies (gradients that are exactly zero, successes that only the attack itself saw) is not among them: accuracies of
-robust201 always come from a fresh forward pass on the images that an attack returned.
+accuracies (successes that only the attack itself saw) is not among them: accuracies of robust201 always come from a
+fresh forward pass on the images that an attack returned. Gradients that are exactly zero are seen where the measure
+`input_gradient` was taken.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,12 @@ networks do not assign to all classes equally often."""
 
 SAME = 1e-3
 """Difference in accuracy between equal images that arithmetic may explain (see `weights_check.ROUNDING`)."""
+
+ZERO_GRADIENTS = ("input_gradient zero_share", CLEAN_STRENGTH)
+"""Place of the share of images without a gradient among the results of a dataset."""
+
+MOST_ZERO = 0.01
+"""Largest share of images without a gradient that is not flagged: more than these may owe their survival to it."""
 
 _CLEAN, _FGSM = "clean", "fgsm"
 
@@ -66,7 +73,7 @@ class AttackFlag:
 
     Attributes:
         check: its name: ``black-box stronger``, ``transfer stronger``, ``single step stronger``, ``ensemble weaker``,
-            ``not monotone``, ``far from chance`` or ``changed at zero``.
+            ``not monotone``, ``far from chance``, ``changed at zero`` or ``zero gradients``.
         where: keys and strengths, such as ``aa_square against aa_apgd-ce at 8``.
         reason: what it may mean, and the threshold.
         networks: those that show it, the clearest first, each with the two numbers compared.
@@ -144,6 +151,7 @@ def find_flags(
         *_not_monotone(results, n_images),
         *_far_from_chance(results, n_classes),
         *_changed_at_zero(results),
+        *_zero_gradients(results),
     ]
     return [AttackFlag(dataset, *flag) for flag in found]
 
@@ -260,6 +268,18 @@ def _changed_at_zero(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]
                     second,
                     lambda _high, _low: SAME,
                 )
+
+
+def _zero_gradients(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
+    shares = results.get(ZERO_GRADIENTS, {})
+    yield from _flag(
+        "zero gradients",
+        "input_gradient",
+        f"the loss has no gradient at more than {MOST_ZERO:g} of the images: attacks that follow it do not move there",
+        shares,
+        dict.fromkeys(shares, MOST_ZERO),
+        lambda _high, _low: 0.0,
+    )
 
 
 def _flag(

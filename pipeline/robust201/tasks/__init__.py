@@ -19,6 +19,7 @@ from robust201.tasks.measures.parameters import (
     CrozeParameters,
     HessianInputParameters,
     HessianWeightsParameters,
+    InputGradientParameters,
     JacobianParameters,
     ProxyParameters,
 )
@@ -298,6 +299,7 @@ TASKS: dict[str, Task] = {
             lambda p, c: 3.0 * (c if p.projections == "exact" else p.projections),
             ("squared_norm", "squared_norm_sd"),
         ),
+        _measure("input_gradient", InputGradientParameters, lambda _p, _c: 3.0, ("norm", "zero_share")),
         _measure(
             "hessian_weights",
             HessianWeightsParameters,

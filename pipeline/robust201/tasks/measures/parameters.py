@@ -53,6 +53,10 @@ class JacobianParameters(MeasureParameters):
         return self.projections != "exact"
 
 
+class InputGradientParameters(MeasureParameters):
+    """Gradient of the loss with respect to the pixels: nothing beyond the images."""
+
+
 class LanczosParameters(MeasureParameters):
     """A largest eigenvalue by the Lanczos iteration from a random start.
 

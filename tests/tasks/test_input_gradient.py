@@ -1,0 +1,65 @@
+"""The gradient of the loss: as autograd has it, and exactly zero where attacks see nothing."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from robust201.engine.context import Request
+from robust201.tasks import find_task
+from robust201.tasks.measures.parameters import InputGradientParameters
+from tests.support.tiny_networks import (
+    N_CLASSES,
+    PathlessNetwork,
+    TinyNetwork,
+    tiny_classifier,
+    tiny_context,
+    tiny_images,
+)
+
+MEASURE = find_task("input_gradient").load("fused")
+
+
+def measured(images, classifier, batch_size=8):
+    context = tiny_context("input_gradient", classifier, batch_size=batch_size)
+    request = Request((0.0,), torch.from_numpy(images.images), torch.from_numpy(images.labels), images.indices)
+    return {name: float(value) for name, value in MEASURE(context, InputGradientParameters(), request).items()}
+
+
+@pytest.mark.parametrize("batch_size", [2, 8])
+def test_the_norm_is_what_autograd_has(batch_size):
+    classifier, images = tiny_classifier(TinyNetwork().eval()), tiny_images(6)
+    pixels = (torch.from_numpy(images.images) / 255).requires_grad_()
+    functional.cross_entropy(classifier(pixels), torch.from_numpy(images.labels), reduction="sum").backward()
+    expected = float(pixels.grad.double().flatten(1).norm(dim=1).mean())
+    assert measured(images, classifier, batch_size) == {"norm": pytest.approx(expected, rel=1e-6), "zero_share": 0.0}
+
+
+class _Saturated(nn.Module):
+    """Logits of a tiny network, so large on bright images that their softmax is 1 and 0 in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = TinyNetwork().eval()
+
+    def forward(self, pixels):
+        features, logits = self.network(pixels)
+        return features, torch.where(pixels.mean(dim=(1, 2, 3), keepdim=True).flatten(1) > 0, logits * 1e6, logits)
+
+
+def test_saturated_losses_count_image_by_image():
+    classifier, images = tiny_classifier(_Saturated()), tiny_images(8)
+    labels = classifier.logits(torch.from_numpy(images.images) / 255).argmax(dim=1)
+    means = classifier.mean.mean()
+    assert 0 <= float(means) <= 1
+    is_right = tiny_images(8, labels=labels.tolist())
+    shown = (torch.from_numpy(is_right.images) / 255 - classifier.mean) / classifier.std
+    bright = float((shown.mean(dim=(1, 2, 3)) > 0).double().mean())
+    assert 0 < bright < 1
+    assert measured(is_right, classifier)["zero_share"] == bright
+
+
+@pytest.mark.parametrize("in_graph", [True, False])
+def test_constant_networks_have_none(in_graph):
+    classifier = tiny_classifier(PathlessNetwork([1.0] * N_CLASSES, in_graph=in_graph))
+    assert measured(tiny_images(5, classifier=classifier), classifier) == {"norm": 0.0, "zero_share": 1.0}
