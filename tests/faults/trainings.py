@@ -112,13 +112,17 @@ def _kill_driver(trial: Trial, *options: str) -> None:
 
 
 def judge(trial: Trial) -> list[str]:
-    """Look at what a trial of trainings left: the weights of an undisturbed run, no process and no stray file."""
+    """Look at what a trial of trainings left: the weights of an undisturbed run, no process, and no file for ever.
+
+    Files of the killed may lie there for a day; the next run after that must take them away.
+    """
     problems = remaining(trial.mark, verdict.GRACE_SECONDS, trial.watch)
     store, whole = _store(trial), weight_files(trial.folder / "whole")
     found = weight_files(store)
     trial.fail_unless(len(whole) == _N_SNAPSHOTS, f"the undisturbed run left {len(whole)} snapshots")
     problems += [f"weights differ: {name}" for name in sorted(whole) if found.get(name) != whole[name]]
     problems += [f"another file of weights: {name}" for name in sorted(found.keys() - whole.keys())]
+    verdict.age(stray_files(store))
     again = _run(trial, *_INLINE)
     trial.fail_unless(f": {_N_SNAPSHOTS} done, 0 missing" in again.text(), f"not complete: {again.text()[-300:]}")
     run = store / "training"

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,15 +98,20 @@ def _numbers(value: Any) -> list[float]:
     return [float("nan") if value is None else float(value)] if isinstance(value, int | float | None) else []
 
 
+def age(strays: Iterable[Path]) -> None:
+    """Make files look two days old, so that the next run takes them for leftovers."""
+    long_ago = time.time() - _TWO_DAYS
+    for path in strays:
+        os.utime(path, (long_ago, long_ago))
+
+
 def _problems_of_files(trial: Trial) -> list[str]:
     """Files of the killed may lie there for a day; the next run after that must take them away."""
     problems = [f"{name} left" for name in ("lease.json",) if (trial.results / name).exists()]
     strays = stray_files(trial.results)
     trial.injected["stray files left for a day"] += len(strays)
     if strays:
-        long_ago = time.time() - _TWO_DAYS
-        for path in strays:
-            os.utime(path, (long_ago, long_ago))
+        age(strays)
         command = trial.start_run("--executor", "inline")
         trial.fail_unless(command.wait() == 0, f"a run of the finished sweep failed: {command.text()[-300:]}")
         problems += [f"stays for ever: {path.name}" for path in stray_files(trial.results)]
