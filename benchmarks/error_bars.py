@@ -4,8 +4,8 @@
     python -m benchmarks.error_bars --architectures 200 --draws 50   a trial
 
 The networks are simulated: whether one classifies an image correctly depends on the network's accuracy, on how hard the
-image is for all of them, and on chance. Recording is what a worker does with the answers to the images of one
-evaluation, from the logits to the file on disk, with and without predictions, in turn. CPU seconds of one thread.
+image is for all of them, and on chance. Recording is what a worker does with the logits of one evaluation until its
+shard is on disk; it is timed with and without predictions, in turn. CPU seconds of one thread.
 """
 
 import argparse
@@ -41,6 +41,7 @@ MEASUREMENTS = ("accuracy", "confidence", "cm")
 N_CLASSES = 10
 BATCH = 250
 SMALLEST = 3
+"""The demo's network with the fewest parameters."""
 
 T = TypeVar("T")
 
@@ -84,7 +85,7 @@ def time_bootstrap(n_networks: int, n_images: int, n_draws: int) -> None:
 def record(
     store: ShardStore, logits: torch.Tensor, labels: torch.Tensor, measurements: Sequence[str], name: str
 ) -> float:
-    """Measure and store the answers to the images of an evaluation; give the CPU seconds."""
+    """Measure and store an evaluation, given its logits; give the CPU seconds."""
     unit = Unit(content_digest(name), 0, "cifar10", "clean", (0.0,), len(labels), "p" * 32, "c" * 64)
     positions = torch.arange(len(labels))
     start = time.process_time()
@@ -99,7 +100,7 @@ def record(
 
 
 def time_recording(n_images: int, repeats: int) -> None:
-    """Compare an evaluation's recording with and without predictions, and both with the least that it can cost."""
+    """Compare an evaluation's recording with and without predictions, and both with a small network's forward pass."""
     rng = torch.Generator().manual_seed(0)
     logits, labels = torch.randn(n_images, N_CLASSES, generator=rng), torch.arange(n_images) % N_CLASSES
     seconds: dict[str, list[float]] = {"without": [], "with": []}

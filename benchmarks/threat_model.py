@@ -88,7 +88,7 @@ def find_resnet() -> tuple[CheckpointRecord, Path]:
 def describe_resnet(record: CheckpointRecord) -> str:
     """Say what was trained, how long, and how well."""
     accuracy = record.recorded_accuracy
-    measured = "" if accuracy is None else f" It classifies {accuracy:.1%} of the whole test split correctly."
+    measured = "" if accuracy is None else f" It classifies {100 * accuracy:.1f} % of the whole test split correctly."
     return (
         f"The ResNet-18 is `{record.index}` ({record.parameters:,} parameters), trained for {record.epochs} epochs "
         f"with seed {record.seed}.{measured}"

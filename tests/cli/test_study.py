@@ -93,7 +93,7 @@ def test_a_step_that_fails_ends_the_study_with_its_code(robust201, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-def test_what_no_step_needs_to_find_out_is_refused_before_the_first(robust201, tmp_path, monkeypatch):
+def test_bad_input_is_refused_before_the_first_step(robust201, tmp_path, monkeypatch):
     monkeypatch.delenv("ROBUST201_UNSET", raising=False)
     study, out = write_small_study(tmp_path), tmp_path / "out"
     out.touch()

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from robust201.cli import console_status
-from robust201.cli.console_status import status_line, watch_sweep
+from robust201.cli.console_status import display_sweep, status_line
 from robust201.core.errors import InputError
 from robust201.monitoring.status import Cost, KeyStatus, StatusReader, SweepStatus
 from robust201.monitoring.watch import watch
@@ -91,7 +91,7 @@ def test_a_watch_ends_with_the_sweep_or_when_nobody_is_at_work(
 
 def test_elsewhere_than_on_a_terminal_a_reading_is_one_line() -> None:
     out = io.StringIO()
-    display = watch_sweep(Console(file=out, width=400), clock=lambda: 0.0)
+    display = display_sweep(Console(file=out, width=400), clock=lambda: 0.0)
     with display.showing():
         display.update(HALF, 0.0)
         display.update(IDLE, 30.0)
@@ -126,7 +126,7 @@ def test_only_unfinished_work_in_progress_has_a_rate_and_a_time_left(state: Swee
 
 def test_on_a_terminal_a_table_stays() -> None:
     terminal = Console(file=io.StringIO(), width=100, height=40, force_terminal=True, record=True)
-    display = watch_sweep(terminal)
+    display = display_sweep(terminal)
     with display.showing():
         display.update(HALF, 0.0)
         display.update(IDLE, 30.0)
@@ -143,7 +143,7 @@ def test_lines_that_are_longer_than_the_terminal_are_wrapped_not_cut() -> None:
     message = "no such luck " * 12 + "at the very end"
     failure = {"kind": "application", "label": "#1 cifar10 pgd", "message": message, "unit": "ab" * 16}
     terminal = Console(file=io.StringIO(), width=60, height=40, force_terminal=True, record=True)
-    display = watch_sweep(terminal)
+    display = display_sweep(terminal)
     with display.showing():
         display.update(replace(HALF, failures=(failure,)), 0.0)
     text = terminal.export_text()
@@ -156,7 +156,7 @@ def test_on_a_low_terminal_corruptions_share_a_line() -> None:
     keys = tuple(KeyStatus("cifar10", key, 1, 2) for key in PAPER_KEYS)
     for height, n_lines, told in ((50, 20, "frost"), (24, 6, "15 corruptions")):
         terminal = Console(file=io.StringIO(), width=100, height=height, force_terminal=True, record=True)
-        display = watch_sweep(terminal)
+        display = display_sweep(terminal)
         with display.showing():
             display.update(replace(HALF, keys=keys), 0.0)
         # The last state is shown twice: as it came, and when the display ends.

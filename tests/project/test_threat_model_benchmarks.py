@@ -94,7 +94,7 @@ def test_the_resnet_is_the_one_that_its_job_trains(monkeypatch: pytest.MonkeyPat
         test_accuracy=0.6683,
     )
     assert describe_resnet(record) == (
-        "The ResNet-18 is `resnet18-w16` (1,234 parameters), trained for 2 epochs with seed 0. It classifies 66.8% of "
+        "The ResNet-18 is `resnet18-w16` (1,234 parameters), trained for 2 epochs with seed 0. It classifies 66.8 % of "
         "the whole test split correctly."
     )
     monkeypatch.chdir(REPOSITORY)

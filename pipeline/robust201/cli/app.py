@@ -39,7 +39,8 @@ from robust201.cli.sweeps import (
     results_of,
     split_names,
 )
-from robust201.cli.train import plan_trainings, refuse_options, train
+from robust201.cli.train import plan_trainings, train
+from robust201.cli.trainings import refuse_options
 from robust201.cli.user_file import parse_space
 from robust201.core.errors import ConfigError
 from robust201.core.files import write_text

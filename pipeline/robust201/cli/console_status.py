@@ -194,8 +194,8 @@ def _fold(lines: Sequence[str]) -> list[Text]:
     return [Text(line, overflow="fold") for line in lines]
 
 
-def watch_sweep(console_: Console | None = None, clock: Callable[[], float] = time.time) -> Display[SweepStatus]:
-    """Show a sweep's status live."""
+def display_sweep(console_: Console | None = None, clock: Callable[[], float] = time.time) -> Display[SweepStatus]:
+    """Make the live display of a sweep's status."""
     return Display(_render_sweep, status_line, console_, clock)
 
 
@@ -221,8 +221,10 @@ def _training_line(state: TrainingStatus, now: float) -> str:
     return f"{_timestamp(now)} {describe_trainings(state)}; {failures}"
 
 
-def watch_trainings(console_: Console | None = None, clock: Callable[[], float] = time.time) -> Display[TrainingStatus]:
-    """Show the status of trainings live."""
+def display_trainings(
+    console_: Console | None = None, clock: Callable[[], float] = time.time
+) -> Display[TrainingStatus]:
+    """Make the live display of the status of trainings."""
     return Display(_render_trainings, _training_line, console_, clock)
 
 

@@ -66,7 +66,7 @@ def status(
         return reader.read(store.inventory(on_damage="report"))
 
     if watch:
-        raise typer.Exit(_watch(read, console_status.watch_sweep(), every=every, patience=60 * patience))
+        raise typer.Exit(_watch(read, console_status.display_sweep(), every=every, patience=60 * patience))
     state = read()
     if as_json:
         print_json(state.to_payload())
@@ -86,7 +86,7 @@ def _show_trainings(place: Path, *, watch: bool, every: float, patience: float, 
         return read_training_status(store, config)
 
     if watch:  # a job that waits in a queue has no run yet
-        return _watch(read, console_status.watch_trainings(), every=every, patience=patience)
+        return _watch(read, console_status.display_trainings(), every=every, patience=patience)
     if training_folder(store) is None:
         raise ConfigError(
             f"Reading the status failed for {store}: expected a checkpoint store with trainings, got none yet. "
@@ -115,8 +115,7 @@ def _watch(
     if ending == "complete":
         return 0
     console.say(
-        f"No worker has been active for {patience / 60:g} minutes. Run or submit it again: this computes what is "
-        "missing."
+        f"No worker has been active for {patience / 60:g} minutes. Run or submit again: this computes what is missing."
     )
     return EvaluationError.exit_code
 

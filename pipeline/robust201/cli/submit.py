@@ -11,7 +11,7 @@ from robust201.cli import console
 from robust201.cli.help_texts import HELP_OPTIONS, AllowCode, epilog
 from robust201.cli.submit_slurm import slurm
 from robust201.cli.sweeps import Architectures, Datasets, Keys, Limit, load_sweep, make_filters, narrowing_words
-from robust201.cli.train import Recipes, refuse_options, refuse_recipes, select_trainings, selection_words
+from robust201.cli.trainings import Recipes, refuse_options, refuse_recipes, select_trainings, selection_words
 from robust201.core.errors import ConfigError, EvaluationError
 
 submit_app = typer.Typer(

@@ -9,7 +9,7 @@ import typer
 from robust201.cli import console
 from robust201.cli.help_texts import AllowCode
 from robust201.cli.sweeps import Architectures, Datasets, Keys, Limit, load_sweep, make_filters, narrowing_words
-from robust201.cli.train import Recipes, refuse_options, refuse_recipes, select_trainings, selection_words
+from robust201.cli.trainings import Recipes, refuse_options, refuse_recipes, select_trainings, selection_words
 
 if TYPE_CHECKING:
     from robust201.submission.slurm import Submission

@@ -9,15 +9,14 @@ import typer
 from robust201.cli import console
 from robust201.cli.help_texts import AllowCode
 from robust201.cli.look import print_json
-from robust201.cli.sweeps import Limit, split_names
-from robust201.core.errors import ConfigError, closest
+from robust201.cli.sweeps import Limit
+from robust201.cli.trainings import select_trainings
+from robust201.core.errors import ConfigError
 from robust201.core.host import MAX_THREADS
 
 if TYPE_CHECKING:
     from robust201.planning.training_config import TrainingConfig
     from robust201.runtime.training_run import TrainingSelection
-
-Recipes = Annotated[str | None, typer.Option(help="With a training YAML: only these recipes, separated by commas.")]
 
 _BY_YAML = "With a training YAML"
 _BY_OPTIONS = "Without a YAML, by the published recipe"
@@ -163,26 +162,6 @@ def _check_form(context: typer.Context, by_yaml: set[str], trainings: Path | Non
             )
 
 
-def select_trainings(config: "TrainingConfig", recipes: str | None, limit: int | None) -> "TrainingSelection":
-    """Read which trainings of a YAML are wanted."""
-    from robust201.runtime.training_run import TrainingSelection
-
-    names = split_names(recipes)
-    for name in names or ():
-        if name not in config.recipes:
-            raise ConfigError(
-                f"Selecting trainings failed for {config.name}: expected one of its recipes, got {name!r}."
-                f"{closest(name, config.recipes)}"
-            )
-    return TrainingSelection(names, limit)
-
-
-def selection_words(recipes: str | None, limit: int | None) -> tuple[str, ...]:
-    """Write out the options that `select_trainings` reads, for a command that another machine runs."""
-    given = {"--recipes": recipes, "--limit": limit}
-    return tuple(word for option, value in given.items() if value is not None for word in (option, str(value)))
-
-
 def _train_by_yaml(
     place: Path, config: "TrainingConfig", selection: "TrainingSelection", allow_code: bool, slurm_requeue: bool
 ) -> int:
@@ -236,23 +215,3 @@ def plan_trainings(place: Path, *, limit: Limit, check: bool, as_json: bool) -> 
         print_json(summary)
     else:
         console.show_training_plan(summary)
-
-
-def refuse_recipes(recipes: str | None) -> None:
-    """Refuse --recipes with a sweep."""
-    if recipes is not None:
-        raise ConfigError(
-            "Reading the command line failed for --recipes: expected it only with a training YAML, got it with a "
-            "sweep. Leave it out."
-        )
-
-
-def refuse_options(**given: object) -> None:
-    """Refuse options that do not apply to a training YAML; None where one was not given."""
-    for name, value in given.items():
-        if value is not None:
-            option = "--" + name.replace("_", "-")
-            raise ConfigError(
-                f"Reading the command line failed for {option}: expected it only with a sweep, got it with a training "
-                "YAML. Leave it out."
-            )

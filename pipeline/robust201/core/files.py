@@ -21,7 +21,7 @@ _MAX_AMOUNT = 1e30
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
-"""What `numpy.save` says of a full device, in an error without a number."""
+"""What `numpy.save` says of a full device, in an error without an errno."""
 
 
 def show_bytes(count: float) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 _PROC = Path("/proc")
 
 MAX_THREADS = 1024
-"""Threads of one operation: with tens of thousands, torch ends the process by a signal."""
+"""The most threads of one operation that we allow: with tens of thousands, torch ends the process by a signal."""
 
 _DEAD_STATES = frozenset("ZX")
 """Zombie and dead (third field of ``/proc/<pid>/stat``, see proc(5))."""

@@ -148,7 +148,7 @@ def verify_results(
 
 
 def _check_protocol_files(plan: SweepPlan, store: ShardStore, inventory: Inventory) -> None:
-    """Refuse a folder that lacks the file of a protocol of the plan by which rows came about."""
+    """Refuse a folder that lacks the file of a protocol that is in the plan and that rows name."""
     named = inventory.protocol_digests()
     for payload in plan.describe()["protocols"]:
         protocol = EvaluationProtocol.of(payload)

@@ -4,7 +4,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from robust201.core.host import HostId
 from robust201.core.records import Part
@@ -80,13 +80,22 @@ def read_activity(plan: Plan, inventory: Inventory, host_id: HostId, now: float)
     )
 
 
-def find_driver(results: Path, state: str | None, host_id: HostId, now: float) -> tuple[str | None, float | None, bool]:
-    """Find who drives, given the last run's state.
+class DriverState(NamedTuple):
+    """Who drives a run.
 
-    Returns:
-        Its host, process and start, or None; seconds since the lease was renewed, or None; and whether the process that
-        holds the lease is known to have ended.
+    Attributes:
+        driver: host, process and start, or None if nobody is at work.
+        lease_age: seconds since the lease was renewed; None without a lease.
+        has_died: whether the process that holds the lease is known to have ended.
     """
+
+    driver: str | None
+    lease_age: float | None
+    has_died: bool
+
+
+def find_driver(results: Path, state: str | None, host_id: HostId, now: float) -> DriverState:
+    """Find who drives, given the last run's state."""
     holder = None
     with suppress(FileNotFoundError):
         holder = Holder.read(results / LEASE_NAME)
@@ -95,7 +104,7 @@ def find_driver(results: Path, state: str | None, host_id: HostId, now: float) -
     lease_age = _age(results / LEASE_NAME, now)
     has_died = holder is not None and holder.is_dead_for(host_id) is True
     is_driving = state in WORKING_STATES and lease_age is not None and abs(lease_age) < SILENT_SECONDS and not has_died
-    return named if is_driving else None, lease_age, has_died
+    return DriverState(named if is_driving else None, lease_age, has_died)
 
 
 def _age(path: Path, now: float) -> float | None:

@@ -71,7 +71,7 @@ def read_training_status(store: Path, config: TrainingConfig | None = None) -> T
     progress, now = read_progress(folder), read_file_time(folder)
     state = str(progress.get("state", "not started"))
     active = sum(not beat.is_silent for beat in read_heartbeats(folder, now))
-    driver, _, _ = find_driver(folder, state, HostId.of_this_process(), now)
+    driver = find_driver(folder, state, HostId.of_this_process(), now).driver
     if state in WORKING_STATES and not active and driver is None:
         state = "interrupted"
     try:

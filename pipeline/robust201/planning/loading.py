@@ -34,7 +34,7 @@ def override_config(fields: Mapping[str, Any], path: Path, overrides: Mapping[st
     if _describes_trainings(fields):
         raise ConfigError(
             f"Reading the sweep failed for {path}: expected a sweep, got a training YAML. Train it with: robust201 "
-            f"train {path} (plan, status and submit take it, too)"
+            f"train {path} (plan, status and submit also take it)"
         )
     return parse_config(_replace(fields, overrides), str(path), _place_finder(path, overrides))
 

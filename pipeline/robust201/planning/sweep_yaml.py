@@ -57,7 +57,7 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc]
 
 
 def read_fields(path: Path, what: str = "sweep") -> dict[str, Any]:
-    """Read the fields of a YAML file, unchecked; `what` it describes is for errors.
+    """Read the fields of a YAML file, unchecked; `what` the file describes is for errors.
 
     Raises:
         ConfigError: the file cannot be read, is no YAML, or holds something else.

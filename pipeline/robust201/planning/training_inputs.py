@@ -60,7 +60,7 @@ class TrainingInputs:
             )
 
     def test_images(self, dataset: str) -> ImageSet | None:
-        """The whole test split of a dataset; None where it cannot be read, which is said."""
+        """The whole test split of a dataset; None, with a message, where it cannot be read."""
         if self._kept is not None:
             return self._open(dataset, "test") if (dataset, "test") in self._kept else None
         try:

@@ -121,7 +121,7 @@ class _Networks:
             if place:
                 back = self.weights[place][:, :, :WIDTH].transpose(0, 2, 1)
                 above = own.spare[place % 2]
-                multiply = np.multiply if place == LAYERS else np.matmul  # of a column and a row BLAS takes longer
+                multiply = np.multiply if place == LAYERS else np.matmul  # BLAS is slower at an outer product
                 slope = multiply(back, slope, out=above[:, :WIDTH])
                 np.greater(own.hidden[place - 1], own.zeros, out=own.active)
                 above *= own.active

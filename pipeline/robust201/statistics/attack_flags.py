@@ -30,10 +30,10 @@ SAME = 1e-3
 """Difference in accuracy between equal images that arithmetic may explain (see `weights_check.ROUNDING`)."""
 
 ZERO_GRADIENTS = ("input_gradient zero_share", CLEAN_STRENGTH)
-"""Place of the share of images without a gradient among the results of a dataset."""
+"""Key and strength under which `find_flags` is given the shares of images whose gradient is exactly zero."""
 
 MOST_ZERO = 0.01
-"""Largest share of images without a gradient that is not flagged: more than these may owe their survival to it."""
+"""Largest share of images without a gradient that is not flagged; ours, since the source names no threshold."""
 
 _CLEAN, _FGSM = "clean", "fgsm"
 

@@ -13,6 +13,7 @@ from robust201.statistics.intervals import NORMAL_QUANTILE
 _Floats = NDArray[np.float64]
 
 _LARGEST_SHARE = 1 - 1e-9
+"""At a share of 1 the residual variance would be 0, and the likelihood without bound."""
 
 
 class ContrastEstimate(NamedTuple):

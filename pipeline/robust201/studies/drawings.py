@@ -119,14 +119,14 @@ def draw_robustness(tables: pd.DataFrame) -> Figure:
     return figure
 
 
-def _reach(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[float]"]:
+def _error_bars(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[float]"]:
     """Give the ends of bands and bars: the interval, or the range of two seeds, whose interval would fill the panel."""
     few = rows["n"] < 3
     return rows["low"].where(~few, rows["min"]), rows["high"].where(~few, rows["max"])
 
 
 def draw_dynamics(curves: pd.DataFrame) -> Figure:
-    """Draw accuracy and attack success over iterations, a panel per run; bands as `_reach`."""
+    """Draw accuracy and attack success over iterations, a panel per run; bands: see `_error_bars`."""
     runs = list(dict.fromkeys(curves["run"]))
     names = list(dict.fromkeys(curves["curve"]))
     colours = dict(zip(names, [INK, *SERIES_COLOURS, *SERIES_COLOURS], strict=False))
@@ -136,7 +136,7 @@ def draw_dynamics(curves: pd.DataFrame) -> Figure:
     for axes, run in zip(axes_of, runs, strict=True):
         for curve, rows in curves[curves["run"] == run].groupby("curve", sort=False):
             colour = colours[str(curve)]
-            _draw_line(axes, rows["iteration"], rows["mean"], *_reach(rows), colour)
+            _draw_line(axes, rows["iteration"], rows["mean"], *_error_bars(rows), colour)
             _draw_printed(axes, rows["iteration"], rows["printed"], colour)
         axes.set_title(str(run), color=INK, fontsize=parts.TITLE, parse_math=False)
         axes.set_xlabel("iterations", color=INK, fontsize=parts.TEXT)
@@ -146,7 +146,7 @@ def draw_dynamics(curves: pd.DataFrame) -> Figure:
 
 
 def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Figure:
-    """Draw accuracy over the share of robust images, a panel per attack and network; bands as `_reach`."""
+    """Draw accuracy over the share of robust images, a panel per attack and network; bands: see `_error_bars`."""
     networks = list(dict.fromkeys(curves["network"]))
     wanted = [(title, keys, network) for title, keys in panels.items() for network in networks]
     names = list(dict.fromkeys(curves["curve"]))
@@ -156,7 +156,7 @@ def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Fi
         rows = curves[curves["network"] == network]
         rows = rows[rows["curve"].str.partition(":")[0].isin(["clean", *keys])]
         for curve, held in rows.groupby("curve", sort=False):
-            _draw_line(axes, held["alpha"], held["mean"], *_reach(held), colours[str(curve)])
+            _draw_line(axes, held["alpha"], held["mean"], *_error_bars(held), colours[str(curve)])
             _draw_printed(axes, held["alpha"], held["printed"], colours[str(curve)])
         axes.set_title(f"{title}, {network}", color=INK, fontsize=parts.TITLE)
         axes.set_xlabel("α, share of robust images", color=INK, fontsize=parts.TEXT)
@@ -165,7 +165,7 @@ def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Fi
 
 
 def draw_equivariance(best: pd.DataFrame) -> Figure:
-    """Draw Table 1: a panel per network, accuracy by attack and setting; bars as `_reach`."""
+    """Draw Table 1: a panel per network, accuracy by attack and setting; bars: see `_error_bars`."""
     networks, attacks = (list(dict.fromkeys(best[name])) for name in ("network", "attack"))
     settings = list(dict.fromkeys(best["setting"]))
     colours = dict(zip(settings, SERIES_COLOURS, strict=False))
@@ -174,7 +174,7 @@ def draw_equivariance(best: pd.DataFrame) -> Figure:
         for place, setting in enumerate(settings):
             rows = best[(best["network"] == network) & (best["setting"] == setting)]
             x = rows["attack"].map(attacks.index) + (place - (len(settings) - 1) / 2) * 0.8 / len(settings)
-            low, high = _reach(rows)
+            low, high = _error_bars(rows)
             reach = [rows["mean"] - low, high - rows["mean"]]
             axes.errorbar(x, rows["mean"], yerr=reach, color=colours[setting], marker="o", markersize=3, linestyle="")
             _draw_printed(axes, x, rows["printed"], INK)

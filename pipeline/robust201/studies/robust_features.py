@@ -68,7 +68,7 @@ class Dynamics:
             the training, and the `difference`.
         trends: one row per run and curve: `first`, `last`, `lowest` and `highest` mean over the snapshots, and
             Kendall's `tau` between the mean and the iteration, of ours and of the whole printed curve (`printed_…`).
-        n_images: that were attacked.
+        n_images: images attacked.
     """
 
     curves: pd.DataFrame
@@ -151,7 +151,8 @@ class Mixing:
     """Question 2.
 
     Attributes:
-        curves: one row per `network`, `curve` and `alpha`: the same columns for a share.
+        curves: one row per `network`, `curve` and `alpha`: `n` seeds, `mean`, `low`, `high`, `min`, `max`,
+            `printed`, `difference`.
         trends: one row per network and curve: the mean over seeds of the least-squares `slope` of accuracy over alpha,
             with its interval `low` to `high`, the number of `steps` between neighbouring alphas and how many of them
             `fall`; and `printed_slope`, `printed_steps` and `printed_fall` of the printed curve.

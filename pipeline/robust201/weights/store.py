@@ -167,7 +167,7 @@ class CheckpointStore:
             raise CheckpointError(
                 f"Choosing weights failed for {_label(network)} in {self.root}: expected weights of "
                 f"one recipe, got those of {len(recipes)}: {shown}. Name the one that is meant: in a sweep by "
-                "`weights: {path: …, recipe: …}`, otherwise as `recipe`; what each was trained with stands in the "
+                "`weights: {path: …, recipe: …}`, otherwise as `recipe`; what each was trained with is in the "
                 "manifest."
             )
 

@@ -11,7 +11,7 @@ from robust201.studies import drawings
 from robust201.studies.config import DynamicsStudy
 from robust201.studies.markdown import show_number, table_lines
 from robust201.studies.networks import Exports
-from robust201.studies.pages.percentages import REACH, beside_printed, how_to_compare, show_percent, show_three
+from robust201.studies.pages.percentages import ERROR_BARS, beside_printed, how_to_compare, show_percent, show_three
 from robust201.studies.pages.writer import PageWriter
 from robust201.studies.robust_features import measure_dynamics
 
@@ -28,7 +28,7 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, out: Path) -> list[Pa
         f"counts are summed over all {found.n_images} images before the division."
     )
     figure = drawings.draw_dynamics(found.curves)
-    page.figure("dynamics", figure, f"Accuracy and attack success over iterations; bands {REACH}")
+    page.figure("dynamics", figure, f"Accuracy and attack success over iterations; bands {ERROR_BARS}")
     rows = [[f"{row['run']}, {row['curve']}", *_trend_cells(row)] for row in found.trends.to_dict("records")]
     page.say(
         "## Over all snapshots\n\nOurs / theirs / difference, theirs over all printed snapshots. Tau is Kendall's, "

@@ -11,7 +11,7 @@ from robust201.studies.config import EquivarianceStudy
 from robust201.studies.markdown import table_lines
 from robust201.studies.networks import Exports
 from robust201.studies.pages.percentages import (
-    REACH,
+    ERROR_BARS,
     how_to_compare,
     show_percent,
     show_percent_interval,
@@ -34,7 +34,7 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, out: Path) ->
         "“chosen on test” do the same, and are compared with the printed number. The effect of selection is the "
         "difference from the candidate that was chosen on other images."
     )
-    caption = f"Accuracy by attack, network and setting, of the candidate chosen on validation; bars {REACH}"
+    caption = f"Accuracy by attack, network and setting, of the candidate chosen on validation; bars {ERROR_BARS}"
     page.figure("table-1", drawings.draw_equivariance(found.best), caption)
     page.say(f"## Table 1\n\nOurs / theirs / difference, of the candidate chosen on test.\n\n{_layout(found.best)}")
     page.say(f"## Candidates chosen\n\n{_selection_lines(found.best, 'network')}")

@@ -150,7 +150,7 @@ def _effect_lines(effects: pd.DataFrame) -> str:
     """Write effects of each network's last epoch, and those over architectures, ordered by comparison."""
     last = effects.groupby("network", sort=False)["epoch"].transform("max")
     shown = effects[effects["epoch"].isna() | (effects["epoch"] == last)]
-    columns = ["factor", "comparison", "network", "estimate", "95 % interval", "degrees", "p", "p (Holm)"]
+    columns = ["factor", "comparison", "network", "estimate", "95 % interval", "df", "p", "p (Holm)"]
     rows = []
     for claim in dict.fromkeys(shown["claim"]):
         for row in shown[shown["claim"] == claim].to_dict("records"):

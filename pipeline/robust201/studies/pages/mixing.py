@@ -7,7 +7,7 @@ from robust201.studies.config import MixingStudy
 from robust201.studies.markdown import table_lines
 from robust201.studies.networks import Exports
 from robust201.studies.pages.percentages import (
-    REACH,
+    ERROR_BARS,
     beside_printed,
     how_to_compare,
     show_percent,
@@ -25,7 +25,7 @@ def write_mixing(study: MixingStudy, exports: Exports, out: Path) -> list[Path]:
     page.table("trends", found.trends)
     page.say(how_to_compare(found.curves["n"]))
     figure = drawings.draw_mixing(found.curves, study.panels)
-    page.figure("mixing", figure, f"Accuracy over the share of robust images; bands {REACH}")
+    page.figure("mixing", figure, f"Accuracy over the share of robust images; bands {ERROR_BARS}")
     columns = ["network, curve", "slope", "95 % interval", "printed slope", "difference"]
     columns += ["decreases", "printed decreases"]
     rows = []

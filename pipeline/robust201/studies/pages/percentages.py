@@ -8,8 +8,8 @@ import pandas as pd
 
 from robust201.studies.markdown import show_number
 
-REACH = "are 95 % intervals over seeds, or the range of two seeds; circles are printed numbers"
-"""What bands and bars of figures are."""
+ERROR_BARS = "are 95 % intervals over seeds, or the range of two seeds; circles are printed numbers"
+"""End of a caption: what bands and bars show, and what circles are."""
 
 
 def how_to_compare(n_seeds: "pd.Series[int]") -> str:
