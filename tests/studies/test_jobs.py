@@ -132,10 +132,20 @@ networks: {ResNet-18: resnet18}
 alphas: {0: a, 1: b}
 panels: {}"""
 
+DYNAMICS = """study: robust-features-dynamics
+name: x
+sweeps: [a]
+dataset: cifar10
+architecture: resnet32-narrow
+runs: {std: a}
+attacks: [rot30]
+iterations_per_epoch: 8"""
+
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        (f"{DYNAMICS}\niterations_per_printed: .001", "line 9: iterations_per_printed: expected at least 0.0016"),
         (f"{IMAGES}\ngroups:\n  mnst: {{dataset: a, recipes: [a]}}", "line 6: groups.mnst: .*Did you mean 'mnist'"),
         (f"{IMAGES}\nmixed_model: sometimes", "line 5: mixed_model: expected true or false, got 'sometimes'"),
         ("study: image-distributions", r"one of image-distribution, .*Did you mean 'image-distribution'"),

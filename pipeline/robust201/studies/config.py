@@ -111,6 +111,10 @@ class ImageDistributionStudy(_Study):
     groups: Annotated[dict[Annotated[str, AfterValidator(_check_group)], StudyGroup], Field(min_length=1)]
 
 
+_PRINTED_APART = 625
+"""Iterations between two printed snapshots, at least: shorter trainings keep these apart."""
+
+
 class DynamicsStudy(_Study):
     """Accuracy and attack success over the snapshots of a training.
 
@@ -130,7 +134,7 @@ class DynamicsStudy(_Study):
     runs: Annotated[dict[str, str], Field(min_length=1)]
     attacks: _Names
     iterations_per_epoch: PositiveInt
-    iterations_per_printed: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    iterations_per_printed: Annotated[float, Field(ge=1 / _PRINTED_APART, allow_inf_nan=False)] = 1.0
 
 
 class MixingStudy(_Study):
