@@ -487,6 +487,8 @@ def test_a_run_of_trainings_is_seen_and_so_is_that_it_was_killed(tmp_path: Path)
 
     killed_config = make_trainings(tmp_path / "killed")
     assert in_child(lambda: run_trainings(killed_config, on_progress=die)) == -signal.SIGKILL
+    for beat in (tmp_path / "killed/store/training/heartbeats").glob("*"):
+        os.utime(beat, (0, 0))  # the killed worker has been silent for long
     killed = read_training_status(tmp_path / "killed/store")
     assert (tmp_path / "killed/store/training/lease.json").exists()
     assert (killed.state, killed.driver) == ("interrupted", None)
