@@ -105,6 +105,10 @@ def scrape(executor):
     with urllib.request.urlopen(address, timeout=10) as answer:
         return answer.read().decode()
 
+def count(text, name):
+    # Over all tags.
+    return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(f"ray_{name}{{"))
+
 config = parse_config(json.loads(sys.stdin.read()), "test")
 found = []
 
@@ -115,8 +119,8 @@ def make(plan, facts):
         end = time.monotonic() + 60
         while not found and time.monotonic() < end:
             text = scrape(executor)
-            if 'robust201_evaluations_total' in text and 'key="fgsm"' in text and 'robust201_part_seconds_sum' in text:
-                found.append(text)
+            if count(text, "robust201_evaluations_total") >= 6 and count(text, "robust201_part_seconds_count") >= 4:
+                found.append(text)  # the agent reports a little later
             time.sleep(0.2)
         close()
     executor.close = last_look
