@@ -85,8 +85,8 @@ def kill_worker(trial: Trial) -> None:
             break
         trial.wait_until(lambda: len(weight_files(_store(trial))) > count, command, "another snapshot")  # noqa: B023
     trial.finish(command, {0})
-    told = f"{show_count(trial.injected['workers killed'], 'worker')} died"
-    trial.fail_unless(told in command.text(), "the deaths are not told")
+    deaths = f"{show_count(trial.injected['workers killed'], 'worker')} died"
+    trial.fail_unless(deaths in command.text(), f"the output does not say: {deaths}")
 
 
 def kill_driver(trial: Trial) -> None:

@@ -439,8 +439,8 @@ def test_the_status_of_trainings(tmp_path: Path, robust201: RunCommand) -> None:
         ended = robust201("status", place)
         assert ended.out == f"finished: 3 of 6 snapshots{trainings}; 0 active workers\n"
         assert "failed: EvaluationError: Training failed for #309 on bright" in ended.err
-    told = json.loads(robust201("status", path, "--json").out)
-    assert (told["done"], told["trainings_done"], told["complete"], told["running"]) == (3, 1, False, False)
+    state = json.loads(robust201("status", path, "--json").out)
+    assert (state["done"], state["trainings_done"], state["complete"], state["running"]) == (3, 1, False, False)
     assert "got both" in robust201("status", path, "--watch", "--json").refusal(2)
 
 

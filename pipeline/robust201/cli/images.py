@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 SplitText = Annotated[str, typer.Option("--split", help="test or train.")]
 
 
+_MAX_CLASSES = 256
+"""`tasks.measurements.MAX_CLASSES`, which is imported with NumPy."""
+
+
 def read_split(text: str) -> "Split":
     """Read the name of a split; a ConfigError refuses others."""
     from robust201.core.records import Split
@@ -55,7 +59,7 @@ def import_images(
         Path, typer.Argument(metavar="SOURCE", help="Folder of the published files CIFAR_ims and CIFAR_lab.")
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder to write; created if absent.")],
-    classes: Annotated[int, typer.Option(min=2, max=256, help="Number of classes.")] = 10,
+    classes: Annotated[int, typer.Option(min=2, max=_MAX_CLASSES, help="Number of classes.")] = 10,
     rounding: Annotated[
         str, typer.Option(help="Rounding to 8 bits: half-up, or down as torchvision's ToPILImage.")
     ] = "half-up",

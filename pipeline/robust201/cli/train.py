@@ -50,7 +50,6 @@ def train(
             rich_help_panel=_BY_YAML,
         ),
     ] = False,
-    share: Annotated[str | None, typer.Option(hidden=True)] = None,
     allow_code: AllowCode = False,
     architectures: Annotated[
         str | None,
@@ -93,12 +92,6 @@ def train(
 
     After an interruption, run the same YAML again: each training resumes from its last state, with the same weights.
     """
-    if share is not None:
-        raise ConfigError(
-            f"Reading the command line failed for --share {share}: expected one run for all trainings of a store, "
-            "since it alone writes the manifest, got a share. Run it on a Ray cluster (submit ray), or give each "
-            "machine a training YAML with a store of its own."
-        )
     by_yaml = {"executor", "workers", "recipes", "limit", "allow_code", "slurm_requeue"}
     _check_form(context, by_yaml, trainings)
     if trainings is not None:

@@ -5,7 +5,7 @@ import importlib.abc
 import importlib.util
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,11 @@ def read_code(path: Path) -> bytes:
 def hash_file(path: Path) -> str:
     """SHA-256 of a user's file (see `read_code`): 64 hex digits."""
     return hashlib.sha256(read_code(path)).hexdigest()
+
+
+def hash_files(files: Mapping[str, Path]) -> dict[str, str]:
+    """Hash several files, by the field that names each."""
+    return {field: hash_file(path) for field, path in files.items()}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import DatasetError
 from robust201.core.files import atomic_write
 from robust201.core.records import ImageSelection, ImageSet, Part, content_digest
-from robust201.core.user_code import hash_file, read_code
+from robust201.core.user_code import hash_file, hash_files, read_code
 from robust201.images import load_images, select
 from robust201.images.adversarial import AdversarialStore
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
@@ -265,7 +265,7 @@ class Inputs:
                 corruptions,
                 {own: ImageFacts(len(found), found.sha256) for own, found in own_images.items()},
             )
-        code = {field: hash_file(path) for field, path in self._config.code_files().items()}
+        code = hash_files(self._config.code_files())
         weights = WeightsSource(self._config, self._config.make_space(code))
         return Facts(
             datasets,

@@ -14,7 +14,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.files import make_folder, remove_leftovers
 from robust201.core.interrupts import draining_on_signals
 from robust201.core.records import Part, Receipt
-from robust201.core.user_code import hash_file
+from robust201.core.user_code import hash_files
 from robust201.planning.training_config import Training, TrainingConfig
 from robust201.planning.training_inputs import Hashes, TrainingInputs
 from robust201.planning.training_plan import DeviceKind, PlannedTraining, TrainingPlan, plan_trainings, replan
@@ -94,7 +94,7 @@ def preview_trainings(
     Raises:
         InputError: images or weights are missing or damaged, or the store has other trainings under these names.
     """
-    code = {field: hash_file(path) for field, path in config.code_files().items()}
+    code = hash_files(config.code_files())
     store, device = CheckpointStore(config.store, hashed=True), choose_device_kind(config)
     return plan_trainings(
         config, selection.select(config), TrainingInputs(config, say), store, device=device, code=code
@@ -158,7 +158,7 @@ def _prepared(config: TrainingConfig, selection: TrainingSelection, say: Callabl
     """Check the inputs, take the lease, enter what an interrupted run left, and plan."""
     device, trainings = choose_device_kind(config), selection.select(config)
     inputs = TrainingInputs(config, say)
-    code = {field: hash_file(path) for field, path in config.code_files().items()}
+    code = hash_files(config.code_files())
     # Find bad input before anything is written.
     plan_trainings(config, trainings, inputs, CheckpointStore(config.store), device=device, code=code)
     make_folder(config.results)

@@ -261,7 +261,7 @@ class ArrayTask:
             ) from error
 
     def requeue_if_unfinished(
-        self, tally: RunTally, say: Callable[[str], None], *, has_new_states: bool | None = None
+        self, tally: RunTally, say: Callable[[str], None], *, has_new_states: bool = False
     ) -> None:
         """Put this task back into the queue if its time limit alone has ended it.
 
@@ -271,8 +271,10 @@ class ArrayTask:
         if not (tally.time_limit and tally.remaining):
             return
         if not tally.evaluations and not has_new_states:
-            less = ", or with a smaller execution.part_minutes" if has_new_states is None else ""
-            say(f"Not requeued: nothing was finished within the time limit. Submit with a longer --time{less}.")
+            say(
+                "Not requeued: nothing was finished within the time limit. Submit with a longer --time, or a sweep "
+                "with a smaller execution.part_minutes."
+            )
             return
         # By array and index: the last task of an array has the id of the array itself, which would name all of them.
         task = f"{self.job}_{self.index}"
