@@ -38,7 +38,7 @@ def test_only_accuracies_are_in_percent(robust201: RunCommand, planted_folder: P
     words = ("--dataset", "cifar10", "--objective", "-parameters", "--report", "clean", "--methods", "random")
     few = ("--runs", 1, "--queries", 5, "--processes", 1)
     ended = robust201("search", planted_folder, *words, *few, "--figure", figure, "--json")
-    (found,) = json.loads(ended.out)["studies"]
+    (found,) = json.loads(ended.out)["searches"]
     (method,) = found["methods"]
     shown = robust201("search", planted_folder, *words, *few).out
     assert f" {method['reported']['-parameters']['mean']:,.0f} " in shown
@@ -50,7 +50,7 @@ def test_json(robust201: RunCommand, planted_folder: Path) -> None:
     words = ("search", planted_folder, "--dataset", "cifar100", "--objective", "clean,pgd:1", *QUICK, "--json")
     first, again = (robust201(*words) for _ in range(2))
     assert first == again
-    (found,) = json.loads(first.out)["studies"]
+    (found,) = json.loads(first.out)["searches"]
     assert found["objective"] == "clean,pgd:1"
     assert [method["method"] for method in found["methods"]] == ["local", "random"]
     assert len(found["methods"][0]["regret_by_query"]["mean"]) == 40
@@ -95,10 +95,10 @@ def test_latency_constrains_and_is_an_objective(robust201: RunCommand, planted_f
     pd.DataFrame({"index": latency.keys(), "edgegpu_latency": latency.values()}).to_csv(table, index=False)
     words = ("search", planted_folder, "--dataset", "cifar10", "--join", table, *QUICK[2:], "--methods", "random")
     narrow = robust201(*words, "--constraint", "edgegpu_latency <= 5", "--json")
-    (study,) = json.loads(narrow.out)["studies"]
-    found = [isomorph_index(cell) for cell in study["methods"][0]["found"]]
+    (one,) = json.loads(narrow.out)["searches"]
+    found = [isomorph_index(cell) for cell in one["methods"][0]["found"]]
     assert all(latency[cell] <= 5 for cell in found)
-    assert study["n_members"] == sum(latency[isomorph_index(cell)] <= 5 for cell in range(15_625))
+    assert one["n_members"] == sum(latency[isomorph_index(cell)] <= 5 for cell in range(15_625))
     front = robust201(*words, "--objective", "clean, -edgegpu_latency")
     assert front.code == 0, front.err
     assert "Search on cifar10 clean, -edgegpu_latency: 40 queries" in front.out
@@ -122,6 +122,16 @@ def test_architectures_that_are_no_cells(robust201: RunCommand, tmp_path: Path) 
         ended = robust201("search", tmp_path / "zoo", *options)
         assert ended.code == 2
         assert "expected architectures that are cells, got those of the space zoo" in ended.err
+    assert not (tmp_path / "blackbox").exists()
+
+
+@pytest.mark.parametrize("option", [("--out", "table.csv"), ("--objective", "clean"), ("--dataset", "x"), ("--json",)])
+def test_a_blackbox_takes_no_options_of_a_search(
+    robust201: RunCommand, tmp_path: Path, planted_folder: Path, option: tuple[str, ...]
+) -> None:
+    ended = robust201("search", planted_folder, "--blackbox", tmp_path / "blackbox", *option)
+    assert ended.code == 2
+    assert f"expected --blackbox or {option[0]}, got both" in ended.err
     assert not (tmp_path / "blackbox").exists()
 
 

@@ -215,8 +215,8 @@ def _show_design(results: "DatasetResults", score: str, found: "Mapping[str, pd.
             (
                 row["edge"],
                 row["operation"],
-                f"{100 * row['effect']:+.2f}",
-                f"[{100 * row['low']:+.2f}, {100 * row['high']:+.2f}]",
+                f"{100 * row['effect']:+z.2f}",
+                f"[{100 * row['low']:+z.2f}, {100 * row['high']:+z.2f}]",
             )
             for row in effects.to_dict("records")
         ],

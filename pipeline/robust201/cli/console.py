@@ -386,7 +386,7 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
             str(row.n_architectures),
             f"{row.max_difference:.4f}",
             f"{row.mean_absolute_difference:.5f}",
-            f"{row.mean_difference:+.5f}",
+            f"{row.mean_difference:+z.5f}",
             "-" if row.kendall_tau is None else f"{row.kendall_tau:.4f}",
             "  ".join(f"{show_architecture(i)} {before:.4f}→{after:.4f}" for i, before, after in row.moved_most[:2]),
         )

@@ -1,7 +1,7 @@
 """`robust201 search`: neural architecture search on the results of a dataset."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +9,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.analyse import Folders, Join
+from robust201.cli.given_options import given_options
 from robust201.cli.look import AsJson, print_json
 from robust201.cli.sweeps import split_names
 from robust201.core.errors import ConfigError, ResultsError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def search(
+    context: typer.Context,
     folders: Folders,
     data: Annotated[
         str | None, typer.Option("--dataset", help="Which dataset to search on, if DATASET has several.")
@@ -79,6 +81,7 @@ def search(
     if blackbox is not None:
         from robust201.search.blackbox import write_blackbox
 
+        _check_no_search(given_options(context))
         for path in write_blackbox(reader, blackbox):
             typer.echo(path)
         return
@@ -117,7 +120,7 @@ def search(
     paper = compare_with_paper(reader, searches)
     if as_json:
         published = None if paper is None else paper._asdict()
-        print_json({"studies": [one.to_payload() for one in searches], "published": published})
+        print_json({"searches": [one.to_payload() for one in searches], "published": published})
     else:
         _show(searches)
         if paper is not None:
@@ -134,6 +137,15 @@ def search(
         from robust201.figures.regret_curves import save_regret_curves
 
         console.say(f"Wrote {save_regret_curves(searches, figure)}.")
+
+
+def _check_no_search(given: Mapping[str, str]) -> None:
+    for name, option in given.items():
+        if name not in ("folders", "blackbox", "weights"):
+            raise ConfigError(
+                f"Reading the command line failed for robust201 search: expected --blackbox or {option}, got both. "
+                "--blackbox writes all cells and makes no search. Leave one out."
+            )
 
 
 def _choose(reader: "RobustnessDataset", data: str | None) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from robust201.cli import console
+from robust201.cli.given_options import given_options
 from robust201.cli.help_texts import AllowCode
 from robust201.cli.look import print_json
 from robust201.cli.sweeps import Limit
@@ -142,11 +143,8 @@ def train(
 
 def _check_form(context: typer.Context, by_yaml: set[str], trainings: Path | None) -> None:
     """Refuse options that belong to the other form of the command."""
-    for name in context.params:
-        source = context.get_parameter_source(name)
-        is_given = source is not None and source.name == "COMMANDLINE"
-        if is_given and name not in _ALWAYS and (name in by_yaml) != (trainings is not None):
-            option = "--format" if name == "form" else f"--{name.replace('_', '-')}"
+    for name, option in given_options(context).items():
+        if name not in _ALWAYS and (name in by_yaml) != (trainings is not None):
             expected = (
                 f"no such option with the training YAML {trainings}" if trainings else "it with a training YAML only"
             )

@@ -300,7 +300,7 @@ def views_of_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> 
         traces = []
         for operation, name in zip(space.operations, figure_data.operation_names(space), strict=True):
             own = 100 * rows[rows["operation"] == name].set_index("edge")[["effect", "low", "high"]]
-            ends = [f"{low:+.2f} to {high:+.2f}" for low, high in zip(own["low"], own["high"], strict=True)]
+            ends = [f"{low:+z.2f} to {high:+z.2f}" for low, high in zip(own["low"], own["high"], strict=True)]
             traces.append(
                 {
                     "type": "scatter",

@@ -18,10 +18,10 @@ def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def show_number(value: float | None, digits: int = 4, *, signed: bool = False) -> str:
-    """Write a number with `digits` decimals; a dash for None or NaN."""
+    """Write a number with `digits` decimals and no negative zero; a dash for None or NaN."""
     if value is None or math.isnan(value):
         return "–"
-    return f"{value:{'+' if signed else ''}.{digits}f}"
+    return f"{value:{'+' if signed else ''}z.{digits}f}"
 
 
 def show_p(value: float) -> str:
