@@ -138,6 +138,24 @@ def test_json_for_scripts_parses_and_stands_alone_on_stdout(
     assert len(meta["ids"]) == nasbench201.N_ARCHITECTURES
 
 
+def test_looking_imports_nothing_heavy(write_sweep: WriteSweep, finished: Path) -> None:
+    for words, absent in (
+        (["status", str(finished)], {"torch", "ray", "pandas", "scipy"}),
+        (["plan", str(write_sweep())], {"torch", "ray", "pandas", "scipy", "pyarrow"}),
+    ):
+        program = f"""
+import sys
+from robust201.cli.app import main
+sys.argv = {["robust201", *words]}
+try:
+    main()
+finally:
+    print(sorted(set({sorted(absent)}).intersection(sys.modules)))
+"""
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert ended.stdout.splitlines()[-1] == "[]"
+
+
 def test_progress_goes_to_stderr_and_results_to_stdout(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:

@@ -18,13 +18,14 @@ from robust201.cli.console_status import status_line
 from robust201.core.host import HostId
 from robust201.core.records import Unit
 from robust201.monitoring.status import StatusReader, SweepStatus, read_status
+from robust201.planning.filters import Filters
 from robust201.planning.plan import Plan
 from robust201.planning.plan_file import load_plan
 from robust201.runtime.executors import make_executor
 from robust201.runtime.heartbeat import HEARTBEATS_FOLDER
 from robust201.runtime.lease import LEASE_NAME, Holder
 from robust201.runtime.progress import PROGRESS_FILE, RATE_SECONDS, RunProgress, read_progress
-from robust201.runtime.sweep import Filters, run_sweep
+from robust201.runtime.sweep import run_sweep
 from robust201.shards import ShardStore
 from tests.conftest import MakeSweep
 from tests.monitoring.test_watch import HALF

@@ -7,10 +7,11 @@ import pytest
 
 from robust201.core.records import Receipt
 from robust201.dataset.compare import read_result_set
+from robust201.planning.filters import Filters
 from robust201.runtime.executors import make_executor
 from robust201.runtime.executors.base import Event
 from robust201.runtime.progress import RunProgress
-from robust201.runtime.sweep import Filters, run_sweep
+from robust201.runtime.sweep import run_sweep
 from robust201.weights.store import CheckpointStore
 from tests.conftest import TINY_KEYS, MakeSweep
 

@@ -17,6 +17,7 @@ from robust201.monitoring.status import SweepStatus, read_status
 from robust201.planning.bundles import FLOOR_SECONDS
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
+from robust201.planning.filters import Filters
 from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.runtime import progress as progress_module
 from robust201.runtime import sweep as sweep_module
@@ -25,7 +26,7 @@ from robust201.runtime.executors.base import Event, Executor
 from robust201.runtime.lease import Lease
 from robust201.runtime.progress import RunProgress
 from robust201.runtime.scheduler import RunTally
-from robust201.runtime.sweep import Filters, RunPreview, load_plan, run_sweep
+from robust201.runtime.sweep import RunPreview, load_plan, run_sweep
 from robust201.shards import ShardStore
 from robust201.tasks import ENGINES, TASKS
 from tests.conftest import TINY_KEYS, MakeSweep, read_tree

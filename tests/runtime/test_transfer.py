@@ -16,6 +16,7 @@ from robust201.dataset import export_dataset
 from robust201.images.adversarial import AdversarialStore
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
+from robust201.planning.filters import Filters
 from robust201.planning.plan import assumed_facts, make_plan
 from robust201.planning.plan_file import load_plan
 from robust201.planning.shares import Share
@@ -24,7 +25,7 @@ from robust201.runtime import worker as worker_module
 from robust201.runtime.executors import make_executor
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.share_run import run_share
-from robust201.runtime.sweep import Filters, prepare_sweep, run_sweep
+from robust201.runtime.sweep import prepare_sweep, run_sweep
 from robust201.shards import ShardStore
 from robust201.spaces.nasbench201 import cells
 from robust201.tasks.evaluate import perturb_part

@@ -119,18 +119,20 @@ def plan(
         plan_trainings(sweep, limit=limit, check=check, as_json=as_json)
         return
     from robust201.planning.estimates import estimate
-    from robust201.planning.inputs import Inputs
     from robust201.planning.plan import assumed_facts, make_plan
-    from robust201.planning.plan_file import refuse_imports
     from robust201.planning.remarks import count_remarks, sweep_remarks
-    from robust201.runtime.sweep import prepare_sweep
 
     config = load_sweep(sweep)
     filters = make_filters(config, architectures, datasets, keys, limit)
     filters.check(config)
     if save:
+        from robust201.runtime.sweep import prepare_sweep
+
         prepare_sweep(config, filters=filters, say=console.say)
     elif check:
+        from robust201.planning.inputs import Inputs
+        from robust201.planning.plan_file import refuse_imports
+
         refuse_imports(config.results)
         Inputs(config, console.say, keys=filters.keys, datasets=filters.datasets).check()
     facts = assumed_facts(config)
@@ -178,10 +180,10 @@ def run(
     Ctrl-C lets the evaluations in progress finish; a second one stops at once. Finished work is kept.
     """
     from robust201.planning.code_consent import announce_code
+    from robust201.planning.filters import EVERYTHING
     from robust201.planning.shares import Share
     from robust201.runtime.code_check import check_code
     from robust201.runtime.executors import check_device, make_executor
-    from robust201.runtime.preview import EVERYTHING
     from robust201.runtime.share_run import run_share
     from robust201.runtime.sweep import run_sweep
     from robust201.submission.slurm import ArrayTask

@@ -12,7 +12,7 @@ from robust201.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from robust201.planning.config import SweepConfig
-    from robust201.runtime.preview import Filters
+    from robust201.planning.filters import Filters
 
 Sweep = Annotated[
     Path,
@@ -45,10 +45,15 @@ def load_sweep(place: Path, /, **overrides: Any) -> SweepConfig:
 
     Overrides are those of `planning.loading.load_config`.
     """
-    from robust201.planning.plan_file import load_any_sweep
+    from robust201.planning.loading import load_config
     from robust201.planning.remarks import sweep_remarks
 
-    config = load_any_sweep(place, **overrides)
+    if place.is_dir():
+        from robust201.planning.plan_file import load_kept_sweep
+
+        config = load_kept_sweep(place, **overrides)
+    else:
+        config = load_config(place, **overrides)
     for remark in sweep_remarks(config):
         console.say(f"warning: {remark}")
     return config
@@ -65,7 +70,7 @@ def make_filters(
     config: SweepConfig, architectures: str | None, datasets: str | None, keys: str | None, limit: int | None
 ) -> Filters:
     """Read what a command narrows a sweep to."""
-    from robust201.runtime.preview import Filters
+    from robust201.planning.filters import Filters
 
     chosen = None if architectures is None else config.make_space({}).select(architectures)
     if limit is not None:

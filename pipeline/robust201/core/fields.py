@@ -11,7 +11,7 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Fields(BaseModel):
     """Base of what a YAML gives: immutable; unknown fields, and yes or no for a number, are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     @field_validator("*", mode="before")
     @classmethod

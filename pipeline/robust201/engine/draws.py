@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from robust201.core.noise import generator
 
@@ -265,6 +264,8 @@ def _uniform_block(seed: int, key: str, restart: int, n_values: int, block: int)
 @functools.lru_cache(maxsize=_BLOCKS_KEPT)
 def _normal_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.float32]:
     """Draw (_BLOCK, n_values) normals for the images of a block: quantiles of uniforms that are never 0 or 1."""
+    from scipy.special import ndtri  # a third of a second, for which most attacks need not wait
+
     words = np.empty((_BLOCK, n_values), dtype="<u8")
     for i in range(_BLOCK):
         words[i] = generator(seed, key, "normal", restart, block * _BLOCK + i).bit_generator.random_raw(n_values)

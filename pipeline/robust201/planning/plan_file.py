@@ -12,7 +12,7 @@ from robust201.core.records import IMPORTED_FILE, content_digest
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
 from robust201.planning.identity import is_known
-from robust201.planning.loading import load_config, override_config, parse_config
+from robust201.planning.loading import override_config, parse_config
 from robust201.planning.plan import Plan, make_plan
 from robust201.shards import ShardStore
 
@@ -77,11 +77,6 @@ def load_kept_sweep(results: Path, /, **overrides: Any) -> SweepConfig:
         store = ShardStore.open(results)
         fields, _ = _read_payload(results / PLAN_FILE)
         return override_config(fields | _here(results, store), results / PLAN_FILE, overrides)
-
-
-def load_any_sweep(place: Path, /, **overrides: Any) -> SweepConfig:
-    """Read the sweep of a YAML, or of a results folder (see `planning.loading.load_config`)."""
-    return load_kept_sweep(place, **overrides) if place.is_dir() else load_config(place, **overrides)
 
 
 def _here(results: Path, store: ShardStore) -> dict[str, Any]:

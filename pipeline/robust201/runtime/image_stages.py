@@ -11,11 +11,12 @@ from typing import NamedTuple
 from robust201.core.errors import EvaluationError
 from robust201.core.records import Bundle, Part, UnitFailure
 from robust201.planning.config import SweepConfig
+from robust201.planning.filters import Filters
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan, make_plan
 from robust201.planning.plan_file import save_plan
 from robust201.runtime.executors.base import Executor
-from robust201.runtime.preview import Filters, RunPreview, preview_run
+from robust201.runtime.preview import RunPreview, preview_run
 from robust201.shards import ShardStore
 
 

@@ -5,64 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from robust201.core.errors import ConfigError, closest
-from robust201.core.records import ArchitectureId, Part, is_imported, show_architecture
-from robust201.planning.config import SweepConfig
+from robust201.core.records import Part, is_imported
 from robust201.planning.coverage import count_coverage
 from robust201.planning.identity import describe_difference
 from robust201.planning.plan import Plan
 from robust201.shards import Inventory
 from robust201.tasks import TASKS
-
-
-@dataclass(frozen=True)
-class Filters:
-    """What a run is narrowed to; None keeps everything."""
-
-    architectures: tuple[ArchitectureId, ...] | None = None
-    datasets: tuple[str, ...] | None = None
-    keys: tuple[str, ...] | None = None
-
-    def check(self, config: SweepConfig) -> None:
-        """Make sure that something is left of a sweep.
-
-        Raises:
-            ConfigError: a dataset or key is not in the sweep (the closest is named), or nothing is left.
-        """
-        datasets = self.datasets or tuple(config.datasets)
-        for given, known, others, what in (
-            (datasets, list(config.datasets), (), "dataset"),
-            (self.keys or (), list(config.parameters), TASKS, "key"),
-        ):
-            for name in given:
-                if name not in known:
-                    # A misspelt key may mean one that this sweep lacks; for others the sweep's are named.
-                    likely = known if name in others else [*known, *(key for key in others if key not in known)]
-                    raise ConfigError(
-                        f"Narrowing the sweep failed for {config.name}: expected one of its {what}s, got {name!r}."
-                        f"{closest(name, likely)}"
-                    )
-        keys = {key for dataset in datasets for key in config.keys_of(dataset)}
-        # A single key must exist; a range of architectures may extend beyond the sweep.
-        lacking = [key for key in self.keys or () if key not in keys]
-        if lacking:
-            raise ConfigError(
-                f"Narrowing the sweep failed for {', '.join(lacking)}: expected some of {config.name}'s keys on "
-                f"{', '.join(datasets)}, got none of them. Correct the option, or add them to the sweep."
-            )
-        names = self.architectures
-        if names is not None and not {*names} & {*config.selected_architectures}:
-            raise ConfigError(
-                f"Narrowing the sweep failed for {', '.join(map(show_architecture, names[:5]))}: expected some of "
-                f"{config.name}'s architectures, got none of them. Correct the option, or add them to the sweep."
-            )
-
-    def narrow(self, plan: Plan) -> Plan:
-        """Keep the units of a plan that are asked for."""
-        return plan.narrow(architectures=self.architectures, datasets=self.datasets, keys=self.keys)
-
-
-EVERYTHING = Filters()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from robust201.core.files import make_folder
 from robust201.core.records import Bundle, Unit
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
+from robust201.planning.filters import EVERYTHING, Filters
 from robust201.planning.identity import describe_difference
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan
@@ -24,7 +25,7 @@ from robust201.planning.weights import WeightsSource
 from robust201.runtime.executors.base import Event
 from robust201.runtime.heartbeat import Heartbeat
 from robust201.runtime.lease import LEASE_NAME
-from robust201.runtime.preview import EVERYTHING, Filters, RunPreview
+from robust201.runtime.preview import RunPreview
 from robust201.runtime.progress import RunProgress
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import MakeExecutor, compute

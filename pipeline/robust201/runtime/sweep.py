@@ -11,6 +11,7 @@ from robust201.core.records import Part, Receipt
 from robust201.planning.bundles import make_bundles
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
+from robust201.planning.filters import EVERYTHING, Filters
 from robust201.planning.identity import is_known
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan, make_plan
@@ -28,7 +29,7 @@ from robust201.runtime.image_stages import (
     unmade_keys,
 )
 from robust201.runtime.lease import Lease
-from robust201.runtime.preview import EVERYTHING, Filters, RunPreview, preview_run
+from robust201.runtime.preview import RunPreview, preview_run
 from robust201.runtime.progress import RunProgress, Tracker
 from robust201.runtime.scheduler import RunTally, Scheduler
 from robust201.runtime.work_log import WorkLog

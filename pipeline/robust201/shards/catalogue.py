@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from robust201.shards.arrow_arrays import empty_table, from_numpy, from_strings, from_values, to_numpy, where
 from robust201.shards.backends import Entry
 from robust201.shards.inventory import Contents
 from robust201.shards.parquet import Footer
@@ -53,12 +54,15 @@ class ScannedShard(NamedTuple):
 def make_catalogue(shards: Sequence[ScannedShard]) -> Catalogue:
     """Make the table of what was read of shards, in their order."""
     arrays: dict[str, Any] = {
-        "name": [shard.entry.name for shard in shards],
-        "n_bytes": [shard.entry.n_bytes for shard in shards],
-        "mark": [shard.entry.mark for shard in shards],
-        "verified": [shard.verified for shard in shards],
-        "columns": [",".join(shard.footer.columns) for shard in shards],
-        "inputs": [list(shard.footer.inputs) for shard in shards],
+        "name": from_strings(shard.entry.name for shard in shards),
+        "n_bytes": from_numpy(np.array([shard.entry.n_bytes for shard in shards], np.int64)),
+        "mark": from_strings(shard.entry.mark for shard in shards),
+        "verified": from_numpy(np.array([shard.verified for shard in shards], bool)),
+        "columns": from_strings(",".join(shard.footer.columns) for shard in shards),
+        "inputs": _lists(
+            from_strings(name for shard in shards for name in shard.footer.inputs),
+            [len(shard.footer.inputs) for shard in shards],
+        ),
     }
     unit_lengths = [len(shard.rows.units) for shard in shards]
     for name, column in _unit_columns(shard.rows.units for shard in shards).items():
@@ -67,18 +71,18 @@ def make_catalogue(shards: Sequence[ScannedShard]) -> Catalogue:
     for name, kind in _ROW_TYPES.items():
         pieces = [getattr(shard.rows, name) for shard in shards]
         flat = np.concatenate(pieces) if pieces else np.zeros(0)
-        arrays[name] = _lists(pa.array(flat.astype(kind.to_pandas_dtype(), copy=False)), row_lengths)
+        arrays[name] = _lists(from_numpy(flat.astype(kind.to_pandas_dtype(), copy=False)), row_lengths)
     return pa.table(arrays, schema=SCHEMA)
 
 
 def _unit_columns(found: Iterable[Sequence[StoredUnit] | UnitColumns]) -> dict[str, pa.Array]:
     """Facts of units, one after the other."""
-    pieces: dict[str, list[pa.Array]] = {name: [pa.array([], kind)] for name, kind in _UNIT_TYPES.items()}
+    pieces: dict[str, list[pa.Array]] = {name: [pa.nulls(0, kind)] for name, kind in _UNIT_TYPES.items()}
     pending: list[StoredUnit] = []
 
     def add_pending() -> None:
         for (name, kind), column in zip(_UNIT_TYPES.items(), zip(*pending, strict=True), strict=False):
-            pieces[name].append(pa.array(column, kind))
+            pieces[name].append(from_values(column, kind))
         pending.clear()
 
     for units in found:
@@ -94,14 +98,14 @@ def _unit_columns(found: Iterable[Sequence[StoredUnit] | UnitColumns]) -> dict[s
 
 def _lists(flat: pa.Array, lengths: Sequence[int]) -> pa.ListArray:
     offsets = np.cumsum([0, *lengths], dtype=np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), flat)
+    return pa.ListArray.from_arrays(from_numpy(offsets), flat)
 
 
 def _column(catalogue: Catalogue, name: str) -> pa.Array:
     chunks = [chunk for chunk in catalogue[name].chunks if len(chunk)]
     if len(chunks) == 1:  # which is not copied
         return chunks[0]
-    return pa.concat_arrays(chunks) if chunks else pa.array([], SCHEMA.field(name).type)
+    return pa.concat_arrays(chunks) if chunks else pa.nulls(0, SCHEMA.field(name).type)
 
 
 def names_of(catalogue: Catalogue) -> list[str]:
@@ -118,7 +122,7 @@ def count_rows(catalogue: Catalogue) -> int:
 def inputs_of(catalogue: Catalogue, among: Iterable[str]) -> set[str]:
     """Names of the shards, of some, that others in the table replace; most of those are long gone."""
     inputs = _column(catalogue, "inputs").flatten()
-    return set(inputs.filter(pc.is_in(inputs, value_set=pa.array(among, pa.string()))).to_pylist())
+    return set(inputs.filter(pc.is_in(inputs, value_set=from_strings(among))).to_pylist())
 
 
 def _states(catalogue: Catalogue) -> Iterator[tuple[str, int, str, bool]]:
@@ -144,19 +148,19 @@ def matching(catalogue: Catalogue, entries: Iterable[Entry], verified: Collectio
         mask.append(counts)
         if counts:
             taken.add(name)
-    return catalogue if all(mask) else catalogue.filter(pa.array(mask, pa.bool_()))
+    return catalogue if all(mask) else catalogue.take(where(mask))
 
 
 def without(catalogue: Catalogue, names: Iterable[str]) -> Catalogue:
     """Leave some shards out."""
     unwanted = set(names)
     mask = [name not in unwanted for name in names_of(catalogue)]
-    return catalogue if all(mask) else catalogue.filter(pa.array(mask, pa.bool_()))
+    return catalogue if all(mask) else catalogue.take(where(mask))
 
 
 def join(catalogues: Iterable[Catalogue]) -> Catalogue:
     """Put tables one below the other."""
-    return pa.concat_tables([SCHEMA.empty_table(), *catalogues])
+    return pa.concat_tables([empty_table(SCHEMA), *catalogues])
 
 
 def contents_of(catalogue: Catalogue, hidden: set[str]) -> Contents:
@@ -167,16 +171,16 @@ def contents_of(catalogue: Catalogue, hidden: set[str]) -> Contents:
     names = names_of(catalogue)
     order = sorted((number for number, name in enumerate(names) if name not in hidden), key=names.__getitem__)
     if order != list(range(len(names))):
-        catalogue = catalogue.take(pa.array(order, pa.int64()))
+        catalogue = catalogue.take(from_numpy(np.array(order, np.int64)))
     unit_lengths, row_lengths = (_lengths(catalogue, name) for name in ("unit_id", "unit"))
     ids = _column(catalogue, "unit_id").flatten().dictionary_encode()
-    numbers = ids.indices.to_numpy(zero_copy_only=False)
+    numbers = to_numpy(ids.indices)
     _, first = np.unique(numbers, return_index=True)  # ids are numbered by where they come first
     shard = np.repeat(np.arange(len(order), dtype=np.int32), row_lengths)
     row_starts, unit_starts = (
         (np.cumsum(lengths) - lengths).astype(np.int32) for lengths in (row_lengths, unit_lengths)
     )
-    rows = {name: _column(catalogue, name).flatten().to_numpy(zero_copy_only=False) for name in _ROW_TYPES}
+    rows = {name: to_numpy(_column(catalogue, name).flatten()) for name in _ROW_TYPES}
     rows["unit"] = numbers[rows["unit"] + unit_starts[shard]].astype(np.int32, copy=False)
     rows["shard"] = shard
     rows["position"] = np.arange(len(shard), dtype=np.int32) - row_starts[shard]
@@ -190,11 +194,11 @@ def contents_of(catalogue: Catalogue, hidden: set[str]) -> Contents:
 
 
 def _lengths(catalogue: Catalogue, name: str) -> NDArray[np.int64]:
-    lengths: NDArray[np.int64] = pc.list_value_length(_column(catalogue, name)).to_numpy(zero_copy_only=False)
+    lengths: NDArray[np.int64] = to_numpy(pc.list_value_length(_column(catalogue, name)))
     return lengths.astype(np.int64)
 
 
 def _unit_table(catalogue: Catalogue, ids: pa.Array, first: NDArray[np.int64]) -> UnitColumns:
-    positions = pa.array(first)
+    positions = from_numpy(first)
     others = {name: _column(catalogue, name).flatten().take(positions) for name in list(_UNIT_TYPES)[1:]}
     return UnitColumns({"unit_id": ids} | others)

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from robust201.core.errors import StorageError
 from robust201.core.files import atomic_write
+from robust201.shards.arrow_arrays import empty_table
 from robust201.shards.backends import Entry
 from robust201.shards.catalogue import SCHEMA, Catalogue, count_rows, join, matching, verified_names, without
 
@@ -110,10 +111,10 @@ def _read(path: Path) -> Catalogue:
     try:
         content = path.read_bytes()
     except OSError:
-        return SCHEMA.empty_table()  # another process has merged it into its own
+        return empty_table(SCHEMA)  # another process has merged it into its own
     body = memoryview(content)[:-_DIGEST_BYTES]
     if not content.startswith(_MAGIC) or hashlib.sha256(body).digest() != content[-_DIGEST_BYTES:]:
-        return SCHEMA.empty_table()
+        return empty_table(SCHEMA)
     with pa.ipc.open_stream(pa.BufferReader(pa.py_buffer(body)[len(_MAGIC) :])) as reader:
         table = reader.read_all()
-    return table if table.schema.equals(SCHEMA) else SCHEMA.empty_table()
+    return table if table.schema.equals(SCHEMA) else empty_table(SCHEMA)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import IncompleteError, StorageError
 from robust201.core.files import load_json
 from robust201.core.records import EvaluationProtocol, Part, Unit, is_imported
+from robust201.shards.arrow_arrays import from_bytes, from_numpy, to_numpy
 from robust201.shards.row_identity import StoredUnit, UnitColumns
 from robust201.tasks.columns import COLUMNS, columns_of
 
@@ -111,7 +112,7 @@ class Inventory:
         self._protocols = protocols
         self._rows = _sorted(contents.rows)
         self._offsets = np.searchsorted(self._rows["unit"], np.arange(len(self._units) + 1))
-        self._n_images = self._units.columns["n_images"].to_numpy(zero_copy_only=False)
+        self._n_images = to_numpy(self._units.columns["n_images"])
         self._last: tuple[str, dict[float, list[Slice]]] = ("", {})
         self._complete: dict[frozenset[str], _Complete] = {}
         self._evaluations: dict[frozenset[str], tuple[NDArray[np.int32], NDArray[np.float64]]] = {}
@@ -126,7 +127,7 @@ class Inventory:
 
     def unit_columns(self, numbers: NDArray[np.int64]) -> dict[str, pa.Array]:
         """Fields of some of the `units`, a column each, architectures as text: without an object for each unit."""
-        return {name: column.take(pa.array(numbers)) for name, column in self._units.columns.items()}
+        return {name: column.take(from_numpy(numbers)) for name, column in self._units.columns.items()}
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
@@ -135,8 +136,8 @@ class Inventory:
     def find(self, unit_ids: NDArray[np.bytes_]) -> NDArray[np.int64]:
         """Positions of units in `units`, by their ids; -1 of those without a row."""
         stored = self._units.columns["unit_id"].cast(pa.binary())
-        found = pc.index_in(pa.array(unit_ids, pa.binary()), value_set=stored)
-        return np.asarray(found.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
+        found = pc.index_in(from_bytes(unit_ids), value_set=stored)
+        return to_numpy(found, missing=-1).astype(np.int64)
 
     @cached_property
     def n_evaluations(self) -> int:
@@ -275,7 +276,7 @@ class Inventory:
             is_foreign[self.find(plan_unit_ids)] = False  # the last stands for those without a row
             per_unit = np.bincount(self._rows["unit"][self._group_starts[:-1]], minlength=len(self._units))
             foreign = np.flatnonzero(is_foreign[:-1])
-            protocols = self._units.columns["protocol"].take(pa.array(foreign)).to_pylist()
+            protocols = self._units.columns["protocol"].take(from_numpy(foreign)).to_pylist()
             for protocol, count in zip(protocols, per_unit[foreign].tolist(), strict=True):
                 counts[protocol] += count
         return dict(counts)

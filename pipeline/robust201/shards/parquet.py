@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import FormatVersionError, ShardDamagedError, StorageError
 from robust201.core.parquet_footer import RowGroup, parse_row_groups, read_footer_bytes
 from robust201.core.records import EvaluationResult, canonical_json
+from robust201.shards.arrow_arrays import from_numpy, from_values
 from robust201.shards.backends import unreadable
 from robust201.shards.object_store import StorageBackend
 from robust201.shards.validation import WrongShardError, check_row_count, check_schema, check_sizes, check_table
@@ -150,14 +151,16 @@ def table_of(results: Sequence[EvaluationResult]) -> pa.Table:
         "n_images": unit.n_images,
         "n_classes": count_classes(results[0].values),
     }
-    arrays: dict[str, Any] = {name: [value] * len(results) for name, value in shared.items()}
-    arrays["strength"] = [result.strength for result in results]
-    arrays["seconds"] = [result.seconds for result in results]
-    arrays["provenance"] = [canonical_json(dict(result.provenance)) for result in results]
+    cells: dict[str, list[Any]] = {name: [value] * len(results) for name, value in shared.items()}
+    cells["strength"] = [result.strength for result in results]
+    cells["seconds"] = [result.seconds for result in results]
+    cells["provenance"] = [canonical_json(dict(result.provenance)) for result in results]
+    arrays = {name: from_values(values, kinds[name]) for name, values in cells.items()}
     for name in columns:
         values = [np.asarray(result.values[name]) for result in results]
         kinds[name] = MEASUREMENT_TYPES.get(name, _float_list if values[0].ndim else pa.float64())
-        arrays[name] = _flat_lists(values, kinds[name]) if values[0].ndim else np.stack(values)
+        flat = from_numpy(np.stack(values)) if not values[0].ndim else _flat_lists(values, kinds[name])
+        arrays[name] = flat.cast(kinds[name])
     return pa.table(arrays, schema=pa.schema(kinds))
 
 
@@ -209,7 +212,7 @@ def _row_groups(units: Iterable[Sequence[EvaluationResult]]) -> Iterator[pa.Tabl
 def _flat_lists(values: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.Array:
     flat = [value.ravel() for value in values]
     offsets = np.cumsum([0, *(len(value) for value in flat)], dtype=np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate(flat)), type=kind)
+    return pa.ListArray.from_arrays(from_numpy(offsets), from_numpy(np.concatenate(flat)), type=kind)
 
 
 def damaged_shard(label: str, what: object) -> ShardDamagedError:

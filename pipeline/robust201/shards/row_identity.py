@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.records import ArchitectureId
+from robust201.shards.arrow_arrays import from_numpy, to_numpy
 from robust201.shards.backends import Entry
 from robust201.shards.object_store import StorageBackend
 from robust201.shards.parquet import (
@@ -132,14 +133,14 @@ def _rows_of_columns(source: Path | BinaryIO) -> ShardRows:
         check_row_count(file.metadata.num_rows, n_bytes)
         table = file.read(columns=names, use_threads=False).unify_dictionaries()
     arrays = {name: _checked(table[name]) for name in names}
-    _, first, unit = np.unique(arrays["unit_id"].indices.to_numpy(), return_index=True, return_inverse=True)
-    heads = {name: arrays[name].take(pa.array(first)) for name in _UNIT_COLUMNS}
+    _, first, unit = np.unique(to_numpy(arrays["unit_id"].indices), return_index=True, return_inverse=True)
+    heads = {name: arrays[name].take(from_numpy(first)) for name in _UNIT_COLUMNS}
     decoded = {name: head.dictionary_decode() if name in _TEXT_COLUMNS else head for name, head in heads.items()}
     # Ids that are indices are stored as numbers; in memory all are text, of which there are many equal ones.
     kinds = IDENTITY_TYPES | {"architecture": pa.string()}
     units = UnitColumns({name: array.cast(kinds[name]) for name, array in decoded.items()})
-    numbers = {name: arrays[name].to_numpy() for name in _NUMBER_COLUMNS}
-    check_identity(numbers["strength"], numbers["start"], numbers["stop"], arrays["n_images"].to_numpy())
+    numbers = {name: to_numpy(arrays[name]) for name in _NUMBER_COLUMNS}
+    check_identity(numbers["strength"], numbers["start"], numbers["stop"], to_numpy(arrays["n_images"]))
     return ShardRows(units, unit.astype(np.int64), **numbers)
 
 
@@ -157,7 +158,7 @@ def _parse_architecture(text: str) -> ArchitectureId:
 
 def _checked(column: pa.ChunkedArray) -> pa.Array:
     """The one array of a column; pa.ArrowInvalid and ValueError say that it holds what no writer of ours puts there."""
-    array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
     array.validate(full=True)
     if array.null_count:
         raise ValueError("empty cells")

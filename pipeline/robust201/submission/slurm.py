@@ -17,10 +17,10 @@ from pathlib import Path
 from robust201.core.errors import ConfigError, InputError
 from robust201.core.files import make_folder, write_text
 from robust201.planning.config import SweepConfig
+from robust201.planning.filters import EVERYTHING, Filters
 from robust201.planning.plan import assumed_facts, make_plan
 from robust201.planning.shares import Share, all_bundles, missing_bundles
 from robust201.planning.training_config import TrainingConfig
-from robust201.runtime.preview import EVERYTHING, Filters
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import prepare_sweep
 from robust201.runtime.training_run import (

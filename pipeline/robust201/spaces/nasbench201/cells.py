@@ -58,8 +58,15 @@ def specs() -> tuple[str, ...]:
     (`meta_archs` of NAS-Bench-201 and NATS-Bench tss; the hash of its strings stands in the tests).
     """
     enumeration = [format_spec(operations) for operations in itertools.product(OPERATIONS, repeat=len(EDGES))]
-    random.Random(_ORDER_SEED).shuffle(enumeration)
-    return tuple(enumeration)
+    return tuple(enumeration[position] for position in _order())
+
+
+@cache
+def _order() -> list[int]:
+    """List by index where each cell stands in the product of the operations over the edges."""
+    order = list(range(N_ARCHITECTURES))
+    random.Random(_ORDER_SEED).shuffle(order)
+    return order
 
 
 @cache
@@ -71,7 +78,8 @@ def _indices_by_spec() -> dict[str, int]:
 def isomorphs() -> tuple[int, ...]:
     """List by index the lowest index of each architecture's isomorphism class. There are 6,466 classes."""
     representatives: dict[str, int] = {}
-    return tuple(representatives.setdefault(_canonical_form(spec), index) for index, spec in enumerate(specs()))
+    forms = _canonical_forms()
+    return tuple(representatives.setdefault(forms[position], index) for index, position in enumerate(_order()))
 
 
 @cache
@@ -80,26 +88,27 @@ def evaluated_indices() -> tuple[int, ...]:
     return tuple(index for index, isomorph in enumerate(isomorphs()) if index == isomorph)
 
 
-def _canonical_form(spec: str) -> str:
-    """Name a cell's isomorphism class as the published benchmark does (`to_unique_str(True)` in NAS-Bench-201).
+def _canonical_forms() -> list[str]:
+    """Name the isomorphism class of each cell, in the enumeration's order.
 
-    Zero terms stay in a sum, and a node's sum is not sorted anew when skip connections pull another node's terms into
-    it. Removing either quirk merges more cells (4,930 classes), but the dataset is defined by the 6,466 of this form.
+    Classes are those of the published benchmark (`to_unique_str(True)` in NAS-Bench-201): zero terms stay in a sum, and
+    a node's sum is not sorted anew when skip connections pull another node's terms into it. Removing either quirk
+    merges more cells (4,930 classes), but the dataset is defined by the 6,466 of this form.
     """
-    nodes = ["0"] + [""] * (N_NODES - 1)
-    operations = iter(parse(spec))
-    for target in range(1, N_NODES):
-        terms = []
-        for source in range(target):
-            operation = next(operations)
-            if operation == "none" or nodes[source] == _ZERO:
-                terms.append(_ZERO)
-            elif operation == "skip_connect":
-                terms.append(nodes[source])
-            else:
-                terms.append(f"({nodes[source]})@{operation}")
-        nodes[target] = "+".join(sorted(terms))
-    return nodes[-1]
+    paths: list[tuple[str, ...]] = [("0",)]  # the forms of the nodes so far, for each choice of the edges so far
+    for _ in range(1, N_NODES):
+        longer = []
+        for nodes in paths:
+            by_source = [[_term(node, operation) for operation in OPERATIONS] for node in nodes]
+            longer += [(*nodes, "+".join(sorted(terms))) for terms in itertools.product(*by_source)]
+        paths = longer
+    return [nodes[-1] for nodes in paths]
+
+
+def _term(node: str, operation: str) -> str:
+    if operation == "none" or node == _ZERO:
+        return _ZERO
+    return node if operation == "skip_connect" else f"({node})@{operation}"
 
 
 def architecture(index: int) -> Architecture:

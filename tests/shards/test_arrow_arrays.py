@@ -1,0 +1,72 @@
+"""Arrow's arrays from and to others: equal to pyarrow's own conversions, and without pandas."""
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robust201.shards.arrow_arrays import empty_table, from_bytes, from_numpy, from_strings, to_numpy, where
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.float32, np.float64, np.bool_])
+@given(numbers=st.lists(st.integers(0, 1), max_size=40), step=st.integers(1, 3))
+def test_numbers(dtype: Any, numbers: list[int], step: int) -> None:
+    values = np.array(numbers, dtype)[::step]
+    array = from_numpy(values)
+    array.validate(full=True)
+    assert array.equals(pa.array(values))
+    if dtype is not np.bool_:
+        found = to_numpy(array)
+        assert found.dtype == dtype
+        assert np.array_equal(found, values)
+
+
+@given(numbers=st.lists(st.none() | st.integers(-5, 5), max_size=40), start=st.integers(0, 20))
+def test_empty_cells_and_slices(numbers: list[int | None], start: int) -> None:
+    array = pa.array(numbers, pa.int32())[start:]
+    expected = [-9 if number is None else number for number in numbers[start:]]
+    assert to_numpy(array, missing=-9).tolist() == expected
+    if array.null_count:
+        with pytest.raises(ValueError, match="expected no empty cells"):
+            to_numpy(array)
+    else:
+        assert to_numpy(array).tolist() == expected
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=5), max_size=20))
+def test_text(values: list[str]) -> None:
+    array = from_strings(values)
+    array.validate(full=True)
+    assert array.equals(pa.array(values, pa.string()))
+
+
+@pytest.mark.parametrize("values", [[], [b"ab", b"cd"], [b"ab", b"c", b""]])
+def test_bytes_of_any_length(values: list[bytes]) -> None:
+    array = from_bytes(np.array(values, dtype="S2"))
+    array.validate(full=True)
+    assert array.equals(pa.array(values, pa.binary()))
+
+
+def test_positions_and_tables_without_rows() -> None:
+    assert where([True, False, True]).to_pylist() == [0, 2]
+    assert where([]).to_pylist() == []
+    schema = pa.schema({"name": pa.string(), "starts": pa.list_(pa.int32()), "known": pa.bool_()})
+    assert empty_table(schema).equals(schema.empty_table())
+
+
+def test_pandas_is_not_imported() -> None:
+    program = """
+import sys
+import numpy as np
+import pyarrow as pa
+from robust201.shards.arrow_arrays import empty_table, from_bytes, from_numpy, from_strings, to_numpy, where
+to_numpy(from_numpy(np.arange(3)).take(where([True, False, True])), missing=0)
+from_strings(["a"]), from_bytes(np.array([b"ab"])), empty_table(pa.schema({"name": pa.string()}))
+sys.exit("pandas" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
