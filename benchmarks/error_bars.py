@@ -57,6 +57,7 @@ def timed(what: str, compute: Callable[[], T]) -> T:
 def simulate(n_networks: int, n_images: int) -> tuple[Packed, Packed]:
     """Outcomes (A, ⌈N/8⌉) of networks on clean images, and under an attack that halves their accuracies."""
     rng = np.random.default_rng(0)
+    # Roughly as the published accuracies are spread, of which the highest is 94.68 %; times do not depend on it.
     clean = rng.normal(0.91, 0.02, n_networks).clip(0.1, 0.947)
     hardness = rng.normal(size=n_images)
     under: list[Packed] = []

@@ -161,7 +161,7 @@ def test_measures_may_be_of_other_weights_than_accuracies(robust201: RunCommand,
     export(tmp_path / "both", plan_of(list(STRENGTHS), ("e200-s0", "e200-s1")), formats=("parquet",))
     unnamed = robust201("correlate", tmp_path / "both")
     assert unnamed.code == 2
-    assert "expected weights='e200-s0' or 'e200-s1', got no name" in unnamed.err
+    assert "expected weights 'e200-s0' or 'e200-s1', got no name" in unnamed.err
     for of_measures in ("e200-s0", "e200-s1"):
         chosen = ("--weights", "e200-s0", "--measure-weights", of_measures)
         found = correlations(robust201, tmp_path / "both", *chosen)

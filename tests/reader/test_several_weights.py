@@ -69,7 +69,7 @@ def test_a_query_without_a_name_is_told_the_names_in_one_line(folder):
         lambda: data.accuracy(2, "cifar10", "pgd"),
         lambda: data.rank("cifar10", "pgd"),
     ):
-        with pytest.raises(ConfigError, match="expected weights='e12-s0' or 'e200-s0', got no name") as told:
+        with pytest.raises(ConfigError, match="expected weights 'e12-s0' or 'e200-s0', got no name") as told:
             ask()
         assert "\n" not in str(told.value)
     assert "weights e12-s0, e200-s0" in repr(data)

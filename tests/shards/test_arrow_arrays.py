@@ -1,4 +1,4 @@
-"""Arrow's arrays from and to others: equal to pyarrow's own conversions, and without pandas."""
+"""Conversions of Arrow arrays: equal to pyarrow's own conversions, and without pandas."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust201.shards.arrow_arrays import empty_table, from_bytes, from_numpy, from_strings, to_numpy, where
+from robust201.shards.arrow_arrays import empty_table, from_bytes, from_numpy, from_strings, to_numpy, true_indices
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.float32, np.float64, np.bool_])
@@ -24,15 +24,16 @@ def test_numbers(dtype: Any, numbers: list[int], step: int) -> None:
         found = to_numpy(array)
         assert found.dtype == dtype
         assert np.array_equal(found, values)
+        assert not found.flags.writeable
 
 
 @given(numbers=st.lists(st.none() | st.integers(-5, 5), max_size=40), start=st.integers(0, 20))
-def test_empty_cells_and_slices(numbers: list[int | None], start: int) -> None:
+def test_nulls_and_slices(numbers: list[int | None], start: int) -> None:
     array = pa.array(numbers, pa.int32())[start:]
     expected = [-9 if number is None else number for number in numbers[start:]]
-    assert to_numpy(array, missing=-9).tolist() == expected
+    assert to_numpy(array, fill=-9).tolist() == expected
     if array.null_count:
-        with pytest.raises(ValueError, match="expected no empty cells"):
+        with pytest.raises(ValueError, match="expected no nulls"):
             to_numpy(array)
     else:
         assert to_numpy(array).tolist() == expected
@@ -53,10 +54,18 @@ def test_bytes_of_any_length(values: list[bytes]) -> None:
 
 
 def test_positions_and_tables_without_rows() -> None:
-    assert where([True, False, True]).to_pylist() == [0, 2]
-    assert where([]).to_pylist() == []
+    assert true_indices([True, False, True]).to_pylist() == [0, 2]
+    assert true_indices([]).to_pylist() == []
     schema = pa.schema({"name": pa.string(), "starts": pa.list_(pa.int32()), "known": pa.bool_()})
     assert empty_table(schema).equals(schema.empty_table())
+
+
+def test_what_cannot_be_converted_is_refused() -> None:
+    for values in (np.ones((2, 3)), np.array([1, 2], ">i4")):
+        with pytest.raises(ValueError, match="expected one dimension in native byte order"):
+            from_numpy(values)
+    with pytest.raises(ValueError, match="expected numbers, got booleans"):
+        to_numpy(pa.array([True]))
 
 
 def test_pandas_is_not_imported() -> None:
@@ -64,8 +73,8 @@ def test_pandas_is_not_imported() -> None:
 import sys
 import numpy as np
 import pyarrow as pa
-from robust201.shards.arrow_arrays import empty_table, from_bytes, from_numpy, from_strings, to_numpy, where
-to_numpy(from_numpy(np.arange(3)).take(where([True, False, True])), missing=0)
+from robust201.shards.arrow_arrays import empty_table, from_bytes, from_numpy, from_strings, to_numpy, true_indices
+to_numpy(from_numpy(np.arange(3)).take(true_indices([True, False, True])), fill=0)
 from_strings(["a"]), from_bytes(np.array([b"ab"])), empty_table(pa.schema({"name": pa.string()}))
 sys.exit("pandas" in sys.modules)
 """

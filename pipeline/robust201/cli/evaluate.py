@@ -158,9 +158,9 @@ def _three_numbers(option: str, text: str) -> tuple[float, float, float]:
 
 
 def _load(data: str, image_size: int, count: int | None, seed: int) -> "ImageSet":
+    from robust201.core.records import MAX_CLASSES
     from robust201.images import DATASETS, load_images, select
     from robust201.images.specs import own_dataset
-    from robust201.tasks.measurements import MAX_CLASSES
 
     path = Path(data)
     if data in DATASETS:

@@ -9,16 +9,13 @@ from robust201.cli import console
 from robust201.cli.evaluate import build_module, read_normalisation
 from robust201.core.errors import ConfigError
 from robust201.core.host import MAX_THREADS
+from robust201.core.records import MAX_CLASSES
 
 if TYPE_CHECKING:
     from robust201.core.records import Split
     from robust201.engine.classifier import Classifier
 
 SplitText = Annotated[str, typer.Option("--split", help="test or train.")]
-
-
-_MAX_CLASSES = 256
-"""`tasks.measurements.MAX_CLASSES`, which is imported with NumPy."""
 
 
 def read_split(text: str) -> "Split":
@@ -59,7 +56,7 @@ def import_images(
         Path, typer.Argument(metavar="SOURCE", help="Folder of the published files CIFAR_ims and CIFAR_lab.")
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder to write; created if absent.")],
-    classes: Annotated[int, typer.Option(min=2, max=_MAX_CLASSES, help="Number of classes.")] = 10,
+    classes: Annotated[int, typer.Option(min=2, max=MAX_CLASSES, help="Number of classes.")] = 10,
     rounding: Annotated[
         str, typer.Option(help="Rounding to 8 bits: half-up, or down as torchvision's ToPILImage.")
     ] = "half-up",

@@ -188,11 +188,9 @@ def doctor(
     config, unreadable = None, []
     try:
         if sweep:
-            if sweep.is_dir():
-                from robust201.planning.plan_file import load_kept_sweep as load_config
-            else:  # needs fewer packages, any of which may be missing
-                from robust201.planning.loading import load_config
-            config = load_config(sweep)
+            from robust201.planning.any_sweep import load_any_sweep
+
+            config = load_any_sweep(sweep)
     except RobustError as error:  # what is wrong with this machine may be the very reason, such as a variable not set
         unreadable.append(
             HealthCheck("sweep", ok=False, detail=f"{sweep}: not readable, so not checked", fix=str(error))

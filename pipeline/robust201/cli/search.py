@@ -75,13 +75,14 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Compare search methods on a dataset's cells: what each finds, as means over runs with 95 % intervals."""
+    if blackbox is not None:
+        _check_no_search(given_options(context))
     from robust201.reader.dataset import RobustnessDataset
 
     reader = RobustnessDataset(*folders, weights=weights)
     if blackbox is not None:
         from robust201.search.blackbox import write_blackbox
 
-        _check_no_search(given_options(context))
         for path in write_blackbox(reader, blackbox):
             typer.echo(path)
         return
@@ -144,7 +145,7 @@ def _check_no_search(given: Mapping[str, str]) -> None:
         if name not in ("folders", "blackbox", "weights"):
             raise ConfigError(
                 f"Reading the command line failed for robust201 search: expected --blackbox or {option}, got both. "
-                "--blackbox writes all cells and makes no search. Leave one out."
+                "--blackbox exports all cells and does not search. Leave one out."
             )
 
 

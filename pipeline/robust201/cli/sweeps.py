@@ -45,15 +45,10 @@ def load_sweep(place: Path, /, **overrides: Any) -> SweepConfig:
 
     Overrides are those of `planning.loading.load_config`.
     """
-    from robust201.planning.loading import load_config
+    from robust201.planning.any_sweep import load_any_sweep
     from robust201.planning.remarks import sweep_remarks
 
-    if place.is_dir():
-        from robust201.planning.plan_file import load_kept_sweep
-
-        config = load_kept_sweep(place, **overrides)
-    else:
-        config = load_config(place, **overrides)
+    config = load_any_sweep(place, **overrides)
     for remark in sweep_remarks(config):
         console.say(f"warning: {remark}")
     return config

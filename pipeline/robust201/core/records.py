@@ -17,6 +17,9 @@ if TYPE_CHECKING:  # the records are also those of a machine where a package is 
 
 CLEAN_STRENGTH = 0.0
 
+MAX_CLASSES = 256
+"""The most classes of a dataset: predictions are stored in one byte."""
+
 ArchitectureId: TypeAlias = int | str
 """Names an architecture within its space: an index, or text that begins with a letter."""
 

@@ -264,7 +264,7 @@ def _uniform_block(seed: int, key: str, restart: int, n_values: int, block: int)
 @functools.lru_cache(maxsize=_BLOCKS_KEPT)
 def _normal_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.float32]:
     """Draw (_BLOCK, n_values) normals for the images of a block: quantiles of uniforms that are never 0 or 1."""
-    from scipy.special import ndtri  # a third of a second, for which most attacks need not wait
+    from scipy.special import ndtri  # takes a third of a second, and most attacks do not need it
 
     words = np.empty((_BLOCK, n_values), dtype="<u8")
     for i in range(_BLOCK):

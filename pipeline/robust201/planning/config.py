@@ -13,7 +13,14 @@ from robust201.core.errors import ArchitectureError, ConfigError, closest
 from robust201.core.fields import Fields, PositiveFloat
 from robust201.core.host import MAX_THREADS
 from robust201.core.precision import Precision
-from robust201.core.records import ArchitectureId, ImageSelection, Normalisation, Weights, show_architecture
+from robust201.core.records import (
+    MAX_CLASSES,
+    ArchitectureId,
+    ImageSelection,
+    Normalisation,
+    Weights,
+    show_architecture,
+)
 from robust201.core.user_code import UserFunction
 from robust201.images import DATASETS
 from robust201.images.specs import DatasetSpec, own_dataset
@@ -26,7 +33,6 @@ from robust201.spaces.base import Space
 from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS, Task, find_task
 from robust201.tasks.columns import MEASUREMENTS, PUBLISHED
-from robust201.tasks.measurements import MAX_CLASSES
 from robust201.tasks.parameters import CorruptionParameters, Parameters
 
 CORRUPTION_GROUP = "corruptions"

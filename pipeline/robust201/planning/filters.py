@@ -1,4 +1,4 @@
-"""What a sweep is narrowed to on the command line."""
+"""What a sweep is narrowed to."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from robust201.tasks import TASKS
 
 @dataclass(frozen=True)
 class Filters:
-    """What a run is narrowed to; None keeps everything."""
+    """What a command does of a sweep; None keeps everything."""
 
     architectures: tuple[ArchitectureId, ...] | None = None
     datasets: tuple[str, ...] | None = None

@@ -110,8 +110,8 @@ def _choose_weights(path: Path, weights: str | None) -> str | None:
     if weights not in names:
         got, near = ("no name", "") if weights is None else (repr(weights), closest(weights, names))
         raise ConfigError(
-            f"Reading failed for {path}: expected weights={' or '.join(map(repr, names))}, got {got}.{near} "
-            "Name one choice of weights."
+            f"Reading failed for {path}: expected weights {' or '.join(map(repr, names))}, got {got}.{near} "
+            "Name one choice: --weights, or weights=… in Python."
         )
     return weights
 

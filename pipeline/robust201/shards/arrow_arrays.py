@@ -1,7 +1,7 @@
-"""Arrow's arrays from and to others, without importing pandas.
+"""Conversions between Arrow arrays and NumPy arrays or lists, without importing pandas.
 
-`pyarrow.array` and `Array.to_numpy` import it, a third of a second and 40 MB, to ask whether they deal with a series.
-What every command does with a results folder, a scan, goes without.
+`pyarrow.array` and `Array.to_numpy` import pandas, a third of a second and 40 MB, to ask whether they deal with a
+series. Scans, which every command on a results folder does, and workers that write results avoid that.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,25 +13,30 @@ from numpy.typing import NDArray
 
 
 def from_numpy(values: NDArray[Any]) -> pa.Array:
-    """Make an Arrow array of numbers, which are not copied if they are contiguous, or of truth values."""
+    """Make an Arrow array of numbers (not copied if contiguous) or booleans; of one dimension, in native byte order."""
+    if values.ndim != 1 or not values.dtype.isnative:
+        raise ValueError(f"expected one dimension in native byte order, got {values.dtype.str} of {values.shape}")
     held = np.packbits(values, bitorder="little") if values.dtype == bool else np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(held)])
 
 
 def from_strings(values: Iterable[str]) -> pa.Array:
-    """Make an Arrow array of text, of less than 2 GiB."""
+    """Make an Arrow array of text, of less than 2 GiB in all."""
     encoded = [value.encode() for value in values]
-    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))
+    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise ValueError(f"expected less than 2 GiB of text, got {offsets[-1]:,} bytes")
+    content = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.string(), len(encoded), content)
 
 
-def from_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Make an Arrow array of text or of numbers of a type."""
-    return from_strings(values) if kind == pa.string() else from_numpy(np.array(values, kind.to_pandas_dtype()))
+def from_values(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
+    """Make an Arrow array of text, or of numbers of a type."""
+    return from_strings(values) if dtype == pa.string() else from_numpy(np.array(values, dtype.to_pandas_dtype()))
 
 
 def from_bytes(values: NDArray[np.bytes_]) -> pa.Array:
-    """Make an Arrow array of binary values, of which NumPy, and so this, keeps no zero bytes at the end."""
+    """Make an Arrow array of binary values; trailing zero bytes are lost, as in NumPy."""
     width = values.dtype.itemsize
     if (np.strings.str_len(values) != width).any():
         return pa.array(values, pa.binary())
@@ -39,21 +44,28 @@ def from_bytes(values: NDArray[np.bytes_]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(width), len(values), [None, content]).cast(pa.binary())
 
 
-def to_numpy(array: pa.Array, missing: int | None = None) -> NDArray[Any]:
-    """View the numbers of an Arrow array, read-only; where it may have empty cells, copy them, with `missing` there."""
+def to_numpy(array: pa.Array, fill: int | None = None) -> NDArray[Any]:
+    """View the numbers of an Arrow array, read-only; where it has nulls, copy them, with `fill` in place of the nulls.
+
+    Raises:
+        ValueError: it has nulls and `fill` is None, or it holds booleans.
+    """
+    if pa.types.is_boolean(array.type):
+        raise ValueError("expected numbers, got booleans")
+    if array.null_count and fill is None:
+        raise ValueError(f"expected no nulls, got {array.null_count}")
     dtype, (validity, content) = np.dtype(array.type.to_pandas_dtype()), array.buffers()
-    if array.null_count and missing is None:
-        raise ValueError(f"expected no empty cells, got {array.null_count}")
     if content is None:
         return np.zeros(0, dtype)
     numbers = np.frombuffer(content, dtype, len(array), array.offset * dtype.itemsize)
-    if not array.null_count:
-        return numbers
-    bits = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little")
-    return np.where(bits[array.offset : array.offset + len(array)], numbers, dtype.type(missing))
+    if array.null_count:
+        bits = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little")
+        numbers = np.where(bits[array.offset : array.offset + len(array)], numbers, dtype.type(fill))
+    numbers.flags.writeable = False
+    return numbers
 
 
-def where(mask: Sequence[bool]) -> pa.Array:
+def true_indices(mask: Sequence[bool]) -> pa.Array:
     """Positions at which a mask is true, for `take`."""
     return from_numpy(np.flatnonzero(mask))
 

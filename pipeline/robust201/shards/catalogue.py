@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from robust201.shards.arrow_arrays import empty_table, from_numpy, from_strings, from_values, to_numpy, where
+from robust201.shards.arrow_arrays import empty_table, from_numpy, from_strings, from_values, to_numpy, true_indices
 from robust201.shards.backends import Entry
 from robust201.shards.inventory import Contents
 from robust201.shards.parquet import Footer
@@ -148,14 +148,14 @@ def matching(catalogue: Catalogue, entries: Iterable[Entry], verified: Collectio
         mask.append(counts)
         if counts:
             taken.add(name)
-    return catalogue if all(mask) else catalogue.take(where(mask))
+    return catalogue if all(mask) else catalogue.take(true_indices(mask))
 
 
 def without(catalogue: Catalogue, names: Iterable[str]) -> Catalogue:
     """Leave some shards out."""
     unwanted = set(names)
     mask = [name not in unwanted for name in names_of(catalogue)]
-    return catalogue if all(mask) else catalogue.take(where(mask))
+    return catalogue if all(mask) else catalogue.take(true_indices(mask))
 
 
 def join(catalogues: Iterable[Catalogue]) -> Catalogue:

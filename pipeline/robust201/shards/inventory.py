@@ -137,7 +137,7 @@ class Inventory:
         """Positions of units in `units`, by their ids; -1 of those without a row."""
         stored = self._units.columns["unit_id"].cast(pa.binary())
         found = pc.index_in(from_bytes(unit_ids), value_set=stored)
-        return to_numpy(found, missing=-1).astype(np.int64)
+        return to_numpy(found, fill=-1).astype(np.int64)
 
     @cached_property
     def n_evaluations(self) -> int:

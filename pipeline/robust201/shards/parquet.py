@@ -159,7 +159,7 @@ def table_of(results: Sequence[EvaluationResult]) -> pa.Table:
     for name in columns:
         values = [np.asarray(result.values[name]) for result in results]
         kinds[name] = MEASUREMENT_TYPES.get(name, _float_list if values[0].ndim else pa.float64())
-        flat = from_numpy(np.stack(values)) if not values[0].ndim else _flat_lists(values, kinds[name])
+        flat = _flat_lists(values, kinds[name]) if values[0].ndim else from_numpy(np.stack(values))
         arrays[name] = flat.cast(kinds[name])
     return pa.table(arrays, schema=pa.schema(kinds))
 

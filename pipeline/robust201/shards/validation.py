@@ -12,8 +12,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from robust201.core.parquet_footer import RowGroup
+from robust201.core.records import MAX_CLASSES
 from robust201.tasks.columns import COLUMNS
-from robust201.tasks.measurements import MAX_CLASSES
 
 MAX_SMALL_ROWS = 1 << 20
 """Rows of a shard of any size; a larger one may have as many as it has bytes."""

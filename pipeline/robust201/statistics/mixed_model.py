@@ -12,6 +12,12 @@ from robust201.statistics.intervals import NORMAL_QUANTILE
 
 _Floats = NDArray[np.float64]
 
+_ROUNDING = 1e-9
+"""Relative size below which an eigenvalue counts as 0."""
+
+_NO_VARIATION = 1e-24
+"""Sum of squares, relative to that of the values, below which only rounding is left (1e-12 of the values)."""
+
 _LARGEST_SHARE = 1 - 1e-9
 """At a share of 1 the residual variance would be 0, and the likelihood without bound."""
 
@@ -126,11 +132,11 @@ def fit_random_intercept(design: ArrayLike, values: ArrayLike, clusters: ArrayLi
     # In these directions the design is 0, and values are independent with variance residual + root * cluster.
     contrasts = np.linalg.qr(x, mode="complete")[0][:, p:]
     roots, directions = np.linalg.eigh(contrasts.T @ together @ contrasts)
-    roots = np.where(roots > 1e-9 * n, roots, 0.0)
+    roots = np.where(roots > _ROUNDING * n, roots, 0.0)
     squares = (directions.T @ (contrasts.T @ y)) ** 2
     if not (roots > 0).any() or not (roots == 0).any():
         return _unknown(p, n, n_clusters)
-    if squares.sum() <= 1e-24 * (y @ y):  # equal values of equal rows: rounding is all that is left
+    if squares.sum() <= _NO_VARIATION * (y @ y):  # equal values of equal rows: rounding is all that is left
         coefficients: _Floats = np.asarray(np.linalg.lstsq(x, y)[0], np.float64)
         nan, zero = float("nan"), np.zeros((p, p))
         return RandomIntercept(

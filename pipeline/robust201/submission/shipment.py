@@ -12,9 +12,9 @@ import yaml
 import robust201
 from robust201.core.errors import ConfigError
 from robust201.core.files import bundled
+from robust201.planning.any_sweep import load_any_sweep
 from robust201.planning.config import SweepConfig
-from robust201.planning.loading import is_training, load_config, load_training
-from robust201.planning.plan_file import load_kept_sweep
+from robust201.planning.loading import is_training, load_training
 from robust201.planning.sweep_yaml import read_fields, referenced_variables
 from robust201.planning.training_config import TrainingConfig
 
@@ -63,10 +63,7 @@ class Shipment:
 
 def prepare_shipment(sweep: Path, environment: Mapping[str, str], narrowing: tuple[str, ...] = ()) -> Shipment:
     """Check a sweep, read from a YAML or a results folder, or a training YAML, for its way to a cluster."""
-    if is_training(sweep):
-        config: SweepConfig | TrainingConfig = load_training(sweep)
-    else:
-        config = load_kept_sweep(sweep) if sweep.is_dir() else load_config(sweep)
+    config = load_training(sweep) if is_training(sweep) else load_any_sweep(sweep)
     for field, path in _paths(config):
         if not path.is_absolute() and not re.match(r"[a-z][a-z0-9+.-]*:/", str(path)):
             raise ConfigError(

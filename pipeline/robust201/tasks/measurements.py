@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError
+from robust201.core.records import MAX_CLASSES
 from robust201.tasks.columns import (
     ALWAYS,
     COLUMNS,
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 
 MAX_IMAGES = 2**18
 """Images per strength up to which a mean gives back its sum: 2**(18 + FRACTION_BITS) is below 2**52."""
-
-MAX_CLASSES = 256
-"""Predictions are stored in one byte."""
 
 ROW_SUM_TOLERANCE = 1e-5
 """How far a mean of softmax vectors may be from summing to 1: float32 rounding of up to 120 terms."""

@@ -62,11 +62,11 @@ def specs() -> tuple[str, ...]:
 
 
 @cache
-def _order() -> list[int]:
+def _order() -> tuple[int, ...]:
     """List by index where each cell stands in the product of the operations over the edges."""
     order = list(range(N_ARCHITECTURES))
     random.Random(_ORDER_SEED).shuffle(order)
-    return order
+    return tuple(order)
 
 
 @cache
@@ -95,7 +95,9 @@ def _canonical_forms() -> list[str]:
     a node's sum is not sorted anew when skip connections pull another node's terms into it. Removing either quirk
     merges more cells (4,930 classes), but the dataset is defined by the 6,466 of this form.
     """
-    paths: list[tuple[str, ...]] = [("0",)]  # the forms of the nodes so far, for each choice of the edges so far
+    paths: list[tuple[str, ...]] = [
+        ("0",)
+    ]  # the forms of the nodes so far, for each assignment of operations to the edges so far
     for _ in range(1, N_NODES):
         longer = []
         for nodes in paths:
