@@ -42,9 +42,9 @@ def run_trials(folder: Path, count: int, seed: int, tell: Callable[[Trial], None
         names = list(PROBES[kind])
         name = names[int(draws.integers(len(names)))]
         if (kind, name) not in undamaged:
-            with _telling() as told:
+            with _collecting_warnings() as warned:
                 _, undamaged[kind, name] = PROBES[kind][name].ask(workspace.root)
-            assert not told, told
+            assert not warned, warned
             workspace.restore()
         trials.append(_run_trial(workspace, kind, name, draws, undamaged[kind, name]))
         tell(trials[-1])
@@ -63,21 +63,21 @@ def _run_trial(workspace: Workspace, kind: str, name: str, draws: np.random.Gene
     DAMAGES[damage](path, siblings, draws)
     probe = PROBES[kind][name]
     started = time.monotonic()
-    with _telling() as told:
+    with _collecting_warnings() as warned:
         ended, answer = probe.ask(workspace.root)
-    problem = "" if told else judge(probe, ended, answer, undamaged)
+    problem = "" if warned else judge(probe, ended, answer, undamaged)
     file = path.relative_to(workspace.root).as_posix()
     return Trial(kind, damage, file, name, ended.code, time.monotonic() - started, problem)
 
 
 @contextmanager
-def _telling() -> Iterator[list[str]]:
+def _collecting_warnings() -> Iterator[list[str]]:
     """Collect the warnings of missing files: they report damage."""
-    told: list[str] = []
+    messages: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        yield told
-    told += [str(one.message) for one in caught if issubclass(one.category, MissingFilesWarning)]
+        yield messages
+    messages += [str(one.message) for one in caught if issubclass(one.category, MissingFilesWarning)]
 
 
 def run_in_folder(count: int, seed: int, tell: Callable[[Trial], None]) -> list[Trial]:

@@ -1,7 +1,5 @@
 """What a sweep is narrowed to: what is kept, and names that are not in it."""
 
-from pathlib import Path
-
 import pytest
 
 from robust201.core.errors import ConfigError
@@ -38,11 +36,3 @@ def test_what_is_not_in_the_sweep_is_refused(config: SweepConfig, filters: Filte
     with pytest.raises(ConfigError) as refused:
         filters.check(config)
     assert complaint in str(refused.value)
-
-
-def test_a_yaml_and_a_results_folder_are_told_apart(tmp_path: Path) -> None:
-    from robust201.planning.any_sweep import load_any_sweep
-
-    assert load_any_sweep(REPOSITORY / "jobs/demo.yaml").name == "demo"
-    with pytest.raises(Exception, match=r"no plan|expected plan\.json|expected"):
-        load_any_sweep(tmp_path)

@@ -200,10 +200,10 @@ def test_isomorphs_are_compared_once(folder: Path) -> None:
 def test_without_outcomes_ties_are_of_accuracies_with_a_warning(tmp_path: Path) -> None:
     export(tmp_path, make_plan(ARCHITECTURES))
     data = RobustnessDataset(tmp_path)
-    with pytest.warns(UnpairedTestWarning, match="outcomes of single images are not stored") as told:
+    with pytest.warns(UnpairedTestWarning, match="outcomes of single images are not stored") as warned:
         found = data.rank("cifar10", "pgd", 1.0, ties=0.05)
     assert found["tied"].iloc[0]
-    assert [one.filename for one in told] == [__file__]
+    assert [one.filename for one in warned] == [__file__]
 
 
 @pytest.mark.parametrize(

@@ -132,9 +132,9 @@ def test_folders_of_other_spaces_or_classes_are_refused_in_one_line(tmp_path, pu
     (other / "meta.json").write_text(json.dumps(meta))
     with pytest.raises(
         ConfigError, match=r"failed for .*other: expected the architectures of .*published, got"
-    ) as told:
+    ) as refused:
         RobustnessDataset(published, other)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(refused.value)
     for form in ("json", "parquet"):
         export(tmp_path / form, make_plan([0]), FabricatedStore(n_classes=3), formats=(form,))
         with pytest.raises(ConfigError, match=r"expected 2 classes of cifar10, as .*published has, got 3"):

@@ -1,4 +1,4 @@
-"""Parquet with rows of several weights per architecture: a query names one choice, or is told the names."""
+"""Parquet with rows of several weights per architecture: a query without a name is refused with the names."""
 
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def test_every_query_takes_the_name_of_weights(folder, parts):
     assert data.accuracy(2, "cifar10", "pgd", 8.0, **chosen) == 2 * other
 
 
-def test_a_query_without_a_name_is_told_the_names_in_one_line(folder):
+def test_a_query_without_a_name_is_refused_with_the_names_in_one_line(folder):
     data = RobustnessDataset(folder)
     for ask in (
         data.query,
@@ -69,9 +69,9 @@ def test_a_query_without_a_name_is_told_the_names_in_one_line(folder):
         lambda: data.accuracy(2, "cifar10", "pgd"),
         lambda: data.rank("cifar10", "pgd"),
     ):
-        with pytest.raises(ConfigError, match="expected weights 'e12-s0' or 'e200-s0', got no name") as told:
+        with pytest.raises(ConfigError, match="expected weights 'e12-s0' or 'e200-s0', got no name") as refused:
             ask()
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(refused.value)
     assert "weights e12-s0, e200-s0" in repr(data)
     with pytest.raises(ConfigError, match=r"'e13-s0': expected e12-s0, e200-s0.*Did you mean 'e12-s0'"):
         data.to_frame(weights="e13-s0")

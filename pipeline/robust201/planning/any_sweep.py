@@ -11,8 +11,7 @@ def load_any_sweep(place: Path, /, **overrides: Any) -> SweepConfig:
     """Read the sweep of a YAML, or the one kept in a results folder (see `planning.loading.load_config`)."""
     if not place.is_dir():
         return load_config(place, **overrides)
-    from robust201.planning.plan_file import (
-        load_kept_sweep,  # with the store of results, for which a YAML need not wait
-    )
+    # It comes with the store of results, which takes long to import and which a YAML does not need.
+    from robust201.planning.plan_file import load_kept_sweep
 
     return load_kept_sweep(place, **overrides)

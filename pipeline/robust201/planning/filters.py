@@ -11,7 +11,7 @@ from robust201.tasks import TASKS
 
 @dataclass(frozen=True)
 class Filters:
-    """What a command does of a sweep; None keeps everything."""
+    """The part of a sweep that a command works on; None keeps everything."""
 
     architectures: tuple[ArchitectureId, ...] | None = None
     datasets: tuple[str, ...] | None = None

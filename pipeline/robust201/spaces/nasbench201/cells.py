@@ -95,16 +95,15 @@ def _canonical_forms() -> list[str]:
     a node's sum is not sorted anew when skip connections pull another node's terms into it. Removing either quirk
     merges more cells (4,930 classes), but the dataset is defined by the 6,466 of this form.
     """
-    paths: list[tuple[str, ...]] = [
-        ("0",)
-    ]  # the forms of the nodes so far, for each assignment of operations to the edges so far
+    # The forms of the nodes so far, for each assignment of operations to the edges so far.
+    assignments: list[tuple[str, ...]] = [("0",)]
     for _ in range(1, N_NODES):
         longer = []
-        for nodes in paths:
+        for nodes in assignments:
             by_source = [[_term(node, operation) for operation in OPERATIONS] for node in nodes]
             longer += [(*nodes, "+".join(sorted(terms))) for terms in itertools.product(*by_source)]
-        paths = longer
-    return [nodes[-1] for nodes in paths]
+        assignments = longer
+    return [nodes[-1] for nodes in assignments]
 
 
 def _term(node: str, operation: str) -> str:
