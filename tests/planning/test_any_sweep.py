@@ -1,0 +1,25 @@
+"""One function reads a sweep from its YAML and from its results folder."""
+
+from pathlib import Path
+
+import pytest
+
+from robust201.core.errors import InputError
+from robust201.planning.any_sweep import load_any_sweep
+from robust201.planning.loading import parse_config
+from robust201.runtime.sweep import prepare_sweep
+from tests.conftest import WRITTEN_KEYS, MakeFields, WriteSweep
+
+
+def test_a_results_folder_gives_the_sweep_of_its_yaml(write_sweep: WriteSweep, sweep_fields: MakeFields) -> None:
+    path = write_sweep()
+    config = load_any_sweep(path)
+    assert config == parse_config(sweep_fields(keys=WRITTEN_KEYS), "")
+    prepare_sweep(config)
+    assert load_any_sweep(config.results) == config
+    assert load_any_sweep(config.results, execution={"workers": 3}).execution.workers == 3
+
+
+def test_a_folder_without_a_plan_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="failed for"):
+        load_any_sweep(tmp_path)
