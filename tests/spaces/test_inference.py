@@ -303,3 +303,40 @@ def test_pooling_and_its_gradient(size):
     torch.testing.assert_close(pooling.backward(gradient), expected_gradient)
     torch.testing.assert_close(pooling.backward(gradient, add=x), expected_gradient + x)
     torch.testing.assert_close(pooling.backward(gradient.clone(), consume=True), expected_gradient)
+
+
+def summed_input_by_input(x, weight):
+    """x @ weight.T in float32, one fused multiply-add per input: products of two float32 are exact in float64."""
+    total = torch.zeros(len(x), len(weight))
+    for inputs, weights in zip(x.double().T, weight.double().T, strict=True):
+        total = (total.double() + inputs[:, None] * weights).float()
+    return total
+
+
+@pytest.mark.skipif(not kernels.fuses_on_cpu(), reason="this PyTorch lacks oneDNN's fused convolutions")
+@pytest.mark.parametrize(("n_inputs", "n_outputs"), [(64, 10), (64, 120), (16, 7)])
+@pytest.mark.parametrize("n_images", [1, 8, 64])
+def test_the_last_layer_has_the_same_bits_on_every_processor(n_inputs, n_outputs, n_images):
+    generator = torch.Generator().manual_seed(0)
+    weight, bias = (torch.randn(*shape, generator=generator) for shape in ((n_outputs, n_inputs), (n_outputs,)))
+    x, gradient = (torch.randn(n_images, n, generator=generator) for n in (n_inputs, n_outputs))
+    layer = kernels.Linear(weight, bias, device=torch.device("cpu"))
+    assert torch.equal(layer(x), summed_input_by_input(x, weight) + bias)
+    assert torch.equal(layer.backward(gradient), summed_input_by_input(gradient, weight.T))
+
+
+def test_cross_entropy_has_the_gradient_of_autograd_to_the_bit():
+    spec = specs()[21]
+    network = compile_network(network_of(spec), spec, NORMALISATION, n_classes=N_CLASSES)
+    pixels, labels = images_of(16, n_images=70)
+    labels = labels % N_CLASSES
+
+    def objective(logits, rows):
+        return functional.cross_entropy(logits, labels[rows], reduction="none")
+
+    logits, loss, gradient = network.loss_and_gradient(pixels, labels)
+    expected_logits, expected_loss, expected = network.value_and_gradient(pixels, objective)
+    assert torch.equal(logits, expected_logits)
+    torch.testing.assert_close(loss, expected_loss, rtol=0, atol=1e-6)
+    assert torch.equal(gradient, expected)
+    assert gradient.abs().sum() > 0

@@ -134,6 +134,40 @@ class Convolution:
         return output
 
 
+class Linear:
+    """A linear layer in float32, and its gradient.
+
+    On a CPU both are 1x1 convolutions. PyTorch leaves matrix products to MKL, whose sums on AMD's processors are in
+    another order than on Intel's; oneDNN's convolutions add one input after the other on both, for any batch.
+
+    Args:
+        weight: (O, I).
+        bias: (O,).
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor, *, device: torch.device) -> None:
+        self._weight, self._bias = (tensor.detach().to(device, torch.float32) for tensor in (weight, bias))
+        self._convolutions: tuple[Convolution, Convolution] | None = None
+        if device.type == "cpu":
+            kernel = self._weight.double()[:, :, None, None]
+            self._convolutions = (
+                Convolution(kernel, self._bias.double(), device=device),
+                Convolution(transposed(kernel), None, device=device),
+            )
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, I) to (B, O)."""
+        if self._convolutions is None:
+            return functional.linear(x, self._weight, self._bias)
+        return self._convolutions[0](x[:, :, None, None]).flatten(1)
+
+    def backward(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Map the gradient of the outputs, (B, O), to that of the inputs, (B, I)."""
+        if self._convolutions is None:
+            return gradient @ self._weight
+        return self._convolutions[1](gradient[:, :, None, None]).flatten(1)
+
+
 def transposed(weight: torch.Tensor) -> torch.Tensor:
     """Turn the weight of a stride-1 convolution into that of its input gradient, a convolution too."""
     return weight.transpose(0, 1).flip(2, 3)

@@ -18,7 +18,7 @@ from robust201.spaces.nasbench201.compiled import native
 from robust201.spaces.nasbench201.compiled.blocks import Block, CellBlock, Needs, ReductionBlock, Tape, Value
 from robust201.spaces.nasbench201.compiled.folding import batch_norm_affine, fold
 from robust201.spaces.nasbench201.compiled.footprint import network_bytes
-from robust201.spaces.nasbench201.compiled.kernels import Convolution, transposed
+from robust201.spaces.nasbench201.compiled.kernels import Convolution, Linear, transposed
 from robust201.spaces.nasbench201.compiled.local import LocalKernels, LocalPass
 from robust201.spaces.nasbench201.compiled.memory import keep_freed_memory
 from robust201.spaces.nasbench201.compiled.native_network import NativeNetwork, native_network
@@ -83,8 +83,7 @@ class InferenceNetwork:
         scale, shift = batch_norm_affine(network.lastact[0])  # type: ignore[arg-type]
         self._scale = scale.to(device, torch.float32).view(1, -1, 1, 1)
         self._shift = shift.to(device, torch.float32).view(1, -1, 1, 1)
-        self._classifier_weight = network.classifier.weight.detach().to(device, torch.float32)
-        self._classifier_bias = network.classifier.bias.detach().to(device, torch.float32)
+        self._classifier = Linear(network.classifier.weight, network.classifier.bias, device=device)
         self._local: LocalKernels | None = None
         self._native: NativeNetwork | None = None
         if device.type == "cpu" and dtype is torch.float32:
@@ -124,8 +123,9 @@ class InferenceNetwork:
             log_probabilities = functional.log_softmax(logits, dim=1)
             loss = -log_probabilities.gather(1, labels[rows, None])[:, 0]
             # Compared, not scattered: scattering has no deterministic form on every device.
-            hit = labels[rows, None] == self._classes
-            return loss, log_probabilities.exp_() - hit.to(log_probabilities.dtype)
+            hit = (labels[rows, None] == self._classes).to(log_probabilities.dtype)
+            # Autograd's own formula. For torch.exp, PyTorch calls MKL, which rounds differently on AMD's processors.
+            return loss, torch.ops.aten._log_softmax_backward_data(-hit, log_probabilities, 1, hit.dtype)
 
         return self._differentiate(pixels, cross_entropy)
 
@@ -225,14 +225,14 @@ class InferenceNetwork:
         return self._classify(self._activations(features))
 
     def _classify(self, activations: torch.Tensor) -> torch.Tensor:
-        return functional.linear(activations.mean(dim=(2, 3)), self._classifier_weight, self._classifier_bias)
+        return self._classifier(activations.mean(dim=(2, 3)))
 
     def _backward(
         self, pixels: torch.Tensor, onto_logits: torch.Tensor, activations: torch.Tensor, tapes: list[Tape]
     ) -> torch.Tensor:
         """Map the gradient of the logits (b, C), float32, to that of the pixels (b, 3, H, W)."""
         n_pixels = activations.shape[2] * activations.shape[3]
-        onto_mean = (onto_logits @ self._classifier_weight).div_(n_pixels)[:, :, None, None] * self._scale
+        onto_mean = self._classifier.backward(onto_logits).div_(n_pixels)[:, :, None, None] * self._scale
         gradient = onto_mean * (activations > 0)
         gradient = gradient.to(self._dtype).contiguous(memory_format=torch.channels_last)
         native = self._native_for(pixels)
