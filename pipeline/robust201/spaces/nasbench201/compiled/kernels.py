@@ -137,8 +137,9 @@ class Convolution:
 class Linear:
     """A linear layer in float32, and its gradient.
 
-    On a CPU both are 1x1 convolutions. PyTorch leaves matrix products to MKL, whose sums on AMD's processors are in
-    another order than on Intel's; oneDNN's convolutions add one input after the other on both, for any batch.
+    Where oneDNN's fused convolution is used, both are 1x1 convolutions. PyTorch leaves matrix products to MKL, whose
+    sums on AMD's processors are in another order than on Intel's; oneDNN adds one input after the other on both, for
+    any batch.
 
     Args:
         weight: (O, I).
@@ -148,7 +149,7 @@ class Linear:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor, *, device: torch.device) -> None:
         self._weight, self._bias = (tensor.detach().to(device, torch.float32) for tensor in (weight, bias))
         self._convolutions: tuple[Convolution, Convolution] | None = None
-        if device.type == "cpu":
+        if device.type == "cpu" and fuses_on_cpu():
             kernel = self._weight.double()[:, :, None, None]
             self._convolutions = (
                 Convolution(kernel, self._bias.double(), device=device),
