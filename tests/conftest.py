@@ -1,6 +1,7 @@
 """Fixtures of many tests: a tiny sweep over the digits with random weights."""
 
 import functools
+import gc
 import os
 import re
 import secrets
@@ -179,6 +180,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_cases_slow(items)
     ranks = {folder: rank for rank, folder in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path.parent.name, len(ranks)))
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests out of all garbage collections to come: they live as long as the process."""
+    gc.collect()
+    gc.freeze()
 
 
 class FilesByRay(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types

@@ -29,15 +29,15 @@ def test_digits_are_split_once_and_for_all() -> None:
 
 
 def test_digits_are_read_from_scikit_learns_file_or_by_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = digits._read_source()
+    read = digits._read_source.__wrapped__()
     monkeypatch.setattr(digits, "_SOURCE_FILE", "of another version")
-    for one, other in zip(read, digits._read_source(), strict=True):
+    for one, other in zip(read, digits._read_source.__wrapped__(), strict=True):
         assert one.dtype == other.dtype
         assert np.array_equal(one, other)
 
 
 def test_another_copy_of_the_digits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    pixels, labels = digits._read_source()
+    pixels, labels = digits._read_source.__wrapped__()
     pixels[0, 0, 0] += 1
     monkeypatch.setattr(digits, "_read_source", lambda: (pixels, labels))
     with pytest.raises(DatasetError, match="digits of scikit-learn: expected SHA-256"):

@@ -5,6 +5,7 @@ They are upscaled to 3x32x32 (see `images.upscaling`) and have a fixed split int
 images.
 """
 
+import functools
 import gzip
 import hashlib
 import importlib.util
@@ -51,6 +52,7 @@ def choose_test_rows(labels: NDArray[np.int64], n_test: int) -> NDArray[np.int64
     return np.sort(np.concatenate(rows))
 
 
+@functools.cache
 def _read_source() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Read scikit-learn's copy without importing scikit-learn, which takes a second and brings SciPy and pandas."""
     package = importlib.util.find_spec("sklearn")

@@ -58,16 +58,12 @@ def parse_json(text: bytes) -> Any:
 def _count_strings(value: Any) -> int:
     """Count the names and texts in a value, but for those in lists that begin with neither text nor an object."""
     count = 0
-    waiting: list[Iterable[Any]] = [[value]]
-    while waiting:
-        for inner in waiting.pop():
-            if isinstance(inner, str):
-                count += 1
-            elif isinstance(inner, dict):
-                count += len(inner)
-                waiting.append(inner.values())
-            elif isinstance(inner, list) and inner and isinstance(inner[0], (dict, str)):
-                waiting.append(inner)
+    level = [value]
+    while level:
+        objects = [inner for inner in level if type(inner) is dict]
+        lists = [inner for inner in level if type(inner) is list and inner and type(inner[0]) in (dict, str)]
+        count += sum(map(len, objects)) + sum(type(inner) is str for inner in level)
+        level = list(chain.from_iterable(chain(map(dict.values, objects), lists)))
     return count
 
 
