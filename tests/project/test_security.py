@@ -75,9 +75,14 @@ def _is(called: str, *ends: str) -> bool:
     return any(called == end or called.endswith(f".{end}") for end in ends)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_nothing_from_outside_is_opened_unsafely(path: Path) -> None:
-    assert list(violations(path.read_text(), str(path.relative_to(PACKAGE)))) == []
+def test_nothing_from_outside_is_opened_unsafely() -> None:
+    found = {
+        place: unsafe
+        for path in SOURCES
+        if (unsafe := list(violations(path.read_text(), place := str(path.relative_to(PACKAGE)))))
+    }
+    assert len(SOURCES) > 300
+    assert found == {}
 
 
 @pytest.mark.parametrize(

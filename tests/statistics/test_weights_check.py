@@ -145,23 +145,16 @@ def test_recorded_accuracies_move_no_result(
     assert "0 missing" in robust201("run", sweep).err
 
 
-@pytest.mark.parametrize(
-    "content",
-    [[], {"digits": 5}, {"digits": {}}, {"digits": {"n_test": "9", "accuracy": {"0": 1}}}]
-    + [
-        {"digits": {"n_test": 9, "accuracy": given}}
-        for given in (5, {"0": "x"}, {"0": 2}, {"0": None}, {"0": {"a": -1}})
-    ],
-)
-def test_a_file_of_other_content_is_refused(
-    content: object, finished: Path, robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_a_file_of_other_content_is_refused(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
     exported = tmp_path / "exported"
     assert robust201("export", finished, "--out", exported).code == 0
-    (exported / RECORDED_FILE).write_text(json.dumps(content))
-    with pytest.raises(ResultsError, match=RECORDED_FILE):
-        check_recorded(RobustnessDataset(exported))
-    assert RECORDED_FILE in robust201("report", exported, "--out", tmp_path / "page.html").refusal(2)
+    accuracies = (5, {"0": "x"}, {"0": 2}, {"0": None}, {"0": {"a": -1}})
+    contents: list[object] = [[], {"digits": 5}, {"digits": {}}, {"digits": {"n_test": "9", "accuracy": {"0": 1}}}]
+    for content in (*contents, *({"digits": {"n_test": 9, "accuracy": given}} for given in accuracies)):
+        (exported / RECORDED_FILE).write_text(json.dumps(content))
+        with pytest.raises(ResultsError, match=RECORDED_FILE):
+            check_recorded(RobustnessDataset(exported))
+        assert RECORDED_FILE in robust201("report", exported, "--out", tmp_path / "page.html").refusal(2), content
 
 
 def test_rounded_and_overlaid_exports_raise_no_alarm(
