@@ -150,7 +150,7 @@ def test_a_file_of_other_content_is_refused(finished: Path, robust201: RunComman
     assert robust201("export", finished, "--out", exported).code == 0
     accuracies = (5, {"0": "x"}, {"0": 2}, {"0": None}, {"0": {"a": -1}})
     contents: list[object] = [[], {"digits": 5}, {"digits": {}}, {"digits": {"n_test": "9", "accuracy": {"0": 1}}}]
-    for content in (*contents, *({"digits": {"n_test": 9, "accuracy": given}} for given in accuracies)):
+    for content in (*contents, *({"digits": {"n_test": 9, "accuracy": rows}} for rows in accuracies)):
         (exported / RECORDED_FILE).write_text(json.dumps(content))
         with pytest.raises(ResultsError, match=RECORDED_FILE):
             check_recorded(RobustnessDataset(exported))
