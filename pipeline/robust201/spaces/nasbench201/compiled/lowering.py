@@ -152,6 +152,20 @@ class _Gradient:
 
 
 @dataclass
+class _LastConvolution:
+    """The last of the convolutions back to a node's ReLU so far, appended when it is known whether it also masks.
+
+    Attributes:
+        source: the gradient that it convolves.
+        added: what the others gave, if there are any.
+    """
+
+    kernel: Convolution
+    source: Map
+    added: Map | None
+
+
+@dataclass
 class _Remembered:
     """What a block's way back reads: node to ReLU output."""
 
@@ -354,15 +368,16 @@ class OperationList:
     def _cell_back(self, block: CellBlock, gradient: Map, remembered: _Remembered) -> Map:
         shape = (gradient.height, gradient.width, gradient.channels)
         past = {0: _Gradient()} | {node.index: _Gradient() for node in block.nodes}
-        through: dict[int, Map] = {}
+        through: dict[int, _LastConvolution] = {}
         past[block.output] = _Gradient(gradient, own=True)
         for node in reversed(block.nodes):
             arrived = self._join(past[node.index], through.get(node.index), remembered.tape.get(node.index))
             total = cast("Map", arrived.total)
             for source, kernel in node.gradients:
-                known, onto = through.get(source), Map(*shape)
-                self._apply(kernel, total, shape[:2], add=None if known is None else MapView(known), raw=MapView(onto))
-                through[source] = onto
+                earlier = through.get(source)
+                through[source] = _LastConvolution(
+                    kernel, total, None if earlier is None else self._apply_last(earlier)
+                )
             if node.poolings:
                 in_place = arrived.own and len(node.poolings) == 1 and not node.skips
                 scaled = Map(*shape)
@@ -385,23 +400,19 @@ class OperationList:
                 past[source] = _Gradient(onto, own=True)
         return cast("Map", self._join(past[0], through.get(0), remembered.tape.get(0)).total)
 
-    def _join(self, past: _Gradient, through: Map | None, tape: Map | None) -> _Gradient:
+    def _join(self, past: _Gradient, through: _LastConvolution | None, tape: Map | None) -> _Gradient:
+        """Append what masks the gradient that came through a node's ReLU, and adds the one that came past it."""
         if through is None or tape is None:
             return past
-        onto = Map(through.height, through.width, through.channels)
-        self.operations.append(
-            Operation(
-                native.JOIN,
-                onto.height,
-                onto.width,
-                onto.channels,
-                [MapView(through)],
-                tape=MapView(tape),
-                past=None if past.total is None else MapView(past.total),
-                raw=MapView(onto),
-            )
-        )
-        return _Gradient(onto, own=True)
+        masks: Masks = {"tape": MapView(tape), "past": None if past.total is None else MapView(past.total)}
+        return _Gradient(self._apply_last(through, **masks), own=True)
+
+    def _apply_last(self, last: _LastConvolution, **masks: Unpack[Masks]) -> Map:
+        source, added = last.source, last.added
+        onto = Map(source.height, source.width, source.channels)
+        size, add = (source.height, source.width), None if added is None else MapView(added)
+        self._apply(last.kernel, source, size, add=add, raw=MapView(onto), **masks)
+        return onto
 
     def _reduce_back(self, block: ReductionBlock, gradient: Map, remembered: _Remembered) -> Map:
         tape, half = remembered.tape, (gradient.height, gradient.width)

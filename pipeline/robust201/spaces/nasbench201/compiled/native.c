@@ -28,7 +28,7 @@ typedef struct {
     int64_t external, offset, image, kept;
 } buffer;
 
-enum { LOAD, CONVOLVE, SUM, JOIN, SCALE, HALVE, SHUFFLE };
+enum { LOAD, CONVOLVE, SUM, SCALE, HALVE, SHUFFLE };
 
 typedef struct {
     int64_t kind, height, width, inputs, outputs, step, n_taps, plane, n_pools, n_sources, scaled;
@@ -261,21 +261,6 @@ static void sum(const operation *o, const place *at) {
     sum_rows(o, at, (int)o->n_pools, (int)(o->n_sources - o->n_pools));
 }
 
-/* The gradient that came through a ReLU, masked, and what came past it. */
-static void join(const operation *o, const place *at) {
-    const float *through = find(at, &o->sources[0]), *tape = find(at, &o->tape), *past = find(at, &o->past);
-    float *raw = find(at, &o->raw);
-    for (int y = 0; y < o->height; y++)
-        for (int x = 0; x < o->width; x++)
-            for (int c = 0; c < o->outputs; c += LANES) {
-                vec v = load(through + y * o->sources[0].row + x * o->sources[0].pixel + c);
-                v = where_positive(load(tape + y * o->tape.row + x * o->tape.pixel + c), v);
-                if (past)
-                    v += load(past + y * o->past.row + x * o->past.pixel + c);
-                store(raw + y * o->raw.row + x * o->raw.pixel + c, v);
-            }
-}
-
 /* The way back of pooling begins with the border: nine over the number of pixels that a window covers. `scaled` 2
  * rounds a corner twice, 1 once. */
 static void scale(const operation *o, const place *at) {
@@ -337,8 +322,7 @@ static void shuffle(const operation *o, const place *at) {
 }
 
 static void (*const KINDS[])(const operation *, const place *) = {
-    [LOAD] = load_image, [CONVOLVE] = convolve, [SUM] = sum, [JOIN] = join, [SCALE] = scale, [HALVE] = halve,
-    [SHUFFLE] = shuffle,
+    [LOAD] = load_image, [CONVOLVE] = convolve, [SUM] = sum, [SCALE] = scale, [HALVE] = halve, [SHUFFLE] = shuffle,
 };
 
 /* The SHA-256 of this file, by which the caller knows whether it is the one beside it (hatch_build.py). */

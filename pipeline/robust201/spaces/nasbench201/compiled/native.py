@@ -13,7 +13,7 @@ MAX_TAPS: Final = 16
 MAX_SOURCES: Final = 8
 N_EXTERNALS: Final = 64
 
-LOAD, CONVOLVE, SUM, JOIN, SCALE, HALVE, SHUFFLE = range(7)
+LOAD, CONVOLVE, SUM, SCALE, HALVE, SHUFFLE = range(6)
 
 _Int = ctypes.c_int64
 
