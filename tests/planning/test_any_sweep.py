@@ -21,5 +21,5 @@ def test_a_results_folder_gives_the_sweep_of_its_yaml(write_sweep: WriteSweep, s
 
 
 def test_a_folder_without_a_plan_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="failed for"):
+    with pytest.raises(InputError, match="expected a results folder"):
         load_any_sweep(tmp_path)

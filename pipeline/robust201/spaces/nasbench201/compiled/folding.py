@@ -8,6 +8,7 @@ within half a unit in its last place.
 from collections.abc import Iterable
 from typing import cast
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -19,7 +20,9 @@ from robust201.spaces.nasbench201.compiled.program import CellProgram
 def batch_norm_affine(batch_norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
     """Write a BatchNorm in evaluation mode as scale (C,) and shift (C,), float64."""
     mean, variance = cast("torch.Tensor", batch_norm.running_mean), cast("torch.Tensor", batch_norm.running_var)
-    scale = batch_norm.weight.detach().double() / torch.sqrt(variance.double() + batch_norm.eps)
+    # By NumPy, which rounds correctly: PyTorch takes square roots from MKL, whose last bit depends on the processor.
+    deviation = torch.from_numpy(np.sqrt((variance.double() + batch_norm.eps).cpu().numpy())).to(variance.device)
+    scale = batch_norm.weight.detach().double() / deviation
     return scale, batch_norm.bias.detach().double() - mean.double() * scale
 
 

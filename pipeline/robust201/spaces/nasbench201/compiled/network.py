@@ -68,6 +68,7 @@ class InferenceNetwork:
         self._n_cells = len(network.cells) // 3  # of a stage: a reduction stands before two of the three
         self._channels = network.classifier.in_features // 4  # of the first stage: a reduction doubles them
         self.is_constant = program.output is None
+        self._classifier = Linear(network.classifier.weight, network.classifier.bias, device=device)
         self._constant_logits: dict[tuple[int, ...], torch.Tensor] = {}
         self.shown = 0
         if self.is_constant:
@@ -83,7 +84,6 @@ class InferenceNetwork:
         scale, shift = batch_norm_affine(network.lastact[0])  # type: ignore[arg-type]
         self._scale = scale.to(device, torch.float32).view(1, -1, 1, 1)
         self._shift = shift.to(device, torch.float32).view(1, -1, 1, 1)
-        self._classifier = Linear(network.classifier.weight, network.classifier.bias, device=device)
         self._local: LocalKernels | None = None
         self._native: NativeNetwork | None = None
         if device.type == "cpu" and dtype is torch.float32:
@@ -249,8 +249,8 @@ class InferenceNetwork:
             with torch.no_grad():
                 parameter = self._plain.classifier.weight
                 plain = self._plain if self._dtype is torch.float32 else cast_convolutions(self._plain, self._dtype)
-                _, logits = plain(torch.zeros(1, *size, device=parameter.device, dtype=self._dtype))
-            self._constant_logits[size] = logits.to(self.device)
+                features, _ = plain(torch.zeros(1, *size, device=parameter.device, dtype=self._dtype))
+            self._constant_logits[size] = self._classifier(features.to(self.device, torch.float32))
         return self._constant_logits[size].repeat(len(pixels), 1)
 
 
