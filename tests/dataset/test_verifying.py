@@ -221,7 +221,10 @@ def test_what_was_checked_is_told_and_an_unfinished_sweep_is_not_called_complete
     assert json.loads(robust201("verify", finished, "--json").out)["missing"] == 10
     (finished / "plan.json").unlink()
     ended = robust201("verify", finished)
-    assert (ended.code, ended.out) == (0, "0 result files, 0 evaluations sound; no plan to compare the count with.\n")
+    assert (ended.code, ended.out) == (
+        0,
+        "0 result files, 0 evaluations sound; no plan, so it is not known whether evaluations are missing.\n",
+    )
 
 
 def listed_again(out: Path) -> None:

@@ -20,7 +20,7 @@ MOST_BYTES = 400 << 20
 """Memory that a command may take beyond what was held."""
 
 CODES = {0, 2, 3, 4}
-_TOLD = re.compile(r"warning:|damaged|set aside|not those of its|missing|no plan to compare")
+_TOLD = re.compile(r"warning:|damaged|set aside|not those of its|missing")
 
 
 @dataclass(frozen=True)

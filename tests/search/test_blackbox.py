@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from robust201 import RobustnessDataset
-from robust201.search.blackbox import write_blackbox
+from robust201.search.blackbox import CONFIGSPACE_FILE, write_blackbox
 from robust201.spaces.nasbench201 import OPERATIONS, cell_index, cell_operations
 from tests.conftest import REPOSITORY
 from tests.support.planted import best_cell, planted_accuracy, write_planted
@@ -50,7 +50,7 @@ def test_cells_without_results_are_left_out(tmp_path: Path) -> None:
 
 
 def test_the_spaces_have_a_choice_per_edge(blackbox: Path) -> None:
-    for path in ("configspace.json", "ConfigSpace.json"):
+    for path in ("configspace.json", CONFIGSPACE_FILE):
         assert (blackbox / path).read_text().count(OPERATIONS[3]) == 6
 
 

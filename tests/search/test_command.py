@@ -135,6 +135,18 @@ def test_a_blackbox_takes_no_options_of_a_search(
     assert not (tmp_path / "blackbox").exists()
 
 
+def test_a_blackbox_goes_to_a_folder_of_its_own(robust201: RunCommand, tmp_path: Path, planted_folder: Path) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "notes.txt").write_text("mine")
+    refusal = robust201("search", planted_folder, "--blackbox", foreign).refusal(2)
+    assert "or an earlier blackbox, got a folder with notes.txt" in refusal
+    assert [path.name for path in foreign.iterdir()] == ["notes.txt"]
+    for _ in range(2):
+        assert robust201("search", planted_folder, "--blackbox", tmp_path / "own").code == 0
+    assert len({path.name.lower() for path in (tmp_path / "own").iterdir()}) == 7
+
+
 def test_an_export_in_parquet(robust201: RunCommand, tmp_path: Path) -> None:
     cells = range(40)
     export(tmp_path / "dataset", make_plan([*{isomorph_index(cell) for cell in cells}]), formats=("parquet",))

@@ -338,7 +338,7 @@ def _describe_checked(verdict: Verdict) -> str:
     """Say what was checked and found sound, and how much of the plan that is."""
     counts = [f"{show_count(verdict.n_shards, 'result file')}, {show_count(verdict.n_evaluations, 'evaluation')} sound"]
     if verdict.n_planned is None:
-        counts.append("no plan to compare the count with")
+        counts.append("no plan, so it is not known whether evaluations are missing")
     else:
         gaps = f", {show_count(len(verdict.gaps), 'network-key pair')} with gaps" if verdict.gaps else ""
         counts.append(f"{verdict.n_missing:,} of {verdict.n_planned:,} missing{gaps}")

@@ -49,6 +49,13 @@ def one_line(said: object, most: int = 300) -> str:
     return " ".join(str(said).split())[:most].rstrip(".") or type(said).__name__
 
 
+def describe_content(error: Exception) -> str:
+    """Say on one short line what is wrong with the content of a file that could not be read."""
+    if isinstance(error, UnicodeDecodeError):  # its representation holds the whole file
+        return "it is no text"
+    return f"it lacks {error}" if isinstance(error, KeyError) else one_line(error)
+
+
 class RobustError(Exception):
     """Base of every error that robust201 raises on purpose; a message that is too long is shortened."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import FormatVersionError, InputError
+from robust201.core.errors import FormatVersionError, InputError, describe_content
 from robust201.core.files import load_json, write_text
 from robust201.core.records import (
     IMPORTED,
@@ -204,7 +204,7 @@ def load_imported_plan(results: Path) -> ImportedPlan:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"Reading the imported plan failed for {path}: expected a plan as an import wrote it, got other content "
-            f"({error!r}). "
+            f"({describe_content(error)}). "
             "Delete it, and import every dataset of the folder again."
         ) from error
 

@@ -74,7 +74,7 @@ def check_labels(path: Path, labels: NDArray[np.integer], n_classes: int, *, fir
         raise DatasetError(
             f"Reading labels failed for {path}: expected labels {first} to {first + n_classes - 1}, got "
             f"{int(labels[wrong[0]])} in row {wrong[0]} ({len(wrong):,} such rows). "
-            "The file is damaged or another dataset's; check the dataset's name."
+            "The file is damaged or another dataset's; check the dataset's name, or the number of classes."
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import DatasetError, FormatVersionError
+from robust201.core.errors import DatasetError, FormatVersionError, describe_content
 from robust201.core.files import atomic_write, load_json, write_text
 from robust201.core.records import ImageSet
 
@@ -119,8 +119,8 @@ def read_folder_manifest(folder: Path) -> Manifest:
         ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DatasetError(
-            f"Opening generated corruptions failed for {path}: expected a manifest, got {error}. "
-            f"The file is damaged; delete {folder} and generate the images again."
+            f"Opening generated corruptions failed for {path}: expected a manifest, got other content "
+            f"({describe_content(error)}). The file is damaged; delete {folder} and generate the images again."
         ) from error
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from robust201.core.errors import FormatVersionError, InputError
+from robust201.core.errors import FormatVersionError, InputError, describe_content
 from robust201.core.files import load_json, write_text
 from robust201.core.records import IMPORTED_FILE, content_digest
 from robust201.planning.config import SweepConfig
@@ -115,7 +115,7 @@ def _reading(results: Path) -> Iterator[None]:
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"Reading the plan failed for {path}: expected a plan, got other content ({error!r}). "
+            f"Reading the plan failed for {path}: expected a plan, got other content ({describe_content(error)}). "
             "Rewrite it with: robust201 run SWEEP.yaml"
         ) from error
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from robust201.core.errors import ResultsError
+from robust201.core.errors import ResultsError, describe_content
 from robust201.core.records import CLEAN_STRENGTH, Unit
 from robust201.images.specs import UNKNOWN_COUNT
 from robust201.reader.json_files import read_object
@@ -105,7 +105,7 @@ def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ResultsError(
             f"Reading the accuracies recorded with weights failed for {path}: expected test images and fractions by "
-            f"dataset and id, got other content ({error!r}). Export or download the dataset again."
+            f"dataset and id, got other content ({describe_content(error)}). Export or download the dataset again."
         ) from error
 
 

@@ -26,7 +26,8 @@ BLACKBOX_FIDELITY = "hp_epoch"
 ELAPSED_TIME = "metric_elapsed_time"
 """Seconds that Syne Tune's simulator takes an evaluation for: 1, as results do not tell how long a training took."""
 
-CONFIGSPACE_FILE = "ConfigSpace.json"
+CONFIGSPACE_FILE = "cell_space.json"
+"""Not ``ConfigSpace.json``: some file systems would take that for Syne Tune's ``configspace.json``."""
 
 
 def parameter_names(space: CellSpace) -> list[str]:
@@ -80,8 +81,14 @@ def write_blackbox(reader: RobustnessDataset, folder: Path) -> list[Path]:
         "objectives_evaluations.npy": values[:, :, None, None, :].astype(np.float32),
         "fidelities_values.npy": np.array([1]),
     }
+    names_of_files = [*texts, *arrays, "hyperparameters.parquet"]
     check_output_file(folder / "metadata.json")
     folder.mkdir(parents=True, exist_ok=True)
+    if foreign := sorted({path.name for path in folder.iterdir()} - {*names_of_files}):
+        raise ConfigError(
+            f"Writing a blackbox failed for {folder}: expected a new or empty folder, or an earlier blackbox, got "
+            f"a folder with {foreign[0]}. Name another folder."
+        )
     for name, payload in texts.items():
         write_text(folder / name, json.dumps(payload, indent=1))
     for name, array in arrays.items():
@@ -89,7 +96,7 @@ def write_blackbox(reader: RobustnessDataset, folder: Path) -> list[Path]:
             np.save(stream, array, allow_pickle=False)
     with atomic_write(folder / "hyperparameters.parquet") as stream:
         table.to_parquet(stream, index=False, compression="gzip")
-    return [folder / name for name in (*texts, *arrays, "hyperparameters.parquet")]
+    return [folder / name for name in names_of_files]
 
 
 def configspace(space: CellSpace) -> dict[str, Any]:

@@ -44,9 +44,12 @@ _Out = TypeVar("_Out")
 
 def unreadable(label: str, error: OSError) -> StorageError:
     """Make the error of a shard that cannot be read now, for want of rights, of open files, of a server's answer."""
+    fix = "Check its permissions and the file server"
+    if isinstance(error, IsADirectoryError):
+        fix = "Move it away: result files are files"
     return StorageError(
-        f"Reading failed for result file {label}: expected to read it, got {error.strerror or error}. Check its "
-        "permissions and the file server, and run the same command again; finished work is kept."
+        f"Reading failed for result file {label}: expected to read it, got {error.strerror or error}. {fix}, and run "
+        "the same command again; finished work is kept."
     )
 
 

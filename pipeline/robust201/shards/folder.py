@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from robust201.core.errors import ConfigError, FormatVersionError, InputError, ShardDamagedError
+from robust201.core.errors import ConfigError, FormatVersionError, InputError, ShardDamagedError, describe_content
 from robust201.core.files import load_json, make_folder, remove_leftovers, visible_entries, write_text
 from robust201.core.records import ArchitectureId, canonical_json
 from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, HashingStream, LocalBackend
@@ -121,14 +121,17 @@ class ResultsFolder:
         except (FileNotFoundError, NotADirectoryError) as error:
             inside = next(iter(sorted(self.root.glob("*/format.json"))), None)
             hint = f" Did you mean {inside.parent}?" if inside else ""
+            got, fix = "none", "Check the path, or start a sweep there with: robust201 run SWEEP.yaml"
+            if any(self.root.joinpath(name).exists() for name in ("meta.json", "parquet")):
+                got, fix = "an exported dataset", "Give the folder of the sweep's results, or the sweep's YAML."
             raise InputError(
-                f"Opening results failed for {self.root}: expected a results folder with a format.json, got none."
-                f"{hint} Check the path, or start a sweep there with: robust201 run SWEEP.yaml"
+                f"Opening results failed for {self.root}: expected a results folder with a format.json, got {got}."
+                f"{hint} {fix}"
             ) from error
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"Opening results failed for {form}: expected the format and version of a results folder, got other "
-                f"content ({error}). Check the path; a folder that lost this file can be joined into a new one by hand."
+                f"content ({describe_content(error)}). Check the path, or restore the file from a copy."
             ) from error
         if (name, version) != (FORMAT_NAME, FOLDER_VERSION):
             raise FormatVersionError(
