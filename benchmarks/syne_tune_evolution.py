@@ -74,7 +74,7 @@ def count_configspace_draws(folder: Path, table: Any, seed: int) -> str:
     """Draw from the ConfigSpace, and count the draws that are cells of the table."""
     from ConfigSpace import ConfigurationSpace
 
-    space = ConfigurationSpace.from_json(folder / "ConfigSpace.json")
+    space = ConfigurationSpace.from_json(folder / "cell_space.json")
     space.seed(seed)
     known = {tuple(row) for row in table.itertuples(index=False)}
     drawn = [tuple(str(draw[name]) for name in table.columns) for draw in space.sample_configuration(CONFIGSPACE_DRAWS)]
