@@ -206,7 +206,7 @@ def test_a_manifest_nested_without_end_is_refused(tmp_path: Path) -> None:
     images = image_set(3)
     generate(tmp_path, images)
     (tmp_path / "manifest.json").write_text("[" * 100_000)
-    with pytest.raises(DatasetError, match=r"manifest\.json: expected a manifest, got other content .brackets nested too deeply"):
+    with pytest.raises(DatasetError, match=r"manifest\.json: expected a manifest, got .*brackets nested too deeply"):
         reopen(tmp_path, images)
 
 

@@ -188,59 +188,100 @@ static void convolve(const operation *o, const place *at) {
 
 /* --- pooling and sums --------------------------------------------------------------------------------------------- */
 
-INLINE vec nine(const float *p, int64_t row, int64_t pixel, const float weight) {
-    vec sum = {0};
+#define COLUMNS 4 /* that are pooled together: they share what they load */
+
+/* Sums of nine, for `n` neighbouring columns, times a weight. */
+INLINE void pool_tile(vec *pooled, const float *p, int64_t row, int64_t pixel, const float weight, const int n) {
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++)
+        pooled[i] = (vec){0};
 #pragma GCC unroll 3
-    for (int y = -1; y <= 1; y++)
+    for (int y = -1; y <= 1; y++) {
+        vec line[COLUMNS + 2];
+#pragma GCC unroll 6
+        for (int i = 0; i < n + 2; i++)
+            line[i] = load(p + y * row + (i - 1) * pixel);
 #pragma GCC unroll 3
-        for (int x = -1; x <= 1; x++)
-            sum += load(p + y * row + x * pixel) * weight;
-    return sum;
+        for (int x = 0; x < 3; x++)
+#pragma GCC unroll 4
+            for (int i = 0; i < n; i++)
+                pooled[i] += line[i + x] * weight;
+    }
 }
 
-/* Poolings first, then other maps times their factors. */
-INLINE void sum_rows(const operation *o, const place *at, const int n_pools, const int n_others) {
-    const int n_sources = n_pools + n_others;
+/* On the border a window covers two thirds of nine pixels. The product is rounded before anything is added to it. */
+INLINE vec of_border(vec v) {
+    v *= 1.5f;
+    __asm__("" : "+v"(v));
+    return v;
+}
+
+typedef struct {
     const float *sources[MAX_SOURCES];
-    for (int s = 0; s < n_sources; s++)
-        sources[s] = find(at, &o->sources[s]);
-    float *raw = find(at, &o->raw), *rectified = find(at, &o->rectified);
-    const float third = 1.5f;
-    for (int y = 0; y < o->height; y++) {
-        const int edge = o->scaled && (y + o->top == 0 || y + o->top == o->whole_height - 1);
-        for (int x = 0; x < o->width; x++) {
-            const int side = o->scaled && (x + o->left == 0 || x + o->left == o->whole_width - 1);
-            for (int c = 0; c < o->outputs; c += LANES) {
-                vec v = {0};
+    float *raw, *rectified;
+} sum_ends;
+
+/* Poolings first, then other maps times their factors: `n` columns from (y, x) on, channels from c. */
+INLINE void sum_tile(const operation *o, const sum_ends *e, const int64_t y, const int64_t x, const int64_t c,
+                     const int n_pools, const int n_others, const int n, const int edge, const int side) {
+    vec v[COLUMNS] = {0};
 #pragma GCC unroll 8
-                for (int s = 0; s < n_pools; s++) {
-                    const view *from = &o->sources[s];
-                    vec pooled = nine(sources[s] + y * from->row + x * from->pixel + c, from->row, from->pixel,
-                                      o->factors[s]);
-                    if (edge)
-                        pooled *= third;
-                    if (side)
-                        pooled *= third;
-                    if (s)
-                        v += pooled;
-                    else
-                        v = pooled;
-                }
-#pragma GCC unroll 8
-                for (int s = n_pools; s < n_sources; s++) {
-                    const view *from = &o->sources[s];
-                    const vec other = load(sources[s] + y * from->row + x * from->pixel + c);
-                    if (s)
-                        v += other * o->factors[s];
-                    else
-                        v = other * o->factors[s];
-                }
-                if (raw)
-                    store(raw + y * o->raw.row + x * o->raw.pixel + c, v);
-                if (rectified)
-                    store(rectified + y * o->rectified.row + x * o->rectified.pixel + c, rectify(v));
-            }
+    for (int s = 0; s < n_pools; s++) {
+        const view *from = &o->sources[s];
+        vec pooled[COLUMNS];
+        const float *p = e->sources[s] + y * from->row + x * from->pixel + c;
+        pool_tile(pooled, p, from->row, from->pixel, o->factors[s], n);
+#pragma GCC unroll 4
+        for (int i = 0; i < n; i++) {
+            if (edge)
+                pooled[i] = of_border(pooled[i]);
+            if (side)
+                pooled[i] = of_border(pooled[i]);
+            if (s)
+                v[i] += pooled[i];
+            else
+                v[i] = pooled[i];
         }
+    }
+#pragma GCC unroll 8
+    for (int s = n_pools; s < n_pools + n_others; s++) {
+        const view *from = &o->sources[s];
+#pragma GCC unroll 4
+        for (int i = 0; i < n; i++) {
+            const vec other = load(e->sources[s] + y * from->row + (x + i) * from->pixel + c);
+            if (s)
+                v[i] += other * o->factors[s];
+            else
+                v[i] = other * o->factors[s];
+        }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++) {
+        if (e->raw)
+            store(e->raw + y * o->raw.row + (x + i) * o->raw.pixel + c, v[i]);
+        if (e->rectified)
+            store(e->rectified + y * o->rectified.row + (x + i) * o->rectified.pixel + c, rectify(v[i]));
+    }
+}
+
+INLINE void sum_rows(const operation *o, const place *at, const int n_pools, const int n_others) {
+    sum_ends e = {.raw = find(at, &o->raw), .rectified = find(at, &o->rectified)};
+    for (int s = 0; s < n_pools + n_others; s++)
+        e.sources[s] = find(at, &o->sources[s]);
+    for (int64_t y = 0; y < o->height; y++) {
+        const int edge = o->scaled && (y + o->top == 0 || y + o->top == o->whole_height - 1);
+        for (int64_t c = 0; c < o->outputs; c += LANES)
+            for (int64_t x = 0; x < o->width;) {
+                const int64_t column = x + o->left, last = o->whole_width - 1;
+                const int side = o->scaled && (column == 0 || column == last);
+                if (!side && x + COLUMNS <= o->width && (!o->scaled || column + COLUMNS <= last)) {
+                    sum_tile(o, &e, y, x, c, n_pools, n_others, COLUMNS, edge, 0);
+                    x += COLUMNS;
+                } else {
+                    sum_tile(o, &e, y, x, c, n_pools, n_others, 1, edge, side);
+                    x++;
+                }
+            }
     }
 }
 
