@@ -122,7 +122,7 @@ class ResultsFolder:
             inside = next(iter(sorted(self.root.glob("*/format.json"))), None)
             hint = f" Did you mean {inside.parent}?" if inside else ""
             got, fix = "none", "Check the path, or start a sweep there with: robust201 run SWEEP.yaml"
-            if any(self.root.joinpath(name).exists() for name in ("meta.json", "parquet")):
+            if any(self.root.joinpath(name).exists() for name in ("meta.json", "parquet")):  # of either form
                 got, fix = "an exported dataset", "Give the folder of the sweep's results, or the sweep's YAML."
             raise InputError(
                 f"Opening results failed for {self.root}: expected a results folder with a format.json, got {got}."
