@@ -8,8 +8,8 @@ the same bits; their CPU times are added up by the side of the window, with the 
 
     ROBUST201_DATA=FOLDER python -m benchmarks.windows --architecture 309 --images 40 --whole-attack
 
-makes the whole attack at the paper's epsilons twice with whole passes and twice as the engine runs, in turn, and
-compares CPU times and images.
+makes the whole attack at the paper's epsilons with whole passes and as the engine runs, in turn (`--rounds`, two unless
+told), and compares CPU times and images.
 """
 
 import argparse
@@ -117,7 +117,7 @@ class WholePasses:
         self.value_and_gradient = network.value_and_gradient
 
 
-def compare_attacks(network: InferenceNetwork, job: AttackJob, parameters: SquareParameters) -> None:
+def compare_attacks(network: InferenceNetwork, job: AttackJob, parameters: SquareParameters, rounds: int) -> None:
     """Make the whole attack both ways, in turn."""
 
     def found_by(model: Model) -> dict[tuple[int, int], torch.Tensor]:
@@ -127,7 +127,7 @@ def compare_attacks(network: InferenceNetwork, job: AttackJob, parameters: Squar
             for position, image in zip(batch.positions.tolist(), batch.images, strict=True)
         }
 
-    for _ in range(2):
+    for _ in range(rounds):
         whole, expected = timed(found_by, WholePasses(network))
         local, found = timed(found_by, network)
         differing = sum(not torch.equal(image, expected[sample]) for sample, image in found.items())
@@ -152,6 +152,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--images", type=int, default=46)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.5])
     parser.add_argument("--queries", type=int, default=5000)
+    parser.add_argument("--rounds", type=int, default=2, help="of whole attacks")
     parser.add_argument("--whole-attack", action="store_true", help="compare whole attacks at the paper's epsilons")
     return parser.parse_args()
 
@@ -176,7 +177,7 @@ def main() -> None:
     )
     if arguments.whole_attack:
         print(f"#{arguments.architecture}, {arguments.queries} queries")
-        compare_attacks(compiled, job, parameters)
+        compare_attacks(compiled, job, parameters, arguments.rounds)
         return
     for _ in fused(job, parameters):
         pass

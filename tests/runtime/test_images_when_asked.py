@@ -8,6 +8,7 @@ import pytest
 
 from robust201.core.errors import InputError
 from robust201.monitoring.status import read_status
+from robust201.planning import inputs as inputs_module
 from robust201.planning.filters import Filters
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan_file import load_plan
@@ -17,6 +18,7 @@ from robust201.runtime.share_run import run_share
 from robust201.runtime.sweep import merge_results, prepare_sweep, run_sweep
 from robust201.shards import ShardStore
 from robust201.tasks.corruptions import folder as corrupting
+from robust201.tasks.corruptions.frost_textures import FrostTextures, synthetic_frost
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
 
 KEYS: dict[str, Any] = {
@@ -75,6 +77,32 @@ def test_results_that_need_no_images_come_first(
     assert [n_done for n_done, _ in progress] == sorted(n_done for n_done, _ in progress)
     assert progress[-1] == (10, 10)
     assert json.loads((config.results / "progress.json").read_text())["state"] == "finished"
+
+
+def test_textures_are_made_when_images_are(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_sweep(keys=KEYS, datasets={"digits": {"corruptions": {"source": "generated"}}})
+    asked: list[int] = []
+
+    def watched(seed: int) -> FrostTextures:
+        asked.append(seed)
+        return synthetic_frost(seed)
+
+    monkeypatch.setattr(inputs_module, "synthetic_frost", watched)
+    assert run_sweep(config, make_executor, filters=Filters(keys=("clean",))).complete
+    assert not asked
+    assert run_sweep(config, make_executor).complete
+    assert asked
+    assert run_sweep(config, make_executor).evaluations == 0
+
+
+def test_textures_that_are_missing_are_refused_before_anything_is_written(
+    make_sweep: MakeSweep, tmp_path: Path
+) -> None:
+    frost = {"source": "generated", "frost": "imagecorruptions", "frost_path": str(tmp_path / "frost")}
+    config = make_sweep(keys=KEYS, datasets={"digits": {"corruptions": frost}})
+    with pytest.raises(InputError, match="Loading frost failed"):
+        run_sweep(config, make_executor, filters=Filters(keys=("clean",)))
+    assert not config.results.exists()
 
 
 def test_a_narrowed_run_and_the_rest_give_what_a_whole_run_gives(

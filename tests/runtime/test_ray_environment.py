@@ -9,17 +9,26 @@ import pytest
 import robust201
 from robust201.core.errors import ConfigError
 from robust201.planning.config import ExecutionSection
-from robust201.runtime.executors.ray_environment import check_import_path, worker_environment
+from robust201.runtime.executors.ray_environment import check_import_path, driver_environment, worker_environment
+
+ON_A_CLUSTER = ExecutionSection(ray_address="auto", threads=3)
 
 
 def test_an_interpreter_below_a_folder_with_a_space_is_one_word_of_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/home/a user's/.venv/bin/python")
     environment = worker_environment(ExecutionSection(threads=3))
     assert shlex.split(environment["py_executable"]) == ["/home/a user's/.venv/bin/python"]
-    assert environment["env_vars"]["OMP_NUM_THREADS"] == "3"
-    assert "py_executable" not in worker_environment(
-        ExecutionSection(ray_address="auto")
-    )  # other machines, other paths
+    assert "py_executable" not in worker_environment(ON_A_CLUSTER)  # other machines, other paths
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    assert worker_environment(ExecutionSection()) == {}
+
+
+def test_workers_have_the_threads_of_the_sweep_here_and_on_a_cluster() -> None:
+    threads = {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}
+    here = driver_environment({"OMP_NUM_THREADS": "64", "A": "b"}, ExecutionSection(threads=3))
+    assert here.items() >= threads.items() | {"A": "b"}.items()
+    assert worker_environment(ON_A_CLUSTER) == {"env_vars": threads}
+    assert "OMP_NUM_THREADS" not in driver_environment({}, ON_A_CLUSTER)
 
 
 @pytest.mark.parametrize("name", ["robust201.py", "robust201/__init__.py"])

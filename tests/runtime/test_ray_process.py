@@ -18,6 +18,7 @@ import pytest
 from robust201.core.errors import ConfigError, RayLostError
 from robust201.core.records import Bundle
 from robust201.monitoring.doctor import _examine_leftovers
+from robust201.planning.config import ExecutionSection
 from robust201.runtime.executors import ray_process
 from robust201.runtime.executors.base import BundleDone, Event
 from robust201.runtime.executors.ray_environment import driver_environment
@@ -147,6 +148,7 @@ import sys
 from pathlib import Path
 from robust201.planning.loading import load_config
 from robust201.monitoring.doctor import _examine_leftovers
+from robust201.planning.config import ExecutionSection
 from robust201.runtime.executors import ray_process
 ray_process.CHILD_MODULE = "tests.runtime.stand_in_child"
 executor = ray_process.RayProcess(load_config(Path(sys.argv[1])), print)
@@ -215,15 +217,16 @@ def test_folders_of_killed_runs_are_removed_and_no_others(monkeypatch: pytest.Mo
 
 
 def test_a_ray_of_our_own_has_a_token_unless_the_user_says_otherwise() -> None:
-    mine, another = (driver_environment({"A": "b"}, is_own=True) for _ in range(2))
+    here = ExecutionSection()
+    mine, another = (driver_environment({"A": "b"}, here) for _ in range(2))
     assert (mine["A"], mine["RAY_AUTH_MODE"], len(mine["RAY_AUTH_TOKEN"])) == ("b", "token", 64)
     assert mine["RAY_AUTH_TOKEN"] != another["RAY_AUTH_TOKEN"]
     assert mine["RAY_prestart_worker_first_driver"] == "0"
     given = {"RAY_AUTH_TOKEN": "given" * 8}
-    assert driver_environment(given, is_own=True).items() >= given.items()
-    assert "RAY_AUTH_TOKEN" not in driver_environment({"RAY_AUTH_TOKEN_PATH": "/a"}, is_own=True)
-    assert driver_environment({"RAY_AUTH_MODE": "disabled"}, is_own=True)["RAY_AUTH_MODE"] == "disabled"
-    assert driver_environment({}, is_own=False).keys() == {"RAY_USAGE_STATS_ENABLED"}
+    assert driver_environment(given, here).items() >= given.items()
+    assert "RAY_AUTH_TOKEN" not in driver_environment({"RAY_AUTH_TOKEN_PATH": "/a"}, here)
+    assert driver_environment({"RAY_AUTH_MODE": "disabled"}, here)["RAY_AUTH_MODE"] == "disabled"
+    assert driver_environment({}, ExecutionSection(ray_address="auto")).keys() == {"RAY_USAGE_STATS_ENABLED"}
 
 
 @pytest.mark.ray

@@ -128,7 +128,15 @@ class Inputs:
             return section.path
         # Another selection, seed or texture gets a folder of its own: what was generated is never overwritten.
         recipe = [self.images(dataset).sha256, section.seed, self._frost(section).sha256, GENERATOR_VERSION]
-        return self._config.results / "corruptions" / f"{dataset}-{content_digest(recipe)[:12]}"
+        return self._generated / f"{dataset}-{content_digest(recipe)[:12]}"
+
+    @property
+    def _generated(self) -> Path:
+        return self._config.results / "corruptions"
+
+    def _none_are_generated(self, section: CorruptionsSection) -> bool:
+        """Say so at once before the first are, without the textures, which take half a second to make."""
+        return section.path is None and not self._generated.exists()
 
     def _frost(self, section: CorruptionsSection) -> FrostTextures:
         if section.frost == "imagecorruptions" and section.frost_path is not None:
@@ -169,6 +177,8 @@ class Inputs:
         if section is None or section.source == "published":
             return frozenset()
         versions = corruption_versions(self._corruption_keys(dataset))
+        if self._none_are_generated(section):
+            return frozenset(versions)
         return frozenset(unfinished_keys(self._corruptions_folder(dataset, section), versions))
 
     def make_corruptions(self, dataset: str, wanted: Collection[str] | None = None) -> None:
@@ -238,13 +248,20 @@ class Inputs:
         for dataset, section in self._config.datasets.items():
             for own in (None, *self._config.own_images):
                 self.images(dataset, own)
-            corrupted = section.corruptions
-            if corrupted and (
-                self._published_keys(dataset)
-                if corrupted.source == "published"
-                else (self._corruptions_folder(dataset, corrupted) / MANIFEST).exists()
-            ):
+            if section.corruptions:
+                self._check_corruptions(dataset, section.corruptions)
+
+    def _check_corruptions(self, dataset: str, section: CorruptionsSection) -> None:
+        if section.source == "published":
+            if self._published_keys(dataset):
                 self.open_corruptions(dataset)
+            return
+        if section.frost_path is not None:
+            self._frost(section)
+        if self._none_are_generated(section):
+            return
+        if (self._corruptions_folder(dataset, section) / MANIFEST).exists():
+            self.open_corruptions(dataset)
 
     def gather(self, earlier: Facts | None = None) -> Facts:
         """Hash everything the sweep reads that is there.

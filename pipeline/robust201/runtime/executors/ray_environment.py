@@ -16,38 +16,44 @@ _LOCAL_HEAD_SECONDS = 30
 """After this long without an answer from a head on this machine, Ray ends its own processes, and those connected."""
 
 
-def driver_environment(environment: Mapping[str, str], *, is_own: bool) -> dict[str, str]:
-    """Give the variables of the process that connects to Ray, and starts it if `is_own`; without Ray's import.
+def driver_environment(environment: Mapping[str, str], execution: ExecutionSection) -> dict[str, str]:
+    """Give the variables of the process that connects to Ray, or starts one here; without Ray's import.
 
-    A Ray of our own listens on loopback only, and asks for a token: a new one, which lives in the environment of its
-    processes, unless the user gave one or turned tokens off. By itself, Ray 2.60 would keep one in the user's home, in
-    a file that all users of the machine can read and that clusters then use; 2.56 asks for none.
+    A Ray of our own and its workers have them, too. It listens on loopback only, and asks for a token: a new one, which
+    lives in the environment of its processes, unless the user gave one or turned tokens off. By itself, Ray 2.60 would
+    keep one in the user's home, in a file that all users of the machine can read and that clusters then use; 2.56 asks
+    for none.
     """
     settings = {"RAY_USAGE_STATS_ENABLED": "0"}  # reports go to a server outside
-    if is_own:
+    fixed: dict[str, str] = {}
+    if not execution.ray_address:
+        fixed = _thread_variables(execution)
         # A head on this machine that stops answering is dead; one on a cluster may come back (Ray waits).
         settings["RAY_gcs_rpc_server_reconnect_timeout_s"] = str(_LOCAL_HEAD_SECONDS)
         # Despite its name, on any system it sets whether other machines must reach the Ray of this one.
         settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-        # By default Ray starts a Python process per CPU ahead; ours have variables of their own and could not use them.
+        # By default Ray starts a Python process per CPU ahead, be there as many workers or not.
         settings["RAY_prestart_worker_first_driver"] = "0"
         settings["RAY_AUTH_MODE"] = "token"
         if "RAY_AUTH_TOKEN_PATH" not in environment:
             settings["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    return settings | dict(environment)
+    return settings | dict(environment) | fixed
 
 
 def worker_environment(execution: ExecutionSection) -> dict[str, Any]:
-    """Describe the processes of workers as Ray's `runtime_env`.
+    """Describe the processes of workers as Ray's `runtime_env`, empty where they need none: it takes time to set up.
 
-    On this machine they have the interpreter that the driver runs on, quoted: Ray hands its path to a shell as it is,
-    where one with a space in it would start nothing.
+    On this machine they have the interpreter and the variables of the process that started Ray. If the path of the
+    interpreter has a space in it, it is given quoted: Ray hands it to a shell as it is.
     """
-    threads = str(execution.threads)
-    environment: dict[str, Any] = {"env_vars": {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}}
-    if not execution.ray_address:
-        environment["py_executable"] = shlex.quote(sys.executable)
-    return environment
+    if execution.ray_address:
+        return {"env_vars": _thread_variables(execution)}
+    quoted = shlex.quote(sys.executable)
+    return {} if quoted == sys.executable else {"py_executable": quoted}
+
+
+def _thread_variables(execution: ExecutionSection) -> dict[str, str]:
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(execution.threads))
 
 
 def check_import_path(folder: Path) -> None:

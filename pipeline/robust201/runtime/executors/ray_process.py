@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 
 from robust201.core.errors import RayLostError, RobustError
+from robust201.core.garbage import collect_rarely
 from robust201.core.records import Bundle, Receipt, UnitFailure
 from robust201.runtime.executors.base import BundleDone, BundleLost, Event, Executor, StartWorker, WorkSettings
 from robust201.runtime.executors.ray_environment import check_import_path, driver_environment
@@ -118,7 +119,7 @@ class RayProcess:
         with (self._folder / _OUTPUT_NAME).open("wb") as log, theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],
-                env=driver_environment(os.environ, is_own=self._is_own),
+                env=driver_environment(os.environ, self._config.execution),
                 stdin=subprocess.DEVNULL,
                 stdout=log,  # Ray's own messages are no part of the command's
                 stderr=log,
@@ -285,6 +286,7 @@ def _session(leader: int) -> list[psutil.Process]:
 def main(descriptor: int, folder: str) -> None:
     """Be the child: connect to Ray, and answer what is asked through a socket, until the driver is gone."""
     os.set_inheritable(descriptor, False)
+    collect_rarely()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, _leave_to_the_driver)
     connection: Connection[Any, Any] = Connection(descriptor)
