@@ -156,6 +156,23 @@ finally:
         assert ended.stdout.splitlines()[-1] == "[]"
 
 
+def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
+    program = """
+import signal, sys
+from robust201.__main__ import main
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (3, "", "Interrupted.\n")
+
+
 def test_progress_goes_to_stderr_and_results_to_stdout(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:

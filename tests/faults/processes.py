@@ -63,7 +63,7 @@ def is_head(process: psutil.Process) -> bool:
 
 def is_link(process: psutil.Process) -> bool:
     """Whether a process is the one that connects a driver to Ray."""
-    return "child.main(" in words_of(process)
+    return "child.run_child(" in words_of(process)
 
 
 def is_ray(process: psutil.Process) -> bool:

@@ -3,9 +3,9 @@
 from robust201.runtime.executors import ray_process
 
 
-def main(descriptor: int, folder: str) -> None:
+def run_child(descriptor: int, folder: str) -> None:
     """Let the executor start actors with faults, and go on as the product does."""
     from tests.faults import actors
 
     actors.install()
-    ray_process.main(descriptor, folder)
+    ray_process.run_child(descriptor, folder)

@@ -233,6 +233,10 @@ def test_names_of_other_verbs(
         ("checkpoints: {path: x}\nmeasurements:\n- accuracy\n- 5\n", 7, "measurements.1: expected"),
         ("checkpoints: {epochs: 5}\n", 4, "'checkpoints.path', got none"),
         ("checkpoints: {path: x}\narchitectures: [0, 15625]\n", 5, "The closest index is 15624."),
+        ("checkpoints: {path: x}\nkeys:\n  clean: {}\n  pgd: {steps: 1.5}\n", 7, "keys.pgd.steps: expected"),
+        ("checkpoints: {path: x}\nkeys:\n  pgd:\n    steps: 5\n    stepz: 5\n", 8, "'keys.pgd.stepz'"),
+        ("checkpoints: {path: x}\nkeys:\n  moved:\n    key: pgd\n    source: 7\narchitectures: [0]\n", 8, "got #7."),
+        ("checkpoints: {path: x}\nprecision: tf32\nexecution: {device: cpu}\n", 6, "execution.device: expected"),
     ],
 )
 def test_the_line_of_a_wrong_field_is_told(
@@ -244,6 +248,15 @@ def test_the_line_of_a_wrong_field_is_told(
     refusal = robust201("plan", sweep).refusal(2)
     assert f"failed for {sweep}, line {line}: " in refusal
     assert told in refusal
+
+
+@pytest.mark.parametrize(("text", "place"), [("name: [", "line 2, column 1"), ("a: 1\na: 2\n", "line 2, column 1")])
+def test_the_line_of_broken_yaml_is_told(robust201: RunCommand, tmp_path: Path, text: str, place: str) -> None:
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text(text)
+    refusal = robust201("plan", sweep).refusal(2)
+    assert place in refusal
+    assert "unicode string" not in refusal
 
 
 def test_plan_names_a_data_folder_that_is_not_there(

@@ -52,7 +52,7 @@ class _Executor:
         return [*receipts, *done]
 
 
-def main(descriptor: int, folder: str) -> None:
+def run_child(descriptor: int, folder: str) -> None:
     orders = Path(os.environ["STAND_IN"])
     starts = orders / "starts"
     with starts.open("a") as stream:
@@ -83,4 +83,4 @@ def main(descriptor: int, folder: str) -> None:
     if order == "be slow":
         ray_process.end_session = end_late
     ray_process._start_executor = start_executor
-    ray_process.main(descriptor, folder)
+    ray_process.run_child(descriptor, folder)

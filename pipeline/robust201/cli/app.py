@@ -44,7 +44,6 @@ from robust201.cli.trainings import refuse_options
 from robust201.cli.user_file import parse_space
 from robust201.core.errors import ConfigError
 from robust201.core.files import write_text
-from robust201.core.garbage import collect_rarely, end_without_collecting
 from robust201.spaces import DEFAULT_SPACE, SPACES
 
 app = typer.Typer(
@@ -58,10 +57,7 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line (see `cli.exits`)."""
-    collect_rarely()
-    code = run_to_exit_code(app)
-    end_without_collecting()
-    sys.exit(code)
+    sys.exit(run_to_exit_code(app))
 
 
 def _show_version(wanted: bool) -> None:

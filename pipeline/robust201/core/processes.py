@@ -7,7 +7,6 @@ process that started them, however that ends: an orphan would go on reading, or 
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,9 +21,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 def fork_server(modules: Sequence[str]) -> ForkServerContext:
     """Make the context of processes that begin with some modules imported: those of the first call in a process."""
     context = multiprocessing.get_context("forkserver")
-    # A worker runs the script that started it up to its main part, so what that imports is loaded beforehand too.
-    script = [name for name in ("robust201.cli.app",) if name in sys.modules]
-    context.set_forkserver_preload([*modules, *script])
+    context.set_forkserver_preload([*modules])
     return context
 
 

@@ -54,30 +54,30 @@ def import_torch_images(
     return int(images.shape[-1])
 
 
-def _read_tensors(file: Path) -> Sequence[Any]:
-    """Read one tensor, or the tensors of a list."""
+def _read_tensors(file: Path, what: str) -> Sequence[Any]:
+    """Read one tensor, or the tensors of a list; `what` they are is for errors."""
     import torch
 
     with file.open("rb") as stream:
-        content = load_torch(stream, str(file), what="images", error=DatasetError)
+        content = load_torch(stream, str(file), what=what, error=DatasetError)
     tensors = list(content) if isinstance(content, list | tuple) else [content]
     wrong = [type(tensor).__name__ for tensor in tensors if not isinstance(tensor, torch.Tensor)]
     if wrong or not tensors:
         got = f"{wrong[0]} among them" if wrong else "an empty list"
         raise DatasetError(
-            f"Reading images failed for {file}: expected a tensor or a list of tensors, got {got}. Check the path."
+            f"Reading {what} failed for {file}: expected a tensor or a list of tensors, got {got}. Check the path."
         )
     unusable = [tensor for tensor in tensors if tensor.layout is not torch.strided or tensor.device.type != "cpu"]
     if unusable:
         raise DatasetError(
-            f"Reading images failed for {file}: expected tensors that hold every number, got one that is "
+            f"Reading {what} failed for {file}: expected tensors that hold every number, got one that is "
             f"{unusable[0].layout} on {unusable[0].device}. Check the path."
         )
     return [tensor.detach() for tensor in tensors]
 
 
 def _read_labels(file: Path, n_classes: int) -> NDArray[np.int64]:
-    tensors = _read_tensors(file)
+    tensors = _read_tensors(file, "labels")
     wrong = [tensor for tensor in tensors if tensor.ndim != 1 or tensor.is_floating_point() or tensor.is_complex()]
     if wrong:
         raise DatasetError(
@@ -91,7 +91,7 @@ def _read_labels(file: Path, n_classes: int) -> NDArray[np.int64]:
 
 
 def _read_images(file: Path, count: int, rounding: Rounding) -> NDArray[np.uint8]:
-    tensors = _read_tensors(file)
+    tensors = _read_tensors(file, "images")
     shape = tuple(tensors[0].shape[1:])
     is_square = len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2] > 0
     wrong = [tensor for tensor in tensors if tuple(tensor.shape[1:]) != shape or not tensor.is_floating_point()]

@@ -1,5 +1,6 @@
 """Reading a sweep or training YAML into a checked configuration; errors are one line with the place and the problem."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -110,10 +111,18 @@ def _parse(
     try:
         return model.model_validate(payload)
     except ValidationError as error:
-        where = find_place(steps_of(error.errors(include_url=False)[0]["loc"])) if find_place else source
-        raise ConfigError(
-            f"Reading the {what} failed for {where}: {describe_problem(error, model)} {page} explains every field."
-        ) from error
+        problem = describe_problem(error, model)
+        steps = steps_of(error.errors(include_url=False)[0]["loc"]) or _steps_in(problem, model)
+        where = find_place(steps) if find_place else source
+        raise ConfigError(f"Reading the {what} failed for {where}: {problem} {page} explains every field.") from error
     except RobustError as error:
-        where = find_place(("architectures",)) if find_place and isinstance(error, ArchitectureError) else source
+        steps = ("architectures",) if isinstance(error, ArchitectureError) else _steps_in(str(error), model)
+        where = find_place(steps) if find_place else source
         raise type(error)(f"Reading the {what} failed for {where}: {error} {page} explains every field.") from error
+
+
+def _steps_in(problem: str, model: type[BaseModel]) -> tuple[str, ...]:
+    """Find the field that a message names first, as in "keys.pgd.steps: expected …": names on the way to it."""
+    fields = "|".join(model.model_fields)
+    found = re.search(rf"^(?:{fields})(?=:)|(?<![\w.])(?:{fields})(?:\.[\w-]+)+", problem)
+    return tuple(found[0].split(".")) if found else ()

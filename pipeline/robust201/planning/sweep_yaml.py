@@ -26,6 +26,8 @@ MAX_DEPTH = 50
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
+_IN_A_STRING = ' in "<unicode string>",'
+"""What the parser says before the line of an error, as it does not know the file."""
 
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The parser in C where PyYAML was built with it: a megabyte takes the one in Python ten seconds."""
@@ -69,7 +71,7 @@ def read_fields(path: Path, what: str = "sweep") -> dict[str, Any]:
             f"Reading the {what} failed for {path}: expected a YAML file, got {error.strerror}. See jobs/ for examples."
         ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        summary = " ".join(str(error).split())
+        summary = " ".join(str(error).split()).replace(_IN_A_STRING, ",")
         raise ConfigError(
             f"Reading the {what} failed for {path}: expected YAML, got an error: {summary}. Correct the file."
         ) from error

@@ -33,7 +33,7 @@ from robust201.runtime.metrics import Metrics
 from robust201.runtime.work_log import WorkLog
 
 CHILD_MODULE = "robust201.runtime.executors.ray_process"
-"""The module whose `main` the child runs."""
+"""The module whose `run_child` the child runs."""
 
 _ANSWER_SECONDS = 180.0
 """How long an answer may take: a start of Ray most of all, which gives up by itself before, as its calls do without a
@@ -51,7 +51,7 @@ _OUTPUT_BYTES = 4000
 # The child imports the same modules as this process, from the same places.
 _CHILD = (
     "import sys; sys.path[:] = {path!r}; sys.argv[:] = {argv!r}; __file__ = sys.argv[0]; import {module} as child; \
-child.main({descriptor}, {folder!r})"
+child.run_child({descriptor}, {folder!r})"
 )
 
 
@@ -283,7 +283,7 @@ def _session(leader: int) -> list[psutil.Process]:
     return found
 
 
-def main(descriptor: int, folder: str) -> None:
+def run_child(descriptor: int, folder: str) -> None:
     """Be the child: connect to Ray, and answer what is asked through a socket, until the driver is gone."""
     os.set_inheritable(descriptor, False)
     collect_rarely()
