@@ -9,15 +9,19 @@ repeated, so the command can be given again after an interruption, on another da
 fails or runs too long is reported at the end, and the others go on. The tables are printed as steps end, and again from
 the files alone with --tables. `--device cpu` rehearses every step with tiny networks.
 
-Needed: a checkout, PyTorch with CUDA, and the packages that docs/performance-gpu.md lists; no Ray, no data, no network.
+Needed: a checkout, PyTorch with CUDA, and the packages that docs/performance.md lists under "GPU"; no Ray, no data, no
+network.
 """
 
 import argparse
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -46,12 +50,18 @@ def run_in_process(device: str, folder: Path, name: str, minutes: float) -> str:
     words = [sys.executable, "-m", "benchmarks.gpu", "--device", device, "--out", str(folder), "--step", name]
     log = folder / f"{name}.log"
     with log.open("wb") as stream:
-        try:
-            ended = subprocess.run(words, stdout=stream, stderr=subprocess.STDOUT, timeout=60 * minutes, check=False)
-        except subprocess.TimeoutExpired:
-            return f"took more than {minutes:g} minutes (see {log})"
+        # A session of its own: what the step has started must end with it, or it would go on beside the next one.
+        process = subprocess.Popen(words, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        code = process.wait(timeout=60 * minutes)
+    except subprocess.TimeoutExpired:
+        return f"took more than {minutes:g} minutes (see {log})"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     lines = log.read_text(errors="replace").strip().splitlines()
-    return f"{lines[-1] if lines else f'ended with {ended.returncode}'} (see {log})" if ended.returncode else ""
+    return f"{lines[-1] if lines else f'ended with {code}'} (see {log})" if code else ""
 
 
 def chosen(names: Sequence[str], only: Sequence[str]) -> list[str]:

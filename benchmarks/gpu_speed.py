@@ -1,7 +1,8 @@
 """What passes and attacks cost on a GPU: the libraries in every form that a user may choose, and the fused engine.
 
 The libraries run at several batches, in PyTorch's default layout, in channels_last and with torch.compile, all but the
-usual setting (batch 250, default layout, PyTorch's own switches) with cuDNN choosing its fastest algorithms. The fused
+usual setting (batch 250, default layout, PyTorch's own switches but for TF32, which the step decides) with cuDNN
+choosing its fastest algorithms. cuDNN's choice is kept by shape, so no other setting has the usual batch. The fused
 engine runs at the batch that it chooses by the device's memory, with CUDA graphs and without, with as many epsilons
 side by side as fill two such batches. The libraries' batches run empty where images are fooled, which costs a GPU
 nearly as much as full ones; they are not charged for that. Attacks cost what `engine_case.measurements_of` says.
@@ -28,6 +29,7 @@ from benchmarks.engine_case import (
     measurements_of,
     suite_seconds,
 )
+from robust201.core.errors import one_line
 from robust201.core.precision import Precision
 from robust201.engine.arithmetic import configure_torch
 from robust201.engine.attack_job import IMAGES_HELD
@@ -39,6 +41,9 @@ from robust201.spaces.nasbench201.compiled.footprint import network_bytes
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
 
 USUAL_BATCH = 250
+_FORMS_OF_A_COMPILED_NETWORK = 64
+"""How often torch.compile may compile a network: with gradient and without, for each batch and what is left over."""
+
 PAPER_EPSILONS_255 = tuple(HARMLESS_EPSILON_255 * number for number in range(1, N_PAPER_EPSILONS + 1))
 
 
@@ -48,7 +53,8 @@ class Sizes:
 
     Attributes:
         images: per network.
-        batches: of the libraries; the first is the usual one.
+        usual_batch: of the libraries in the usual setting.
+        batches: of the libraries in all others.
         rounds: how often, at most.
         minutes: after which no further round begins.
         channels: of the networks' first stage.
@@ -59,7 +65,8 @@ class Sizes:
     """
 
     images: int = 4000
-    batches: tuple[int, ...] = (USUAL_BATCH, 1000, 4000)
+    usual_batch: int = USUAL_BATCH
+    batches: tuple[int, ...] = (256, 1000, 4000)
     rounds: int = 2
     minutes: float = 4.0
     channels: int = 16
@@ -94,13 +101,13 @@ class Setup(NamedTuple):
 
 def setups_of(sizes: Sizes, *, every: bool = True) -> list[Setup]:
     """List what is measured of a network: everything, or what GPU-hours need."""
-    usual, largest = sizes.batches[0], sizes.batches[-1]
-    few = [Setup("usual", usual), Setup("reference", largest), Setup("channels_last", largest), Setup("graphs")]
+    usual, largest = Setup("usual", sizes.usual_batch), sizes.batches[-1]
+    few = [usual, Setup("reference", largest), Setup("channels_last", largest), Setup("graphs")]
     if not every:
         return few
     layouts = [Setup(form, batch) for form in ("reference", "channels_last") for batch in sizes.batches]
-    compiled = [Setup("compiled", usual), Setup("compiled", largest)]
-    everything = [Setup("usual", usual), *layouts, *compiled, Setup("graphs"), Setup("calls")]
+    compiled = [Setup("compiled", sizes.batches[0]), Setup("compiled", largest)]
+    everything = [usual, *layouts, *compiled, Setup("graphs"), Setup("calls")]
     return list(dict.fromkeys(everything))
 
 
@@ -162,6 +169,9 @@ def make_case(index: int, device: torch.device, precision: Precision, sizes: Siz
     """Make a network with random weights in every form."""
     case = Case(index, device, make_images(sizes.images, device), sizes.channels, sizes.cells, precision)
     compiled = case.classify_by(copy.deepcopy(case.network))
+    # By default PyTorch gives up after eight compilations, and computes as if it had been asked for none.
+    torch._dynamo.config.recompile_limit = _FORMS_OF_A_COMPILED_NETWORK
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
     traced: Any = torch.compile(compiled.network, backend=sizes.backend, dynamic=False)
     compiled.network = traced
     case.classifiers |= {"usual": case.classifiers["reference"], "compiled": compiled}
@@ -195,7 +205,6 @@ class Rounds:
     Attributes:
         times: setup → pass or step → seconds an image, one per round.
         failed: why a setup of the libraries is left out.
-        ready_seconds: what the fused engine's first passes took, which is mostly capturing.
     """
 
     def __init__(self, case: Case, setups: Sequence[Setup], capacity: Capacity) -> None:
@@ -208,7 +217,6 @@ class Rounds:
             setup: {what: [] for what in tasks} for setup, tasks in self._tasks.items()
         }
         self.failed: dict[str, str] = {}
-        self.ready_seconds = 0.0
 
     def _tasks_of(self, setup: Setup) -> dict[str, Measurement]:
         if not setup.is_fused:
@@ -218,14 +226,11 @@ class Rounds:
         return tasks | passes_at_capacity(self._case, self.models[setup])
 
     def warm_up(self) -> None:
-        """Let libraries choose their kernels, compile and capture; torch.compile meets new code in each attack."""
+        """Let libraries choose their kernels, compile and capture: each task meets batches that the others do not."""
         for setup in list(self.times):
-            start = time.monotonic()
-            for what in self._tasks[setup] if setup.form == "compiled" else ("forward", "gradient"):
+            for what in self._tasks[setup]:
                 if setup in self.times:
                     self._seconds(setup, what)
-            if setup.form == "graphs":
-                self.ready_seconds += time.monotonic() - start
 
     def run(self) -> None:
         """Measure everything once."""
@@ -236,7 +241,7 @@ class Rounds:
                     self.times[setup][what].append(seconds)
 
     def _seconds(self, setup: Setup, what: str) -> float | None:
-        """Measure one pass or step; None where a form of the libraries does not fit into memory."""
+        """Measure one pass or step; None where a form of the libraries cannot compute it."""
         configure(setup, self._case.precision)
         if setup.is_fused:
             self._case.model, self._case.model_batch = self.models[setup], self._capacity.logits
@@ -245,11 +250,35 @@ class Rounds:
         except torch.OutOfMemoryError:
             if setup.is_fused:
                 raise
+            why = "out of memory"
+        except Exception as error:  # torch.compile calls another compiler, and raises anything
+            if setup.form != "compiled":
+                raise
+            why = f"{type(error).__name__}: {one_line(error)}"
         # The others still say what the libraries' best is.
-        self.failed[setup.label] = "out of memory"
+        self.failed[setup.label] = why
         del self.times[setup]
         torch.cuda.empty_cache()
         return None
+
+
+def ready_seconds(case: Case, capacity: Capacity) -> float:
+    """What a worker does once per network: compile it, and capture its passes, of which one more is subtracted.
+
+    What a process does once, such as loading libraries and choosing their kernels, lies behind when this is called.
+    """
+    clock = make_clock(case.device)
+    start = time.monotonic()
+    case.compiled = case.compile()
+    model = in_buckets(case, capacity, "graphs")
+    passes = passes_at_capacity(case, model)
+    for measured in passes.values():
+        measured(clock)
+    seconds = time.monotonic() - start
+    n_images = (capacity.logits, capacity.gradients)
+    again = sum(measured(clock) * n for measured, n in zip(passes.values(), n_images, strict=True))
+    model.release()
+    return max(seconds - again, 0.0)
 
 
 def measure(
@@ -261,7 +290,6 @@ def measure(
     case = make_case(index, device, precision, sizes)
     capacity = capacity_of(device, sizes)
     rounds = Rounds(case, setups_of(sizes, every=every), capacity)
-    ready_seconds = time.monotonic() - start
     rounds.warm_up()
     limit = ConvolutionLimit(case.spec, capacity.logits, device, channels=sizes.channels, cells=sizes.cells)
     limits: list[float] = []
@@ -271,12 +299,16 @@ def measure(
         limits.append(limit.seconds(make_clock(device)))
     for model in rounds.models.values():
         model.release()
+    ready = ready_seconds(case, capacity)
     seconds = {
         setup.label: {what: median(values) for what, values in by_what.items()}
         for setup, by_what in rounds.times.items()
     }
     for label in [label for label, by_what in seconds.items() if min(by_what.values()) <= 0]:
-        rounds.failed[label] = f"noise: more steps took less time ({seconds.pop(label)})"
+        noise = f"more steps took less time: {seconds.pop(label)}"
+        if label == Setup("graphs").label:
+            raise RuntimeError(f"#{index}: expected times that grow with the steps, got noise; {noise}")
+        rounds.failed[label] = f"noise, {noise}"
     return {
         "index": index,
         "precision": precision,
@@ -285,7 +317,7 @@ def measure(
         "seconds": seconds,
         "suite": {label: suite_seconds(costs, square_share) for label, costs in seconds.items()},
         "failed": rounds.failed,
-        "ready_seconds": ready_seconds + rounds.ready_seconds,
+        "ready_seconds": ready,
         "limit": median(limits),
         "flops": limit.flops / limit.n_images,
         "rounds": len(limits),

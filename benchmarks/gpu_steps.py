@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import gpu_speed, sweep_hours
 from benchmarks.engine import read_square_share
-from benchmarks.engine_case import CLASSES, Case, convolutions_of, make_clock, stratified_sample
+from benchmarks.engine_case import CLASSES, Case, convolutions_of, exhaust, make_clock, stratified_sample
 from benchmarks.gpu_speed import Setup, Sizes, configure
 from benchmarks.parity import ATTACKS, compare_random
 from robust201.bench.comparison import Lengths, Machine, Sweep, Way, compare, loops
@@ -32,9 +33,11 @@ from robust201.bench.generated import random_subjects
 from robust201.core.precision import Precision
 from robust201.engine.capacity import USED_SHARE, Capacity
 from robust201.engine.context import to_float
+from robust201.engine.model import Model
 from robust201.spaces.nasbench201.cells import evaluated_indices
 from robust201.spaces.nasbench201.compiled.footprint import network_bytes
 from robust201.tasks import TASKS
+from robust201.tasks.parameters import Parameters
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GPU_TESTS = "tests/runtime/test_gpu.py"
@@ -74,7 +77,7 @@ class Plan:
     whole: tuple[str, ...] = ("309", "13714")
     whole_images: int = 1000
     whole_batches: tuple[int, ...] = (gpu_speed.USUAL_BATCH,)
-    lengths: Lengths = field(default_factory=lambda: Lengths(pgd_steps=10, apgd_steps=25, queries=1250))
+    lengths: Lengths = field(default_factory=lambda: Lengths(pgd_steps=10, apgd_steps=10, queries=350))
     sweep_images: int = 500
     sweep_networks: tuple[int, ...] = (21, 309, 991, 13714)
     sweep_keys: Mapping[str, Any] = field(
@@ -99,6 +102,7 @@ def rehearsal(folder: Path) -> Plan:
         folder,
         sizes=Sizes(
             images=8,
+            usual_batch=8,
             batches=(8,),
             rounds=1,
             channels=2,
@@ -232,8 +236,9 @@ def measure_tests(plan: Plan) -> Values:
     """The tests that need a GPU; on a CPU they are collected and skipped."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        # Without pyproject's options, which ask for plugins.
-        words = ["-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", "-q", "-m", "gpu", f"--junitxml={report}"]
+        # Without pyproject's options, which ask for plugins, and without its errors for warnings: CUDA has its own.
+        options = ["-o", "addopts=", "-W", "default", "-p", "no:cacheprovider", "-q", "-m", "gpu"]
+        words = ["-m", "pytest", *options, f"--junitxml={report}"]
         ended = subprocess.run(
             [sys.executable, *words, GPU_TESTS], cwd=REPOSITORY, capture_output=True, text=True, check=False
         )
@@ -293,16 +298,29 @@ def show_parity(found: Values) -> Iterator[str]:
 # --- memory ----------------------------------------------------------------------------------------------------------
 
 
-def peak_bytes(device: torch.device, task: Callable[[], object]) -> int | None:
-    """What a task holds at once beyond what was held before; None on a CPU, which does not say."""
+def peak_bytes(device: torch.device, task: Callable[[], object], *, reserved: bool = False) -> int | None:
+    """What a task holds at once beyond what was held before; None on a CPU, which does not say.
+
+    A captured graph's memory counts as free between its replays, but nothing else can have it; what is `reserved` has
+    it, and the allocator's gaps.
+    """
     if device.type != "cuda":
         task()
         return None
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
+    held, peak = (
+        (torch.cuda.memory_reserved, torch.cuda.max_memory_reserved)
+        if reserved
+        else (torch.cuda.memory_allocated, torch.cuda.max_memory_allocated)
+    )
+    before = held(device)
     task()
-    return torch.cuda.max_memory_allocated(device) - before
+    return peak(device) - before
+
+
+def _run_attack(case: Case, key: str, epsilons: tuple[float, ...], parameters: Parameters) -> None:
+    exhaust(case.attack("fused", key, epsilons, parameters))
 
 
 def measure_memory(plan: Plan) -> Values:
@@ -334,8 +352,9 @@ def measure_memory(plan: Plan) -> Values:
         for key, changes in (("aa_square", {"queries": plan.parity_queries}), ("aa_apgd-ce", {"steps": 2})):
             case.model = gpu_speed.in_buckets(case, capacity, "graphs")
             case.model_batch = capacity.logits
-            task = partial(case.attack, "fused", key, gpu_speed.PAPER_EPSILONS_255, TASKS[key].parameters(**changes))
-            attacks.append({"network": index, "key": key, "bytes": peak_bytes(device, task)})
+            parameters = TASKS[key].parameters(**changes)
+            task = partial(_run_attack, case, key, gpu_speed.PAPER_EPSILONS_255, parameters)
+            attacks.append({"network": index, "key": key, "bytes": peak_bytes(device, task, reserved=True)})
             case.model.release()
     free, total = gpu_speed.memory_of(device)
     return {"passes": passes, "attacks": attacks, "free": free, "total": total, "capacity": list(capacity)}
@@ -357,7 +376,7 @@ def show_memory(found: Values) -> Iterator[str]:
     yield ""
     yield f"Whole attacks; {_gib(found['total'])} GiB, of which {USED_SHARE:.0%} are planned with"
     yield ""
-    yield "| network | attack | peak, GiB |"
+    yield "| network | attack | reserved at most, GiB |"
     yield "|---" * 3 + "|"
     for row in found["attacks"]:
         yield f"| #{row['network']} | `{row['key']}` | {_gib(row['bytes'])} |"
@@ -496,14 +515,14 @@ def measure_profile(index: int, plan: Plan) -> Values:
         walls = {}
         for name, model in (("graphs", graphs), ("calls", calls)):
             case.model, case.model_batch = model, capacity.logits
-            task, n_passes, n_samples = _profiled(case, what, capacity)
+            task, n_samples = _profiled(case, what, capacity)
             task()
             walls[name] = clock(task)
         found[what] = {
-            "samples": n_samples * n_passes,
+            "samples": n_samples,
             "wall_graphs": walls["graphs"],
             "wall_calls": walls["calls"],
-            "ideal": work * flops * n_samples * n_passes / peak,
+            "ideal": work * flops * n_samples / peak,
             "groups": _kernel_seconds(device, task),
         }
         graphs.release()
@@ -511,15 +530,32 @@ def measure_profile(index: int, plan: Plan) -> Values:
     return {"network": index, "class": CLASSES.get(index, ""), "passes": found}
 
 
-def _profiled(case: Case, what: str, capacity: Capacity) -> tuple[Callable[[], object], int, int]:
-    """A task with its number of passes and the samples of a pass."""
-    n_queries = 8
+class _Counted:
+    """A model that counts the samples that it is shown."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.samples = 0
+
+    def logits(self, pixels: torch.Tensor) -> torch.Tensor:
+        self.samples += len(pixels)
+        return self._model.logits(pixels)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+def _profiled(case: Case, what: str, capacity: Capacity) -> tuple[Callable[[], object], int]:
+    """A task, and how many samples go through the network in it."""
     if what == "square":
         epsilons = gpu_speed.PAPER_EPSILONS_255[: max(1, min(7, capacity.logits // len(case.images)))]
-        changes: dict[str, Any] = {"queries": n_queries}
+        changes: dict[str, Any] = {"queries": 64}
         parameters = TASKS["aa_square"].parameters(**changes)
-        n_samples = len(case.images) * len(epsilons)
-        return partial(case.attack, "fused", "aa_square", epsilons, parameters), n_queries, n_samples
+        model, counted = case.model, _Counted(case.model)
+        case.model = counted
+        _run_attack(case, "aa_square", epsilons, parameters)
+        case.model = model
+        return partial(_run_attack, case, "aa_square", epsilons, parameters), counted.samples
     n_samples = capacity.logits if what == "forward" else capacity.gradients
     rows = torch.arange(n_samples, device=case.device) % len(case.images)
     pixels, labels = to_float(case.images[rows]), case.labels[rows]
@@ -528,7 +564,7 @@ def _profiled(case: Case, what: str, capacity: Capacity) -> tuple[Callable[[], o
         if what == "forward"
         else partial(case.model.loss_and_gradient, pixels, labels)
     )
-    return task, 1, n_samples
+    return task, n_samples
 
 
 def _kernel_seconds(device: torch.device, task: Callable[[], object]) -> dict[str, float]:
@@ -573,8 +609,15 @@ def show_profile(found: Values) -> Iterator[str]:
 # --- whole processes -------------------------------------------------------------------------------------------------
 
 
+def _read_libraries(plan: Plan) -> None:
+    """Let a process read PyTorch's libraries from the disk, which the first process of a machine does for all."""
+    work = f"import torch; torch.conv2d(*(torch.ones(1, 1, 3, 3, device='{plan.device}') for _ in range(2)))"
+    subprocess.run([sys.executable, "-c", work], check=True)
+
+
 def measure_whole(name: str, plan: Plan) -> Values:
     """A user's loop and `robust201 run` as processes."""
+    _read_libraries(plan)
     ways: list[Way] = [
         *loops(plan.whole_images, plan.whole_batches),
         Sweep(),
@@ -634,15 +677,17 @@ def _start(plan: Plan, *words: str) -> subprocess.Popen[bytes]:
 
 
 def _finish(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        _, said = process.communicate()
+    with ThreadPoolExecutor(len(processes)) as readers:  # one that nobody reads would wait
+        said = list(readers.map(lambda process: process.communicate()[1], processes))
+    for process, lines in zip(processes, said, strict=True):
         if process.returncode:
-            raise RuntimeError(f"robust201 ended with {process.returncode}: {said.decode()[-1000:]}")
+            raise RuntimeError(f"robust201 ended with {process.returncode}: {lines.decode()[-1000:]}")
 
 
 def measure_two_workers(plan: Plan) -> Values:
     """A sweep in one process with the whole device, and in two with half of it each."""
     found = {}
+    _read_libraries(plan)
     with tempfile.TemporaryDirectory() as folder:
         for n_workers in (1, 2):
             sweep = str(_write_sweep(plan, Path(folder) / f"{n_workers}-workers", share=1 / n_workers))

@@ -27,7 +27,7 @@ from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_netw
 from robust201.spaces.nasbench201.compiled.footprint import network_bytes
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
 from robust201.tasks import TASKS
-from robust201.tasks.perturbations import pgd, square
+from robust201.tasks.perturbations import square
 from tests.conftest import MakeSweep, read_tree
 from tests.engine.test_no_waiting import LOOPS, job_on, samples_of
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
@@ -214,7 +214,7 @@ def test_the_estimate_of_bytes_leaves_room(device):
 
 def test_buckets_change_logits_by_rounding_only(device):
     network = compiled_on(device, specs()[991])
-    pixels, _ = on(device, *images_of(32, n_images=300))
+    pixels, _ = on(device, *images_of(32, n_images=400))  # two batches of 256, or one of 512
     one = Bucketed(network, Capacity(256, 256), device=device).logits(pixels)
     other = Bucketed(network, Capacity(4096, 4096), device=device).logits(pixels)
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
@@ -230,23 +230,23 @@ def refuse_waiting() -> Iterator[Callable[[], None]]:
     torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("key", ["pgd", "aa_apgd-ce"])
-def test_steps_do_not_wait_for_the_device(device, key, refuse_waiting):
+@pytest.mark.parametrize("key", ["pgd", "pgd_linf7", "pgd_l2", "aa_apgd-ce", "aa_apgd-dlr_l2"])
+def test_steps_do_not_wait_for_the_device(device, key, refuse_waiting, monkeypatch):
     classifier = tiny_classifier(TinyNetwork()).to(device)
-    differentiate = classifier.loss_and_gradient
 
-    def differentiate_and_refuse(pixels, labels):
-        refuse_waiting()
-        return differentiate(pixels, labels)
+    def refusing(differentiate):
+        def differentiate_and_refuse(*arguments):
+            refuse_waiting()  # what comes before the first step may wait
+            return differentiate(*arguments)
 
-    classifier.loss_and_gradient = differentiate_and_refuse
+        return differentiate_and_refuse
+
+    for name in ("loss_and_gradient", "value_and_gradient"):
+        monkeypatch.setattr(classifier, name, refusing(getattr(classifier, name)))
     job = job_on(device, key, classifier)
     samples = samples_of(job)
-    if key == "pgd":
-        pgd._attack_samples(job, samples, TASKS["pgd"].parameters(steps=5))
-    else:
-        with torch.inference_mode():
-            LOOPS[key](job, samples)
+    with torch.inference_mode():
+        LOOPS[key](job, samples)
 
 
 def test_queries_do_not_wait_for_the_device(device, refuse_waiting, monkeypatch):

@@ -60,8 +60,11 @@ class GraphCapture:
             current.wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
             # Entering frees what warming up left in the allocator's cache, so only one copy of the memory is held.
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-                answers = compute()
+            try:
+                with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                    answers = compute()
+            finally:
+                torch.cuda.set_stream(current)  # where capturing fails as it ends, its stream would stay
         self._graphs.append(graph)
 
         def replay() -> tuple[torch.Tensor, ...]:

@@ -36,7 +36,7 @@ def check_network(classifier: Classifier, pixels: torch.Tensor, *, name: str, n_
     failed = f"Checking the network failed for {name}"
     try:
         first, second = classifier.logits(pixels), classifier.logits(pixels)
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, torch.AcceleratorError):  # the device's, not the network's
         raise
     except (Exception, SystemExit) as error:
         raise NetworkError(

@@ -31,8 +31,9 @@ def device_memory(device: torch.device) -> tuple[int, int] | None:
     return free + torch.cuda.memory_reserved(device), total
 
 
-_SIGNS_OF_NO_MEMORY = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED")
-"""What torch's CPU allocator, the CUDA runtime, and cuBLAS and cuDNN say in plain RuntimeErrors."""
+_SIGNS_OF_NO_MEMORY = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED", "unable to find an engine")
+"""What torch's CPU allocator, the CUDA runtime, cuBLAS and cuDNN say in plain RuntimeErrors; the last, where no plan of
+cuDNN's finds room to work."""
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
