@@ -49,7 +49,7 @@ def measure(context: Context, parameters: ProxyParameters, request: Request) -> 
         values["flops"] = _count_macs(observed, len(pixels))
         (jacobian,) = gradients(logits.sum(), [shown], keep=True)
         values |= _of_gradients(layers_of(network), observed, functional.cross_entropy(logits, labels))
-        jacobians = jacobian.flatten(1).double().cpu().numpy()
+        jacobians = jacobian.detach().flatten(1).double().cpu().numpy()
         values["jacov"] = jacov(jacobians)
         values["epe_nas"] = epe_nas(jacobians, labels.cpu().numpy(), logits.shape[1])
         values["nwot"] = nwot(observed.agreements)
