@@ -25,17 +25,28 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import gpu_speed, sweep_hours
 from benchmarks.engine import read_square_share
-from benchmarks.engine_case import CLASSES, Case, convolutions_of, exhaust, make_clock, stratified_sample
+from benchmarks.engine_case import (
+    CLASSES,
+    N_CLASSES,
+    NORMALISATION,
+    Case,
+    convolutions_of,
+    exhaust,
+    make_clock,
+    stratified_sample,
+)
 from benchmarks.gpu_speed import Setup, Sizes, configure
 from benchmarks.parity import ATTACKS, compare_random
 from robust201.bench.comparison import Lengths, Machine, Sweep, Way, compare, loops
 from robust201.bench.generated import random_subjects
 from robust201.core.precision import Precision
 from robust201.engine.capacity import USED_SHARE, Capacity
+from robust201.engine.classifier import Classifier
 from robust201.engine.context import to_float
 from robust201.engine.model import Model
 from robust201.spaces.nasbench201.cells import evaluated_indices
 from robust201.spaces.nasbench201.compiled.footprint import network_bytes
+from robust201.spaces.zoo.space import Zoo
 from robust201.tasks import TASKS
 from robust201.tasks.parameters import Parameters
 
@@ -55,6 +66,7 @@ class Plan:
         sizes: how much is measured of a network.
         networks: measured in every setup, and profiled if they are the first of their class.
         sample: networks of the stratified sample, from which GPU-hours are extrapolated.
+        zoo: networks that no space compiles.
         parity_images: images of the proof of parity.
         parity_steps: steps of the attacks by gradient there; None for the paper's.
         parity_queries: queries of Square there.
@@ -71,6 +83,7 @@ class Plan:
     sizes: Sizes = field(default_factory=Sizes)
     networks: tuple[int, ...] = tuple(CLASSES)
     sample: tuple[int, ...] = field(default_factory=lambda: tuple(stratified_sample(8)))
+    zoo: tuple[str, ...] = ("resnet18", "resnet50", "vgg16")
     parity_images: int = 16
     parity_steps: int | None = None
     parity_queries: int = 200
@@ -113,6 +126,7 @@ def rehearsal(folder: Path) -> Plan:
         ),
         networks=(309,),
         sample=(309,),
+        zoo=("resnet18-w4",),
         parity_images=4,
         parity_steps=2,
         parity_queries=2,
@@ -179,6 +193,7 @@ def steps_of(plan: Plan) -> list[Step]:
         Step("memory", measure_memory, show_memory),
         *speed,
         Step("hours", measure_hours, show_hours),
+        Step("layouts", measure_layouts, show_layouts),
         *profiles,
         *(Step(f"whole-{name}", partial(measure_whole, name), show_whole) for name in plan.whole),
         Step("two-workers", measure_two_workers, show_two_workers),
@@ -473,6 +488,53 @@ def show_hours(found: Values) -> Iterator[str]:
         cells = [f"{row['hours'][dataset]:,.1f}" for dataset in datasets]
         total = sum(row["hours"].values())
         yield f"| {name} | {row['networks']} | {' | '.join(cells)} | {total:,.1f} | {row['error']:.0%} |"
+
+
+# --- layouts ---------------------------------------------------------------------------------------------------------
+
+
+def measure_layouts(plan: Plan) -> Values:
+    """Networks that no space compiles, in both memory layouts: a sweep computes the zoo's in channels_last."""
+    device = plan.torch_device
+    clock = make_clock(device)
+    pixels = to_float(gpu_speed.make_images(plan.sizes.usual_batch, device))
+    labels = torch.zeros(len(pixels), dtype=torch.int64, device=device)
+    rows = []
+    precisions: tuple[Precision, ...] = ("fp32", "tf32")
+    for precision in precisions:
+        arithmetic = plan.arithmetic(precision)
+        configure(Setup("calls"), arithmetic)
+        for name in plan.zoo:
+            for layout in ("default", "channels_last"):
+                classifier = Classifier(
+                    Zoo().build(name, n_classes=N_CLASSES),
+                    NORMALISATION,
+                    N_CLASSES,
+                    device=device,
+                    precision=arithmetic,
+                    channels_last=layout == "channels_last",
+                )
+                seconds = {}
+                tasks: dict[str, Callable[[], object]] = {
+                    "forward": partial(classifier.logits, pixels),
+                    "gradient": partial(classifier.loss_and_gradient, pixels, labels),
+                }
+                for what, task in tasks.items():
+                    task()
+                    seconds[what] = min(clock(task) for _ in range(5)) / len(pixels)
+                rows.append({"network": name, "precision": precision, "layout": layout, "seconds": seconds})
+    return {"rows": rows, "batch": len(pixels)}
+
+
+def show_layouts(found: Values) -> Iterator[str]:
+    """A row per network, precision and layout."""
+    yield f"Batches of {found['batch']}"
+    yield ""
+    yield "| network | precision | layout | forward, µs an image | with gradient, µs |"
+    yield "|---" * 5 + "|"
+    for row in found["rows"]:
+        times = (f"{row['seconds'][what] * 1e6:.2f}" for what in ("forward", "gradient"))
+        yield f"| {row['network']} | {row['precision']} | {row['layout']} | {' | '.join(times)} |"
 
 
 # --- profile ---------------------------------------------------------------------------------------------------------

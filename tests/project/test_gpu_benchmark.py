@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from benchmarks.gpu_steps import Plan, group_of, losses, rehearsal, steps_of
 from robust201.bench import comparison
 from robust201.bench.comparison import RunTime
 from robust201.planning.loading import load_config
+from tests.faults.processes import wait_until
 
 PROCESSES = ("tests", "whole", "two-workers", "kill")
 """Steps that start processes: here stubs take their place. `python -m benchmarks.gpu --device cpu` starts them all."""
@@ -165,6 +167,20 @@ def test_a_step_that_fails_in_its_process_says_so(tmp_path: Path) -> None:
 
 def test_a_step_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     assert "took more than" in gpu.run_in_process("cpu", tmp_path, "machine", minutes=1e-6)
+
+
+def test_what_a_step_has_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = tmp_path / "python"
+    step.write_text('#!/bin/sh\nsleep 300 &\necho $! > "$(dirname $0)/child"\nwait\n')
+    step.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(step))
+    assert "took more than" in gpu.run_in_process("cpu", tmp_path, "machine", minutes=0.02)
+    child = int((tmp_path / "child").read_text())
+
+    def has_ended() -> bool:
+        return not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+    wait_until(has_ended, 20, "a step's child has ended")
 
 
 def test_losses_add_up_to_what_is_above_the_ideal() -> None:
