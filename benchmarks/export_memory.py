@@ -123,7 +123,7 @@ def _proportional_set_size(process: psutil.Process) -> int:
 
 _EXPORT = """
 import sys
-from robust201.cli.app import main
+from robust201.__main__ import main
 from robust201.shards import ShardStore
 
 ShardStore.check_rows = lambda self, inventory: []

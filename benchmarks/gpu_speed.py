@@ -10,7 +10,7 @@ nearly as much as full ones; they are not charged for that. Attacks cost what `e
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -263,7 +263,7 @@ class Rounds:
 
 
 def ready_seconds(case: Case, capacity: Capacity) -> float:
-    """What a worker does once per network: compile it, and capture its passes, of which one more is subtracted.
+    """Seconds that a worker takes once per network to compile it and to capture its passes, without the passes.
 
     What a process does once, such as loading libraries and choosing their kernels, lies behind when this is called.
     """
@@ -324,9 +324,10 @@ def measure(
     }
 
 
-def best_baseline(suites: dict[str, float]) -> str:
-    """The libraries' fastest setup, by the whole suite."""
-    return min((label for label in suites if not label.startswith("fused")), key=suites.__getitem__)
+def best_baseline(suites: dict[str, float], among: Collection[str] | None = None) -> str:
+    """The libraries' fastest setup, by the whole suite; `among` some of them if given."""
+    labels = suites if among is None else [label for label in suites if label in among]
+    return min((label for label in labels if not label.startswith("fused")), key=suites.__getitem__)
 
 
 def usual_baseline(suites: dict[str, float]) -> str:

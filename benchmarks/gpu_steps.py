@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -316,8 +316,8 @@ def show_parity(found: Values) -> Iterator[str]:
 def peak_bytes(device: torch.device, task: Callable[[], object], *, reserved: bool = False) -> int | None:
     """What a task holds at once beyond what was held before; None on a CPU, which does not say.
 
-    A captured graph's memory counts as free between its replays, but nothing else can have it; what is `reserved` has
-    it, and the allocator's gaps.
+    A captured graph's memory counts as free between its replays, but nothing else can use it: `reserved` counts it, and
+    the allocator's gaps.
     """
     if device.type != "cuda":
         task()
@@ -452,8 +452,9 @@ def measure_hours(plan: Plan) -> Values:
         ]
         if not rows:
             continue
+        measured = set[str].intersection(*(set(row["suite"]) for row in rows))  # in all of them
         for name in ("libraries, usual", "libraries, best", "fused"):
-            chosen = [_label(name, row["suite"]) for row in rows]
+            chosen = [_label(name, row["suite"], measured) for row in rows]
             count = sweep_hours.merged_macs if name == "fused" else sweep_hours.published_macs
             macs = [count(row["index"]) for row in rows]
             pairs = list(zip(rows, chosen, strict=True))
@@ -471,10 +472,10 @@ def measure_hours(plan: Plan) -> Values:
     return {"hours": hours, "space": len(everything)}
 
 
-def _label(name: str, suite: dict[str, float]) -> str:
+def _label(name: str, suite: dict[str, float], measured: Collection[str]) -> str:
     if name == "fused":
         return Setup("graphs").label
-    return gpu_speed.usual_baseline(suite) if name == "libraries, usual" else gpu_speed.best_baseline(suite)
+    return gpu_speed.usual_baseline(suite) if name == "libraries, usual" else gpu_speed.best_baseline(suite, measured)
 
 
 def show_hours(found: Values) -> Iterator[str]:
@@ -672,7 +673,7 @@ def show_profile(found: Values) -> Iterator[str]:
 
 
 def _read_libraries(plan: Plan) -> None:
-    """Let a process read PyTorch's libraries from the disk, which the first process of a machine does for all."""
+    """Start a process that loads PyTorch and its CUDA libraries: the first one timed is not to pay for the disk."""
     work = f"import torch; torch.conv2d(*(torch.ones(1, 1, 3, 3, device='{plan.device}') for _ in range(2)))"
     subprocess.run([sys.executable, "-c", work], check=True)
 

@@ -156,6 +156,15 @@ finally:
         assert ended.stdout.splitlines()[-1] == "[]"
 
 
+def test_the_entry_point_imports_next_to_nothing() -> None:
+    """Every process that exports or searches executes the script again, up to its call."""
+    program = (
+        "import sys, robust201.__main__; print({'typer', 'numpy', 'pydantic', 'robust201.cli'} & set(sys.modules))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout == "set()\n"
+
+
 def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
     program = """
 import signal, sys

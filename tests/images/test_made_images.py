@@ -190,8 +190,8 @@ def test_published_images_are_converted(tmp_path: Path, kind: str, in_batches: b
             "expected tensors that hold every num",
         ),
         (torch.zeros(3, 3, 8, 8, device="meta"), torch.zeros(3, dtype=torch.int64), "got one that is .* on meta"),
-        (torch.zeros(3, 3, 8, 8), torch.zeros(3, dtype=torch.int64).to_sparse(), "got one that is torch.sparse_coo"),
-        ({"ims": torch.zeros(3, 3, 8, 8)}, torch.zeros(3, dtype=torch.int64), "got dict among them"),
+        (torch.zeros(3, 3, 8, 8), torch.zeros(3, dtype=torch.int64).to_sparse(), "labels.* that is torch.sparse_coo"),
+        ({"ims": torch.zeros(3, 3, 8, 8)}, torch.zeros(3, dtype=torch.int64), "images.*got dict among them"),
     ],
 )
 def test_files_of_another_form_are_refused(tmp_path: Path, images: object, labels: object, words: str) -> None:

@@ -236,6 +236,15 @@ def test_names_of_other_verbs(
         ("checkpoints: {path: x}\nkeys:\n  clean: {}\n  pgd: {steps: 1.5}\n", 7, "keys.pgd.steps: expected"),
         ("checkpoints: {path: x}\nkeys:\n  pgd:\n    steps: 5\n    stepz: 5\n", 8, "'keys.pgd.stepz'"),
         ("checkpoints: {path: x}\nkeys:\n  moved:\n    key: pgd\n    source: 7\narchitectures: [0]\n", 8, "got #7."),
+        ("checkpoints: {path: x}\nkeys:\n  clean: {}\n  pgdd: {}\n", 7, "'pgdd'. Did you mean 'pgd'"),
+        ("checkpoints: {path: x}\nkeys:\n  clean: {}\n  pgd@Linf:\n    steps: x\n", 8, "keys.pgd@Linf.steps: expected"),
+        ("checkpoints: {path: x}\nkeys:\n  moved: {key: pgd, source: 99999}\n", 6, "keys.moved.source: Looking up"),
+        ("checkpoints: {path: x}\nkeys:\n  moved:\n    source: 0\n    key: zzz\n", 8, "keys.moved.key: expected"),
+        (
+            "checkpoints: {path: x}\nkeys:\n  a: {file: a.py}\n  a.b:\n    file: b.py\n    norm: 7\n",
+            9,
+            "keys.a.b.norm: expected",
+        ),
         ("checkpoints: {path: x}\nprecision: tf32\nexecution: {device: cpu}\n", 6, "execution.device: expected"),
     ],
 )

@@ -234,9 +234,12 @@ def refuse_waiting() -> Iterator[Callable[[], None]]:
 def test_steps_do_not_wait_for_the_device(device, key, refuse_waiting, monkeypatch):
     classifier = tiny_classifier(TinyNetwork()).to(device)
 
+    steps = []
+
     def refusing(differentiate):
         def differentiate_and_refuse(*arguments):
             refuse_waiting()  # what comes before the first step may wait
+            steps.append(key)
             return differentiate(*arguments)
 
         return differentiate_and_refuse
@@ -247,6 +250,7 @@ def test_steps_do_not_wait_for_the_device(device, key, refuse_waiting, monkeypat
     samples = samples_of(job)
     with torch.inference_mode():
         LOOPS[key](job, samples)
+    assert len(steps) > 1
 
 
 def test_queries_do_not_wait_for_the_device(device, refuse_waiting, monkeypatch):

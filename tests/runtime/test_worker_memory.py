@@ -10,6 +10,7 @@ import torch
 from robust201.dataset import export_dataset
 from robust201.engine.buckets import Bucketed
 from robust201.engine.classifier import Classifier
+from robust201.engine.network_check import check_network
 from robust201.planning.bundles import make_bundles
 from robust201.planning.config import SweepConfig
 from robust201.planning.plan_file import load_plan_and_facts
@@ -22,6 +23,7 @@ from robust201.spaces.nasbench201.compiled import InferenceNetwork, network
 from robust201.spaces.nasbench201.space import NasBench201
 from robust201.tasks.evaluate import evaluate_part
 from tests.conftest import TINY_KEYS, MakeSweep, read_tree
+from tests.support.tiny_networks import TinyNetwork, tiny_classifier
 
 N_IMAGES = 10
 PGD = {"pgd": TINY_KEYS["pgd"]}
@@ -42,6 +44,7 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
 
     def make(limit: int) -> list[int]:
         sizes: list[int] = []
+        network.usable_library()  # its proof is no part of what is watched here
 
         def watched(compute):
             def compute_in_small_memory(self, pixels, *arguments):
@@ -52,7 +55,7 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
 
             return compute_in_small_memory
 
-        # Its few images come first, and are no part of what is watched here.
+        # Nor are the few images that come first.
         monkeypatch.setattr(networks, "check_compiled", lambda *_arguments, **_named: None)
         monkeypatch.setattr(networks, "check_network", lambda *_arguments, **_named: None)
         monkeypatch.setattr(Classifier, "_logits", watched(Classifier._logits))
@@ -93,6 +96,7 @@ def end_a_capture_after(error: Exception) -> None:
         MemoryError(),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"),
+        RuntimeError("GET was unable to find an engine to execute this computation"),
         torch.AcceleratorError("CUDA error: out of memory"),
     ],
 )
@@ -102,6 +106,19 @@ def test_every_library_s_word_for_no_memory_is_understood(error: Exception) -> N
     with pytest.raises(RuntimeError, match="not ended") as masked:
         end_a_capture_after(error)
     assert is_out_of_memory(masked.value)
+
+
+@pytest.mark.parametrize(
+    "error", [torch.AcceleratorError("CUDA error: an illegal memory access"), torch.OutOfMemoryError()]
+)
+def test_a_failing_device_is_not_called_a_bad_network(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_arguments: object) -> torch.Tensor:
+        raise error
+
+    classifier = tiny_classifier(TinyNetwork())
+    monkeypatch.setattr(classifier, "_logits", fail)
+    with pytest.raises(type(error)):
+        check_network(classifier, torch.zeros(2, 3, 8, 8), name="tiny")
 
 
 def test_the_reference_engine_halves_what_it_showed(make_sweep: MakeSweep, small_memory) -> None:

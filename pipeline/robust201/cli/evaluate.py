@@ -13,6 +13,7 @@ from robust201.cli import console
 from robust201.cli.user_file import parse_function
 from robust201.core.errors import ArchitectureError, ConfigError, EvaluationError, RobustError, closest
 from robust201.core.files import check_output_file, write_text
+from robust201.core.garbage import collect_as_usual
 from robust201.core.user_code import describe_failure
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def evaluate(
     chosen = _read_keys(keys, settings or [])
     images = _load(data, image_size, count, seed)
     module = build_module(network, weights)
+    collect_as_usual()
     try:
         frame = evaluate_model(
             module,

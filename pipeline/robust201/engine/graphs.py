@@ -64,7 +64,7 @@ class GraphCapture:
                 with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                     answers = compute()
             finally:
-                torch.cuda.set_stream(current)  # where capturing fails as it ends, its stream would stay
+                torch.cuda.set_stream(current)  # if ending a capture fails, torch leaves its stream current
         self._graphs.append(graph)
 
         def replay() -> tuple[torch.Tensor, ...]:

@@ -403,10 +403,7 @@ class SweepConfig(Section):
 
     @model_validator(mode="after")
     def _check_transfers(self) -> Self:
-        try:
-            transfers = self.transfers
-        except ArchitectureError as error:
-            raise ConfigError(f"A transfer's source: {error}") from error
+        transfers = self.transfers
         if transfers:
             known = self.selected_architectures
             for key, source in transfers.items():
@@ -488,8 +485,13 @@ class SweepConfig(Section):
         found = {key: given for key, given in self.parameters.items() if isinstance(given, TransferParameters)}
         if not found:
             return {}
-        space = self.make_space({})
-        return {key: space.resolve(given.source) for key, given in found.items()}
+        space, resolved = self.make_space({}), {}
+        for key, given in found.items():
+            try:
+                resolved[key] = space.resolve(given.source)
+            except ArchitectureError as error:
+                raise ConfigError(f"keys.{key}.source: {error}") from error
+        return resolved
 
     @property
     def space_name(self) -> str:
@@ -579,9 +581,9 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
         try:
             row = find_task(name)
         except ConfigError as error:
-            raise ValueError(
-                f"expected a known key, got {name!r}.{closest(name, [*TASKS, CORRUPTION_GROUP])}"
-            ) from error
+            near = closest(name, [*TASKS, CORRUPTION_GROUP])
+            place = f"keys.{name}" if is_own_name(name) else "keys"
+            raise ConfigError(f"{place}: expected a known key, got {reprlib.repr(name)}.{near}") from error
         if row.key in written_out:
             raise ValueError(f"expected each key in one spelling, got {row.key!r} and {row.published_key!r}.")
         written_out[row.key] = _parse_parameters(name, row.parameters, given)

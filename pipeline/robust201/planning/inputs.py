@@ -135,7 +135,7 @@ class Inputs:
         return self._config.results / "corruptions"
 
     def _none_are_generated(self, section: CorruptionsSection) -> bool:
-        """Say so at once before the first are, without the textures, which take half a second to make."""
+        """Whether nothing was generated here yet: known without the textures, which take half a second to make."""
         return section.path is None and not self._generated.exists()
 
     def _frost(self, section: CorruptionsSection) -> FrostTextures:
@@ -256,7 +256,7 @@ class Inputs:
             if self._published_keys(dataset):
                 self.open_corruptions(dataset)
             return
-        if section.frost_path is not None:
+        if section.frost == "imagecorruptions":
             self._frost(section)
         if self._none_are_generated(section):
             return

@@ -124,5 +124,5 @@ def _parse(
 def _steps_in(problem: str, model: type[BaseModel]) -> tuple[str, ...]:
     """Find the field that a message names first, as in "keys.pgd.steps: expected …": names on the way to it."""
     fields = "|".join(model.model_fields)
-    found = re.search(rf"^(?:{fields})(?=:)|(?<![\w.])(?:{fields})(?:\.[\w-]+)+", problem)
+    found = re.search(rf"^(?:{fields})(?=:)|(?<![\w.])(?:{fields})(?:\.[\w@-]+)+", problem)
     return tuple(found[0].split(".")) if found else ()

@@ -137,16 +137,19 @@ def find_line(path: Path, steps: Sequence[str]) -> int | None:
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return None
     line = None
-    for step in steps:
+    while steps:
         inside = {}
         if isinstance(node, yaml.MappingNode):
             inside = {name.value: (name, value) for name, value in node.value}
         elif isinstance(node, yaml.SequenceNode):
             inside = {str(place): (value, value) for place, value in enumerate(node.value)}
-        if step not in inside:
+        # A name may have dots in it, so the longest one that is there counts.
+        n_steps = max((n for n in range(1, len(steps) + 1) if ".".join(steps[:n]) in inside), default=0)
+        if not n_steps:
             break
-        mark, node = inside[step]
+        mark, node = inside[".".join(steps[:n_steps])]
         line = mark.start_mark.line + 1
+        steps = steps[n_steps:]
     return line
 
 

@@ -118,7 +118,8 @@ def read_transfers(
     """Read a transfer, or one for each of several sources, named after them; `taken` are names that mean other keys.
 
     Raises:
-        ValueError: the name is taken, there is no such attack, or a field is wrong.
+        ValueError: the name is taken.
+        ConfigError: there is no such attack, or a field is wrong.
     """
     if name in taken or not is_own_name(name):
         raise ValueError(
@@ -128,7 +129,7 @@ def read_transfers(
     key = given.get("key")
     if key not in _ATTACKS:
         near = closest(key, _ATTACKS) if isinstance(key, str) else ""
-        raise ValueError(f"keys.{name}.key: expected an attack, such as pgd, got {reprlib.repr(key)}.{near}")
+        raise ConfigError(f"keys.{name}.key: expected an attack, such as pgd, got {reprlib.repr(key)}.{near}")
     own = {field: given[field] for field in _OWN_FIELDS if field in given}
     attack = parse(name, TASKS[key].parameters, {field: v for field, v in given.items() if field not in own})
     several = isinstance(own["source"], list | tuple)
@@ -139,6 +140,6 @@ def read_transfers(
         assert isinstance(parameters, TransferParameters)  # noqa: S101 - what was asked for
         by_source[str(parameters.source)] = parameters  # as it is understood: 0.0 is 0
     if not sources or len(by_source) != len(sources):
-        raise ValueError(f"keys.{name}.source: expected one or more different architectures, got {sources}.")
+        raise ConfigError(f"keys.{name}.source: expected one or more different architectures, got {sources}.")
     for text, parameters in by_source.items():
         yield f"{name}_{re.sub(r'[^A-Za-z0-9.-]+', '-', text)}" if several else name, parameters

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from robust201.core.errors import CheckpointError, ConfigError, EvaluationError, one_line
+from robust201.core.garbage import collect_as_usual
 from robust201.core.noise import derived_seed
 from robust201.core.precision import Precision, check_precision
 from robust201.core.records import ArchitectureId, ImageSet, Normalisation, show_architecture
@@ -389,6 +390,7 @@ def _check_device(device: str, precision: Precision) -> None:
 @contextmanager
 def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[None]:
     """Set threads, arithmetic and deterministic algorithms; restore settings and random state afterwards."""
+    collect_as_usual()
     on_cpu = device == "cpu"
     if not on_cpu:
         # cuBLAS reads this when its first handle is created; without it, deterministic matrix products are refused.

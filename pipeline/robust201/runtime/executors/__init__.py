@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from robust201.core.garbage import collect_as_usual
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
 from robust201.planning.plan import Plan
@@ -37,7 +36,6 @@ def start_executor(config: WorkSettings, start_worker: StartWorker) -> Executor:
         from robust201.runtime.executors.inline import InlineExecutor
 
         worker = start_worker(Metrics())
-        collect_as_usual()
         on_gpu = choose_device(execution.device, config.precision).type == "cuda"
         return InlineExecutor(
             worker.run, on_drain=worker.drain, gpus_per_worker=execution.gpus_per_worker if on_gpu else 0.0

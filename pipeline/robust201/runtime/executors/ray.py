@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 
 from robust201.core.errors import ConfigError, EvaluationError, RayLostError, RobustError, WorkerBrokenError, one_line
-from robust201.core.garbage import collect_as_usual, collect_rarely
+from robust201.core.garbage import collect_rarely
 from robust201.core.records import ArchitectureId, Bundle, Receipt, UnitFailure
 from robust201.runtime.executors.base import (
     LOOKAHEAD,
@@ -68,7 +68,6 @@ class _WorkerActor:
         with suppress(OSError):  # where it is absent, relative paths fail with a message of their own
             os.chdir(folder)
         self._worker = start_worker(RayMetrics())
-        collect_as_usual()
         self._outcomes: SimpleQueue[_Outcome | Exception] = SimpleQueue()
         self._error: Exception | None = None
 

@@ -32,7 +32,7 @@ def driver_environment(environment: Mapping[str, str], execution: ExecutionSecti
         settings["RAY_gcs_rpc_server_reconnect_timeout_s"] = str(_LOCAL_HEAD_SECONDS)
         # Despite its name, on any system it sets whether other machines must reach the Ray of this one.
         settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-        # By default Ray starts a Python process per CPU ahead, be there as many workers or not.
+        # By default Ray starts a Python process per CPU ahead, whether or not there are as many workers.
         settings["RAY_prestart_worker_first_driver"] = "0"
         settings["RAY_AUTH_MODE"] = "token"
         if "RAY_AUTH_TOKEN_PATH" not in environment:
@@ -43,8 +43,8 @@ def driver_environment(environment: Mapping[str, str], execution: ExecutionSecti
 def worker_environment(execution: ExecutionSection) -> dict[str, Any]:
     """Describe the processes of workers as Ray's `runtime_env`, empty where they need none: it takes time to set up.
 
-    On this machine they have the interpreter and the variables of the process that started Ray. If the path of the
-    interpreter has a space in it, it is given quoted: Ray hands it to a shell as it is.
+    On this machine they have the interpreter and the variables of the process that started Ray. If its path has a
+    space or another character of the shell's, it is given quoted: Ray hands it to a shell as it is.
     """
     if execution.ray_address:
         return {"env_vars": _thread_variables(execution)}
