@@ -346,6 +346,9 @@ class SimulatedCuda:
         yield
         self.events.append("captured")
 
+    def set_stream(self, _stream):
+        self.events.append("caller's stream")
+
     def synchronize(self, _device):
         self.events.append("synchronize")
 
@@ -364,7 +367,7 @@ def test_a_capture_warms_up_on_its_own_stream_and_gives_its_pool_back(monkeypatc
     with torch.inference_mode():
         replay = capture(compute)
     warm_up = ["side waits", "on the side", "compute", "compute", "back", "caller waits"]
-    assert cuda.events == [*warm_up, "capture into pool 1", "compute", "captured"]
+    assert cuda.events == [*warm_up, "capture into pool 1", "compute", "captured", "caller's stream"]
     cuda.events.clear()
     assert not replay()[0].is_inference()
     assert replay()[0] is replay()[0]
@@ -373,6 +376,21 @@ def test_a_capture_warms_up_on_its_own_stream_and_gives_its_pool_back(monkeypatc
     assert cuda.events == ["replay"] * 3 + ["synchronize", "reset"]
     capture(compute)
     assert any(event.startswith("capture into pool") and event != "capture into pool 1" for event in cuda.events)
+
+
+def test_a_capture_that_fails_as_it_ends_leaves_the_caller_its_stream(monkeypatch):
+    class FailingCuda(SimulatedCuda):
+        @contextmanager
+        def graph(self, _graph, *, pool, stream):
+            yield
+            raise RuntimeError("no end")
+
+    cuda = FailingCuda()
+    monkeypatch.setattr(graphs.torch, "cuda", cuda)
+    monkeypatch.setattr(graphs, "_side_stream", cuda.Stream)
+    with pytest.raises(RuntimeError, match="no end"):
+        graphs.GraphCapture(torch.device("cpu"))(lambda: (torch.zeros(1),))
+    assert cuda.events[-1] == "caller's stream"
 
 
 def test_every_operation_is_in_the_cells_of_the_estimate():
