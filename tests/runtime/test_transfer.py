@@ -251,6 +251,12 @@ def test_blocks_are_cut_at_batches_and_read_across(tmp_path: Path) -> None:
         store(1.0, rows)
 
 
+def test_a_source_of_one_set_of_weights_takes_no_name(make_sweep: MakeSweep) -> None:
+    config = make_sweep(keys={"shown": {"source": 0, "key": "pgd", "weights": "nope"}})
+    with pytest.raises(ConfigError, match=r"expected no `weights`.*got 'nope'\. Leave the field out"):
+        run(config)
+
+
 def test_the_source_of_several_weights_is_chosen_by_name(make_sweep: MakeSweep, tmp_path: Path) -> None:
     def sweep(**fields: Any) -> SweepConfig:
         keys = {"fgsm": {"epsilons_255": [4]}, "shown": {"source": 0, "key": "fgsm", "epsilons_255": [4], **fields}}

@@ -26,8 +26,3 @@ def collect_as_usual() -> None:
     if gc.get_threshold() == _RARE:
         gc.freeze()
         gc.set_threshold(*_USUAL)
-
-
-def end_without_collecting() -> None:
-    """Let the process end without a last look."""
-    gc.freeze()

@@ -103,8 +103,13 @@ class TransferParameters(Parameters):
         chosen = [state for state in states if not self.weights or state.name == self.weights]
         if len({state.sha256 for state in states}) == 1 and not self.weights:
             return states[0]
+        names = [state.name for state in states if state.name]
+        if len(chosen) != 1 and not names:
+            raise ConfigError(
+                f"Choosing the source of a transfer failed for {show_architecture(self.source)}: expected no `weights`, as "
+                f"it has one set, without a name, got {reprlib.repr(self.weights)}. Leave the field out."
+            )
         if len(chosen) != 1:
-            names = [state.name for state in states]
             raise ConfigError(
                 f"Choosing the source of a transfer failed for {show_architecture(self.source)}: expected `weights`, "
                 f"one of {', '.join(names)}, got {self.weights or 'none'}.{closest(self.weights, names)}"
