@@ -106,8 +106,8 @@ class TransferParameters(Parameters):
         names = [state.name for state in states if state.name]
         if len(chosen) != 1 and not names:
             raise ConfigError(
-                f"Choosing the source of a transfer failed for {show_architecture(self.source)}: expected no `weights`, as "
-                f"it has one set, without a name, got {reprlib.repr(self.weights)}. Leave the field out."
+                f"Choosing the source of a transfer failed for {show_architecture(self.source)}: expected no "
+                f"`weights`, as it has one set, without a name, got {reprlib.repr(self.weights)}. Leave the field out."
             )
         if len(chosen) != 1:
             raise ConfigError(
