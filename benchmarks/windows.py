@@ -8,8 +8,8 @@ the same bits; their CPU times are added up by the side of the window, with the 
 
     ROBUST201_DATA=FOLDER python -m benchmarks.windows --architecture 309 --images 40 --whole-attack
 
-makes the whole attack at the paper's epsilons with whole passes and as the engine runs, in turn (`--rounds`, two unless
-told), and compares CPU times and images.
+makes the whole attack at the paper's epsilons with whole passes and as the engine runs, in turn, and compares CPU times
+and images; `--rounds` sets how often, by default twice.
 """
 
 import argparse

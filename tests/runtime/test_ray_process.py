@@ -148,7 +148,6 @@ import sys
 from pathlib import Path
 from robust201.planning.loading import load_config
 from robust201.monitoring.doctor import _examine_leftovers
-from robust201.planning.config import ExecutionSection
 from robust201.runtime.executors import ray_process
 ray_process.CHILD_MODULE = "tests.runtime.stand_in_child"
 executor = ray_process.RayProcess(load_config(Path(sys.argv[1])), print)
