@@ -259,11 +259,11 @@ class Ended:
     err: str
 
     def refusal(self, code: int) -> str:
-        """The one line that says what went wrong: what failed, what was expected, what was got, what to do."""
+        """The one line that says what went wrong: the subject, the fault and the remedy."""
         assert self.code == code, self.err
         lines = self.err.splitlines()
         assert [line for line in lines if line.startswith("error: ")] == lines[-1:], self.err
-        assert re.fullmatch(r"error: .+ failed\b.*: .*(expected .+, got .+|no such .+)[.?] \S.+", lines[-1]), lines[-1]
+        assert re.fullmatch(r"error: \S.+: .+[.?] \S.+", lines[-1]), lines[-1]
         assert "Traceback" not in self.err
         assert self.out == ""
         return lines[-1]

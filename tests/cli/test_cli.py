@@ -421,7 +421,6 @@ def test_only_what_can_be_resumed_says_so(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys, "argv", ["robust201", verb, "x"])
-    monkeypatch.setattr(exits, "update_spelling", lambda *_: ["x"])
     assert exits.run_to_exit_code(interrupted) == 3  # type: ignore[arg-type]
     said = capsys.readouterr().err
     assert said.startswith("Interrupted.")

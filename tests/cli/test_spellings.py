@@ -1,4 +1,4 @@
-"""One word for one thing on the command line; spellings that were replaced work for one release, with a note."""
+"""One word for one thing on the command line."""
 
 import json
 import shutil
@@ -11,7 +11,6 @@ import pytest
 import typer
 
 from robust201.cli.app import app
-from robust201.cli.old_spellings import OPTIONS, OUT_ARGUMENTS, VALUES, update_spelling
 from robust201.cli.sweeps import make_filters
 from tests.conftest import RunCommand, WriteSweep
 from tests.support.kept_plans import edit_plan
@@ -29,64 +28,6 @@ def commands() -> dict[str, Any]:
 
 def options_of(command: Any) -> set[str]:
     return {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
-
-
-def updated(*words: str) -> tuple[list[str], list[str]]:
-    said: list[str] = []
-    return update_spelling(app, words, said.append), said
-
-
-@pytest.mark.parametrize(("verb", "old"), [(verb, old) for verb, renamed in OPTIONS.items() for old in renamed])
-def test_an_old_option_becomes_one_that_there_is(verb: str, old: str) -> None:
-    known, new = options_of(commands()[verb]), OPTIONS[verb][old]
-    assert old not in known
-    assert not new or new in known
-    for given, expected in (([old, "x"], [new, "x"]), ([f"{old}=x"], [f"{new}=x"])):
-        words, said = updated(*verb.split(), *given)
-        assert words == [*verb.split(), *(expected if new else given[1:])]
-        assert len(said) == 1
-        assert said[0].startswith("note: ")
-        assert old in said[0]
-
-
-@pytest.mark.parametrize("verb", VALUES)
-def test_old_values_become_new_ones(verb: str) -> None:
-    for given in (["--key-style", "published"], ["--key-style=published"]):
-        words, said = updated(verb, *given)
-        assert "=".join(words[1:]) == "--key-style=with-norm"
-        assert len(said) == 1
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("export runs/a out --round 3", "export runs/a --out out --round 3"),
-        ("export --round 3 runs/a out", "export --round 3 runs/a --out out"),
-        ("export runs/a --compress=gz --parquet out", "export runs/a --compress=gz --parquet --out out"),
-        ("import-json a b", "import-json a --out b"),
-        ("corrupt --keys fog out", "corrupt --keys fog --out out"),
-    ],
-)
-def test_an_output_that_was_an_argument_is_an_option(old: str, new: str) -> None:
-    words, said = updated(*old.split())
-    assert (words, len(said)) == (new.split(), 1)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "export runs/a --out b --round 3",
-        "import-json a --out b",
-        "corrupt --out b --keys fog",
-        "run sweep.yaml --out b --share 1/2",
-        "verify runs/a --requeue",
-        "submit slurm sweep.yaml --dry-run --out b",
-        "logs 21/cifar10/pgd -- --to",
-        "",
-    ],
-)
-def test_todays_spelling_stays_as_it_is(line: str) -> None:
-    assert updated(*line.split()) == (line.split(), [])
 
 
 def test_outputs_have_one_name_and_formats_another() -> None:
@@ -113,18 +54,6 @@ def test_completion_can_be_shown(robust201: RunCommand) -> None:
         for name, value in complete.items():
             patch.setenv(name, value)
         assert robust201().out.split() == ["plan", "plot"]
-
-
-def test_old_spellings_work_and_are_noted(robust201: RunCommand, finished: Path, tmp_path: Path) -> None:
-    noted = robust201("export", finished, tmp_path / "old", "--key-style", "published")
-    assert noted.code == 0
-    assert [line.split(":")[0] for line in noted.err.splitlines()] == ["note", "note"]
-    new = robust201("export", finished, "--out", tmp_path / "new", "--key-style", "with-norm")
-    assert (new.code, new.err) == (0, "")
-    names = [sorted(path.name for path in (tmp_path / which).rglob("*.json")) for which in ("old", "new")]
-    assert names[0] == names[1]
-    assert "fgsm@Linf_accuracy.json" in names[1]
-    assert json.loads((tmp_path / "new/sweep.json").read_text())["key_style"] == "published"  # bytes of exports stay
 
 
 def test_verbs_take_a_sweep_or_its_results(
@@ -191,7 +120,3 @@ def test_a_results_folder_with_code_asks_for_consent(robust201: RunCommand, fini
     edit_plan(received, lambda plan: plan["config"]["keys"].update(mine=mine))
     assert "then run the sweep with --allow-code" in robust201("run", received).refusal(2)
     assert not mark.exists()
-
-
-def test_every_verb_with_an_output_argument_has_the_option() -> None:
-    assert all("--out" in options_of(commands()[verb]) for verb in OUT_ARGUMENTS)

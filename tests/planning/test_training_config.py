@@ -183,6 +183,5 @@ def test_options_of_a_sweep_are_refused_with_a_yaml_of_trainings(robust201: RunC
     example = REPOSITORY / "jobs/train-digits.yaml"
     assert "--keys" in robust201("plan", example, "--keys", "clean").refusal(2)
     assert "--epochs" in robust201("train", example, "--epochs", "2").refusal(2)
-    assert "--recipes" in robust201("train", "--out", "x", "--recipes", "plain").refusal(2)
-    assert "expected a training YAML, or --out" in robust201("train").refusal(2)
+    assert "Missing argument 'TRAININGS'" in robust201("train").err
     assert "Did you mean 'plain'" in robust201("train", example, "--recipes", "plan").refusal(2)

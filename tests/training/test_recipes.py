@@ -8,7 +8,7 @@ import yaml
 from pydantic import ValidationError
 
 from robust201.core.errors import ConfigError
-from robust201.training.published import TrainingSettings
+from robust201.planning.loading import load_training
 from robust201.training.recipes import AUGMENTATIONS, Recipe, training_id
 from tests.conftest import REPOSITORY
 
@@ -197,10 +197,12 @@ def test_adversarial_defaults_are_those_of_the_sources():
     assert (trades.epsilon_255, trades.beta, trades.start, trades.update_statistics) == (8, 6, "normal", False)
 
 
-def test_the_documented_recipes_are_recipes():
+def test_the_documented_recipes_are_recipes(monkeypatch):
     block = re.findall(r"^```yaml\n(.*?)^```$", (REPOSITORY / "docs" / "training.md").read_text(), re.M | re.S)[0]
     recipes = {name: Recipe.model_validate(fields) for name, fields in yaml.safe_load(block)["recipes"].items()}
-    assert recipes["published"].identity() == TrainingSettings().recipe().identity()
+    monkeypatch.setenv("ROBUST201_DATA", "data")
+    job = load_training(REPOSITORY / "jobs/train-published.yaml")
+    assert recipes["published"].identity() == job.recipes["published"].identity()
     assert recipes["dynamics"].snapshot_steps(782)[:2] == (625, 1250)
     assert recipes["image-distribution"].snapshot_steps(400) == (400, 4000, 10_000, 20_000, 40_000, 50_000)
 

@@ -10,7 +10,6 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.help_texts import KEEP_FINISHED_WORK
-from robust201.cli.old_spellings import update_spelling
 from robust201.core.errors import EvaluationError, InputError, RobustError, StorageError, shorten
 from robust201.core.interrupts import ending_signals_as_interrupt
 from robust201.reader.expected_files import MissingFilesWarning
@@ -37,8 +36,7 @@ def run_to_exit_code(app: typer.Typer) -> int:
         with warnings.catch_warnings(), ending_signals_as_interrupt():
             warnings.showwarning = tell
             warnings.simplefilter("always", MissingFilesWarning)
-            words = update_spelling(app, sys.argv[1:], console.say) or ["--help"]
-            code = app(words, prog_name="robust201", standalone_mode=False) or 0
+            code = app(sys.argv[1:] or ["--help"], prog_name="robust201", standalone_mode=False) or 0
         if code != _INTERRUPTED:
             return int(code)
     except (RobustError, _UsageError, ImportError, OSError) as error:

@@ -48,7 +48,7 @@ EXAMPLES = {
     ),
     "train": (
         "robust201 train jobs/train-digits.yaml",
-        "robust201 train --out checkpoints --architectures 13714,309 --epochs 12",
+        "robust201 train jobs/train-published.yaml --limit 2",
     ),
     "plan": (
         "robust201 plan jobs/paper.yaml --keys clean,pgd",

@@ -1,4 +1,4 @@
-"""`robust201 train`: trains networks, by a training YAML or by the published recipe."""
+"""`robust201 train`: trains the networks of a training YAML."""
 
 import os
 from pathlib import Path
@@ -7,153 +7,46 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from robust201.cli import console
-from robust201.cli.given_options import given_options
 from robust201.cli.help_texts import AllowCode
 from robust201.cli.look import print_json
 from robust201.cli.sweeps import Limit
 from robust201.cli.trainings import select_trainings
-from robust201.core.errors import ConfigError
-from robust201.core.host import MAX_THREADS
 
 if TYPE_CHECKING:
     from robust201.planning.training_config import TrainingConfig
     from robust201.runtime.training_run import TrainingSelection
 
-_BY_YAML = "With a training YAML"
-_BY_OPTIONS = "Without a YAML, by the published recipe"
-_ALWAYS = {"trainings", "out"}
-
 
 def train(
-    context: typer.Context,
-    trainings: Annotated[
-        Path | None, typer.Argument(metavar="TRAININGS", help="A training YAML (docs/training.md).")
+    trainings: Annotated[Path, typer.Argument(metavar="TRAININGS", help="A training YAML (docs/training.md).")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The checkpoint store to fill; overrides the YAML's.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The checkpoint store to fill; created if absent.")] = None,
-    executor: Annotated[
-        str | None, typer.Option(help="inline or ray; overrides the YAML's.", rich_help_panel=_BY_YAML)
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Number of workers; overrides the YAML's.", rich_help_panel=_BY_YAML)
-    ] = None,
-    recipes: Annotated[
-        str | None, typer.Option(help="Only these recipes, separated by commas.", rich_help_panel=_BY_YAML)
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Only the first N of the trainings.", rich_help_panel=_BY_YAML),
-    ] = None,
+    executor: Annotated[str | None, typer.Option(help="inline or ray; overrides the YAML's.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of workers; overrides the YAML's.")] = None,
+    recipes: Annotated[str | None, typer.Option(help="Only these recipes, separated by commas.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N of the trainings.")] = None,
     slurm_requeue: Annotated[
         bool,
         typer.Option(
-            "--slurm-requeue",
-            help="In a Slurm array: requeue the task if it stopped because of its time limit.",
-            rich_help_panel=_BY_YAML,
+            "--slurm-requeue", help="In a Slurm array: requeue the task if it stopped because of its time limit."
         ),
     ] = False,
     allow_code: AllowCode = False,
-    architectures: Annotated[
-        str | None,
-        typer.Option(help="Indices, ranges or cell strings, separated by commas.", rich_help_panel=_BY_OPTIONS),
-    ] = None,
-    dataset: Annotated[str, typer.Option(help="Dataset to train on.", rich_help_panel=_BY_OPTIONS)] = "digits",
-    path: Annotated[Path | None, typer.Option(help="Path of its images.", rich_help_panel=_BY_OPTIONS)] = None,
-    form: Annotated[
-        str | None,
-        typer.Option("--format", help="Format of the image files; detected if absent.", rich_help_panel=_BY_OPTIONS),
-    ] = None,
-    channels: Annotated[
-        int, typer.Option(min=1, help="Channels C of the first stage.", rich_help_panel=_BY_OPTIONS)
-    ] = 16,
-    cells: Annotated[int, typer.Option(min=1, help="Cells N in each stage.", rich_help_panel=_BY_OPTIONS)] = 5,
-    epochs: Annotated[
-        int, typer.Option(min=1, help="Passes over the training images.", rich_help_panel=_BY_OPTIONS)
-    ] = 200,
-    batch_size: Annotated[int, typer.Option(min=2, help="Images per step.", rich_help_panel=_BY_OPTIONS)] = 256,
-    learning_rate: Annotated[
-        float,
-        typer.Option(help="Initial learning rate; falls to 0 along a cosine.", rich_help_panel=_BY_OPTIONS),
-    ] = 0.1,
-    seed: Annotated[
-        int,
-        typer.Option(min=0, help="Seed of the initial weights and of all random draws.", rich_help_panel=_BY_OPTIONS),
-    ] = 777,
-    threads: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=MAX_THREADS,
-            help="CPU threads; the last bits of the weights depend on them.",
-            rich_help_panel=_BY_OPTIONS,
-        ),
-    ] = 1,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.", rich_help_panel=_BY_OPTIONS)] = "cpu",
 ) -> None:
-    """Train networks into a checkpoint store, by a training YAML or by the published recipe.
+    """Train the networks of a training YAML into a checkpoint store.
 
     After an interruption, run the same YAML again: each training resumes from its last state, with the same weights.
     """
-    by_yaml = {"executor", "workers", "recipes", "limit", "allow_code", "slurm_requeue"}
-    _check_form(context, by_yaml, trainings)
-    if trainings is not None:
-        from robust201.planning.loading import load_training
+    from robust201.planning.loading import load_training
 
-        execution = {"executor": executor, "workers": workers}
-        config = load_training(trainings, store=None if out is None else str(out), execution=execution)
-        selection = select_trainings(config, recipes, limit)
-        raise typer.Exit(_train_by_yaml(trainings, config, selection, allow_code, slurm_requeue))
-    if out is None or architectures is None:
-        raise ConfigError(
-            "Reading the command line failed for robust201 train: expected a training YAML, or --out and "
-            "--architectures, got neither. See: robust201 train --help"
-        )
-    from robust201.images import dataset as dataset_spec
-    from robust201.images import load_images
-    from robust201.spaces import DEFAULT_SPACE, SPACES
-    from robust201.training.published import TrainingSettings, train_into_store
-    from robust201.weights.store import CheckpointStore
-
-    spec = dataset_spec(dataset)
-    settings = TrainingSettings(
-        channels=channels,
-        cells=cells,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        flip=spec.horizontal_flip,
-        crop_padding=spec.crop_padding,
-        seed=seed,
-        threads=threads,
-        device=device,
-    )
-    indices = [int(index) for index in SPACES[DEFAULT_SPACE].select(architectures)]
-    images = load_images(dataset, form=form, path=path, split="train")
-    held_out = load_images(dataset, form=form, path=path, split="test")
-    with CheckpointStore(out) as store, console.counting("Training, epochs") as progress:
-
-        def tell(index: int, epoch: int, loss: float, accuracy: float) -> None:
-            del loss, accuracy
-            progress(indices.index(index) * epochs + epoch, len(indices) * epochs)
-
-        for record in train_into_store(indices, images, held_out, settings, store, progress=tell):
-            accuracy = record.training["outcome"]["test_accuracy"] if record.training else float("nan")
-            named = f", recipe {record.recipe}" if record.recipe else ""
-            typer.echo(f"#{record.index} test accuracy {accuracy:.4f}{named}")
+    execution = {"executor": executor, "workers": workers}
+    config = load_training(trainings, store=None if out is None else str(out), execution=execution)
+    selection = select_trainings(config, recipes, limit)
+    raise typer.Exit(_run_trainings(trainings, config, selection, allow_code, slurm_requeue))
 
 
-def _check_form(context: typer.Context, by_yaml: set[str], trainings: Path | None) -> None:
-    """Refuse options that belong to the other form of the command."""
-    for name, option in given_options(context).items():
-        if name not in _ALWAYS and (name in by_yaml) != (trainings is not None):
-            expected = (
-                f"no such option with the training YAML {trainings}" if trainings else "it with a training YAML only"
-            )
-            raise ConfigError(
-                f"Reading the command line failed for {option}: expected {expected}, got one. Leave it out."
-            )
-
-
-def _train_by_yaml(
+def _run_trainings(
     place: Path, config: "TrainingConfig", selection: "TrainingSelection", allow_code: bool, slurm_requeue: bool
 ) -> int:
     from robust201.planning.code_consent import announce_code

@@ -23,7 +23,6 @@ class DatasetSpec:
         n_test: images in the full test split.
         class_names: one name a class, in the order of the labels.
         normalisation: per-channel mean and standard deviation of pixels in [0, 1].
-        crop_padding: pixels of zero padding before the random crop of training.
         forms: names of the forms (see `images.FORMS`) they are read in, tried in this order.
         corruptions: name of the published corrupted test split in the registry of downloads, or None.
     """
@@ -35,8 +34,6 @@ class DatasetSpec:
     n_train: int = UNKNOWN_COUNT
     n_test: int = UNKNOWN_COUNT
     normalisation: Normalisation = _UNCHANGED
-    crop_padding: int = 0
-    horizontal_flip: bool = False
     licence: str = "not stated"
     citation: str = "a dataset of the user's own"
     forms: tuple[str, ...] = ("npz", "parquet")
@@ -73,8 +70,6 @@ def _cifar(name: str, class_names: tuple[str, ...], normalisation: Normalisation
         n_test=10_000,
         class_names=class_names,
         normalisation=normalisation,
-        crop_padding=4,
-        horizontal_flip=True,
         licence="none stated; the authors ask to be cited",
         citation="A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
         forms=("binary", "python", "parquet"),
@@ -83,7 +78,7 @@ def _cifar(name: str, class_names: tuple[str, ...], normalisation: Normalisation
 
 
 _ROWS = (
-    # Normalisations (in units of 1/255) and crops of the first three: the training code of NAS-Bench-201
+    # Normalisations (in units of 1/255) of the first three: the training code of NAS-Bench-201
     # (AutoDL-Projects, get_dataset_with_transform.py).
     _cifar("cifar10", _CIFAR10_CLASSES, _pixels((125.3, 123.0, 113.9), (63.0, 62.1, 66.7)), "CIFAR-10-C"),
     _cifar(
@@ -101,8 +96,6 @@ _ROWS = (
         # Chrabaszcz et al. number the classes their own way, not by WordNet id, and publish no names with the files.
         class_names=tuple(f"ImageNet16 label {label}" for label in range(1, 121)),
         normalisation=_pixels((122.68, 116.66, 104.01), (63.22, 61.26, 65.09)),
-        crop_padding=2,
-        horizontal_flip=True,
         licence="ImageNet terms of access: non-commercial research and education",
         citation="P. Chrabaszcz, I. Loshchilov, F. Hutter, A Downsampled Variant of ImageNet, 2017; "
         "first 120 classes: X. Dong, Y. Yang, NAS-Bench-201, ICLR 2020",
@@ -117,8 +110,6 @@ _ROWS = (
         class_names=tuple("0123456789"),
         # Mean and standard deviation of the 1,347 upscaled training images.
         normalisation=Normalisation((0.3059, 0.3059, 0.3059), (0.3241, 0.3241, 0.3241)),
-        crop_padding=2,
-        horizontal_flip=False,
         licence="CC BY 4.0",
         citation="E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, "
         "1998; the 1,797 images that scikit-learn ships",

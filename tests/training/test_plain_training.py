@@ -1,0 +1,163 @@
+"""Training without attacks or mixtures: the bytes of a loop written out, and the demo's weights."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from robust201.core.files import bundled
+from robust201.core.noise import derived_seed, generator
+from robust201.planning.loading import load_training
+from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.spaces.nasbench201.network import build_network
+from robust201.training.data import OneSource
+from robust201.training.loop import measure_accuracy, train
+from robust201.training.recipes import Recipe
+from robust201.weights.store import CheckpointStore
+from tests.conftest import REPOSITORY
+from tests.training.support import IMAGES, LIGHT, SPACE, make_images, weights_hash
+
+RECIPE = Recipe.model_validate(
+    {
+        "epochs": 2,
+        "batch_size": 8,
+        "learning_rate": 0.1,
+        "nesterov": True,
+        "weight_decay": 5e-4,
+        "schedule": {"cosine": {}},
+        "augmentation": {"flip": True, "crop_padding": 1},
+    }
+)
+
+
+def with_changes(changes):
+    return Recipe.model_validate(RECIPE.model_dump() | changes)
+
+
+def train_network(recipe=RECIPE, *, architecture=LIGHT, seed=1, images=IMAGES, on_epoch=lambda _record: None):
+    (snapshot,) = train(SPACE, architecture, OneSource(images), recipe, seed=seed, on_epoch=on_epoch)
+    return snapshot
+
+
+def plain_training(images, recipe, seed):
+    """Train image by image, without any part of the library's loop: (weights, losses)."""
+
+    def draws(epoch, purpose, count):
+        return generator(seed, "training", epoch, purpose).bit_generator.random_raw(count)
+
+    count, padding, batch_size = len(images), recipe.augmentation.crop_padding, recipe.batch_size
+    with torch.random.fork_rng():
+        torch.manual_seed(derived_seed(seed, "training", "initial weights"))
+        network = build_network(nasbench201.specs()[LIGHT], channels=4, cells=1, n_classes=2)
+    optimiser = torch.optim.SGD(network.parameters(), momentum=0.9, weight_decay=5e-4, nesterov=True)
+    n_steps, losses = recipe.epochs * -(-count // batch_size), []
+    for epoch in range(recipe.epochs):
+        mirrored, offsets = draws(epoch, "flip", count) % 2 == 1, draws(epoch, "crop", 2 * count) % (2 * padding + 1)
+        order = np.argsort(draws(epoch, "order", count), kind="stable")
+        for start in range(0, count, batch_size):
+            indices = order[start : start + batch_size]
+            crops = []
+            for i in indices:
+                image = images.images[i, :, :, ::-1] if mirrored[i] else images.images[i]
+                padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))
+                y, x = int(offsets[i]), int(offsets[count + i])
+                crops.append(padded[:, y : y + image.shape[1], x : x + image.shape[2]])
+            pixels = (torch.from_numpy(np.stack(crops)).float() / 255 - 0.5) / 0.3
+            optimiser.param_groups[0]["lr"] = 0.1 * 0.5 * (1 + float(np.cos(np.pi * (len(losses) / n_steps))))
+            loss = nn.functional.cross_entropy(network(pixels)[1], torch.from_numpy(images.labels[indices]))
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.item())
+    return network.state_dict(), losses
+
+
+@pytest.mark.parametrize(
+    ("changes", "seed"),
+    [({}, 1), ({"batch_size": 7}, 2), ({"augmentation": {"flip": True, "crop_padding": 3}, "epochs": 1}, 1)],
+    ids=["plain", "batches of 7", "wide crops"],
+)
+def test_train_gives_the_bytes_of_plain_training(changes, seed):
+    recipe = with_changes(changes)
+    expected, losses = plain_training(IMAGES, recipe, seed)
+    snapshot = train_network(recipe, seed=seed)
+    assert weights_hash(snapshot.state_dict) == weights_hash(expected)
+    n_batches = -(-20 // recipe.batch_size)
+    sizes = [recipe.batch_size] * (n_batches - 1) + [20 - recipe.batch_size * (n_batches - 1)]
+    mean = sum(loss * size for loss, size in zip(losses[-n_batches:], sizes, strict=True)) / 20
+    assert snapshot.history[-1].loss == mean
+
+
+def test_train_learns_and_reports_each_epoch():
+    records = []
+    snapshot = train_network(with_changes({"epochs": 6}), on_epoch=records.append)
+    assert list(snapshot.history) == records
+    assert [record.epoch for record in records] == [1, 2, 3, 4, 5, 6]
+    assert records[-1].loss < records[0].loss
+    test_accuracy = measure_accuracy(SPACE, LIGHT, snapshot.state_dict, make_images(seed=1))
+    assert test_accuracy > 0.9
+    network = build_network(nasbench201.specs()[LIGHT], channels=4, cells=1, n_classes=2).eval()
+    network.load_state_dict(snapshot.state_dict, strict=True)
+    pixels = (torch.from_numpy(make_images(seed=1).images) / 255 - 0.5) / 0.3
+    with torch.inference_mode():
+        accuracy = (network(pixels)[1].argmax(dim=1).numpy() == IMAGES.labels).mean()
+    assert accuracy == pytest.approx(test_accuracy)
+
+
+def test_train_of_a_network_without_a_path_ends_at_chance():
+    assert measure_accuracy(SPACE, 10, train_network(architecture=10).state_dict, IMAGES) == 0.5
+
+
+def test_job_of_the_published_recipe_has_the_published_settings(monkeypatch):
+    """NAS-Bench-201, table 1."""
+    monkeypatch.setenv("ROBUST201_DATA", "data")
+    config = load_training(REPOSITORY / "jobs/train-published.yaml")
+    assert (config.network.channels, config.network.cells, config.seeds) == (16, 5, (777,))
+    for name, padding in (("published", 4), ("published-16px", 2)):
+        recipe = config.recipes[name]
+        assert (recipe.epochs, recipe.batch_size, recipe.learning_rate) == (200, 256, 0.1)
+        assert (recipe.momentum, recipe.nesterov, recipe.weight_decay, recipe.decay) == (0.9, True, 5e-4, "all")
+        assert recipe.schedule.cosine is not None
+        assert (recipe.augmentation.flip, recipe.augmentation.crop_padding) == (True, padding)
+
+
+def test_demo_yaml_has_the_settings_that_the_manifest_records():
+    config = load_training(bundled("benchmark_data/demo/train.yaml"))
+    recipe = config.recipes["demo"]
+    records = CheckpointStore(bundled("benchmark_data/demo")).records()
+    assert sorted(config.selected_architectures) == sorted(record.index for record in records)
+    for record in records:
+        assert record.training["recipe"]["settings"] == {
+            **recipe.model_dump(include={"batch_size", "epochs", "learning_rate", "momentum", "weight_decay"}),
+            **recipe.augmentation.model_dump(include={"flip", "crop_padding"}),
+            **config.network.model_dump(include={"channels", "cells"}),
+            **config.execution.model_dump(include={"device", "threads"}),
+            "seed": config.seeds[0],
+        }
+    assert recipe.nesterov
+    assert recipe.schedule.cosine is not None
+
+
+def test_the_demo_has_sixteen_networks_that_do_what_the_manifest_says():
+    from robust201.images import load_images
+
+    store = CheckpointStore(bundled("benchmark_data/demo"))
+    records = store.records()
+    assert len({record.index for record in records}) >= 16
+    assert {record.index for record in records} <= set(nasbench201.evaluated_indices())
+    test_images, train_images = load_images("digits"), load_images("digits", split="train")
+    pixels = torch.from_numpy(test_images.images) / 255
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in dataclasses.astuple(test_images.normalisation))
+    for record in records:
+        assert record.training["recipe"]["train_images"] == train_images.sha256
+        sizes = {"channels": record.channels, "cells": record.cells, "n_classes": record.n_classes}
+        network = build_network(record.spec, **sizes).eval()
+        network.load_state_dict(store.load(record), strict=True)
+        with torch.inference_mode():
+            answers = network((pixels - mean) / std)[1].argmax(dim=1).numpy()
+        accuracy = (answers == test_images.labels).mean()
+        # One image of slack for machines whose sums differ in the last bits.
+        assert accuracy == pytest.approx(record.training["outcome"]["test_accuracy"], abs=1.1 / len(test_images))
+        assert accuracy > 0.9 or 3 in nasbench201.constant_nodes(record.spec)
