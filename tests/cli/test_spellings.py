@@ -118,5 +118,5 @@ def test_a_results_folder_with_code_asks_for_consent(robust201: RunCommand, fini
     shutil.copytree(finished, received)
     mine = {"file": str(code), "strengths": [1.0], "norm": "Linf"}
     edit_plan(received, lambda plan: plan["config"]["keys"].update(mine=mine))
-    assert "then run the sweep with --allow-code" in robust201("run", received).refusal(2)
+    assert robust201("run", received).refusal(2).endswith(f"add: --allow-code {code}")
     assert not mark.exists()

@@ -1,5 +1,6 @@
 """Networks, attacks and measures in files of the user's own: run, kept, told apart, refused in one line."""
 
+import json
 import re
 import runpy
 import subprocess
@@ -13,13 +14,19 @@ import yaml
 from safetensors.torch import save_file
 
 from robust201.core.errors import ConfigError
+from robust201.core.records import content_digest
+from robust201.core.user_code import hash_file
+from robust201.planning.code_consent import find_data_mark
+from robust201.planning.inputs import kept_code
 from robust201.planning.loading import load_config, parse_config
 from robust201.planning.sweep_record import portable_fields
 from robust201.runtime.code_check import check_code
 from robust201.runtime.sweep import load_plan
 from robust201.shards import ShardStore
+from robust201.submission.ray_jobs import entrypoint
 from tests.conftest import REPOSITORY, Ended, RunCommand, WriteSweep
 from tests.runtime.test_widened import values
+from tests.support.tiny_trainings import training_fields
 
 MODELS = """
 from torch import nn
@@ -201,23 +208,112 @@ def test_what_an_export_tells_of_a_sweep_can_be_read_again(write_own: WriteSweep
 # --- consent ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sign", ["SHA256SUMS", "sweep.json"])
-def test_a_sweep_beside_a_dataset_executes_nothing_by_itself(
-    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, sign: str
+def write_spy(folder: Path, text: str = MODELS) -> Path:
+    """Write code that leaves a file `executed` in its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "spy.py"
+    file.write_text(f"from pathlib import Path\nPath({str(folder / 'executed')!r}).touch()\n{text}")
+    return file
+
+
+@pytest.fixture
+def received(finished: Path, write_own: WriteSweep, tmp_path: Path) -> Path:
+    """A downloaded dataset with a sweep in a subfolder that names code beside it; returns the sweep."""
+    folder = tmp_path / "downloads" / "dataset"
+    code = write_spy(folder / "more")
+    (folder / "SHA256SUMS").touch()
+    made = write_own({"clean": {}}, space={"file": str(code)}, results=str(tmp_path / "new"))
+    return made.rename(code.with_name("sweep.yaml"))
+
+
+COMMANDS = (
+    ("run",),
+    ("run", "--executor", "inline"),
+    ("run", "--share", "1/1"),
+    ("audit",),
+    ("submit", "slurm", "--dry-run"),
+    ("submit", "slurm"),
+    ("submit", "ray"),
+)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_requires_consent_to_code_in_a_dataset(
+    received: Path, robust201: RunCommand, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    sweep = write_own({"clean": {}})
-    (tmp_path / sign).write_text("")
-    message = robust201("run", sweep).refusal(2)
-    assert "my_models.py" in message
-    assert "--allow-code" in message
-    assert not (tmp_path / "results").exists()
-    for words in (("submit", "slurm", "--dry-run"), ("submit", "ray")):
-        assert "--allow-code" in robust201(*words, sweep).refusal(2)
-    linked = tmp_path / "elsewhere"
-    linked.mkdir()
-    (linked / "sweep.yaml").symlink_to(sweep)
-    assert "--allow-code" in robust201("run", linked / "sweep.yaml").refusal(2)
-    assert robust201("run", sweep, "--allow-code").code == 0
+    if "--share" in words:
+        assert robust201("plan", "--save", received).code == 0
+    code = received.with_name("spy.py")
+    (tmp_path / "link.yaml").symlink_to(received)
+    copied = tmp_path / "copied.yaml"
+    copied.write_text(received.read_text())  # its code still lies in the dataset
+    for sweep in (received, tmp_path / "link.yaml", received.parent / ".." / "more" / "sweep.yaml", copied):
+        line = robust201(*words, sweep, "--allow-code", tmp_path / "my_models.py").refusal(2)
+        assert line.endswith(f"add: --allow-code {code}"), line
+        assert str(received.parent.parent / "SHA256SUMS") in line
+    assert not code.with_name("executed").exists()
+
+
+def test_a_yaml_in_a_dataset_needs_consent_to_the_users_own_code(
+    received: Path, robust201: RunCommand, tmp_path: Path
+) -> None:
+    """It chooses the function and its arguments."""
+    code = write_spy(tmp_path / "mine")
+    received.write_text(received.read_text().replace(str(received.with_name("spy.py")), str(code)))
+    assert robust201("run", received).refusal(2).endswith(f"add: --allow-code {code}")
+    assert not code.with_name("executed").exists()
+    assert robust201("run", received, "--allow-code", code).code == 0
+
+
+def test_named_code_of_a_dataset_is_executed(received: Path, robust201: RunCommand, monkeypatch: Any) -> None:
+    monkeypatch.chdir(received.parent)
+    ended = robust201("run", "sweep.yaml", "--executor", "inline", "--allow-code", "spy.py")
+    assert ended.code == 0, ended.err
+    assert "Will execute " in ended.err
+    assert received.with_name("executed").exists()
+
+
+def test_training_code_of_a_dataset_requires_consent(received: Path, robust201: RunCommand, tmp_path: Path) -> None:
+    fields = training_fields(received.parent, execution={"executor": "inline", "device": "cpu"})
+    fields |= {"space": {"file": str(received.with_name("spy.py"))}, "architectures": ["narrow"]}
+    trainings = received.with_name("train.yaml")
+    trainings.write_text(yaml.safe_dump(fields))
+    for words in (("train",), ("submit", "slurm", "--dry-run")):
+        assert "--allow-code" in robust201(*words, trainings).refusal(2)
+    assert not received.with_name("executed").exists()
+    ended = robust201("submit", "slurm", "--dry-run", trainings, "--allow-code", received.with_name("spy.py"))
+    assert f" --allow-code {received.with_name('spy.py')}" in ended.out
+    ended = robust201("train", trainings, "--allow-code", received.with_name("spy.py"))
+    assert ended.code == 0, ended.err
+
+
+def test_every_folder_that_people_publish_counts_as_data(
+    finished: Path, write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    """Those that robust201 writes have a file by which it knows them, in subfolders too."""
+    for form, options in (("json", ()), ("parquet", ("--no-json", "--parquet"))):
+        assert robust201("export", finished, "--out", tmp_path / form, *options).code == 0
+    published = tmp_path / "published"
+    published.mkdir()
+    (published / "meta.json").write_text((tmp_path / "json/meta.json").read_text())
+    store = tmp_path / "store"
+    fields = training_fields(tmp_path, store=str(store), execution={"executor": "inline", "device": "cpu"})
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(fields))
+    assert robust201("train", tmp_path / "train.yaml").code == 0
+    images = next((tmp_path / "corruptions").glob("*/*.npy")).parent if (tmp_path / "corruptions").exists() else None
+    folders = [finished, finished / "shards", tmp_path / "json", tmp_path / "parquet", published, store]
+    folders += [] if images is None else [images]
+    for folder in folders:
+        assert find_data_mark(folder / "more" / "sweep.yaml"), folder
+
+
+def test_a_dataset_chooses_no_ray_cluster(received: Path, robust201: RunCommand) -> None:
+    """A head can execute code in every process that connects to it."""
+    fields = yaml.safe_load(received.read_text()) | {"space": "nasbench201", "architectures": [0]}
+    fields["execution"] = {"executor": "ray", "ray_address": "192.0.2.1:6379"}
+    received.write_text(yaml.safe_dump(fields))
+    assert "got '192.0.2.1:6379'" in robust201("run", received).refusal(2)
+    assert robust201("run", received, "--executor", "inline").code == 0
 
 
 def test_a_sweep_without_code_needs_no_consent(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
@@ -230,11 +326,55 @@ def test_a_sweep_without_code_needs_no_consent(write_sweep: WriteSweep, robust20
 def test_slurm_tasks_have_the_consent_of_who_submitted(
     write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
+    """To the content: tasks execute the copies, and the file may be edited while they wait."""
     sweep = write_own({"clean": {}})
     ended = robust201("submit", "slurm", "--dry-run", sweep)
     assert ended.code == 0, ended.err
     assert "Will execute" in ended.err
-    assert " --allow-code " in ended.out
+    copy = kept_code(tmp_path / "results", hash_file(tmp_path / "my_models.py"))
+    assert f" --allow-code {copy} " in ended.out
+
+
+def test_a_job_on_ray_has_the_consent_of_who_submitted(
+    received: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipments: list[Any] = []
+    monkeypatch.setattr("robust201.submission.ray_jobs.connect", lambda _access: None)
+    monkeypatch.setattr(
+        "robust201.submission.ray_jobs.submit_job", lambda _client, shipment, *_: shipments.append(shipment) or "job-1"
+    )
+    code = received.with_name("spy.py")
+    ended = robust201("submit", "ray", received, "--detach", "--allow-code", code, "--keys", "clean")
+    assert ended.code == 0, ended.err
+    assert entrypoint(shipments[0]).endswith(f" --keys clean --allow-code {code}")
+
+
+def test_a_share_executes_what_its_yaml_names_or_the_user(
+    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    """Who can write to the results folder can replace the plan, and the copies with it."""
+    sweep = write_own({"clean": {}})
+    assert robust201("plan", "--save", sweep).code == 0
+    prepared = hash_file(tmp_path / "my_models.py")
+    spy = write_spy(tmp_path / "elsewhere")
+    planted = kept_code(tmp_path / "results", hash_file(spy))
+    planted.write_bytes(spy.read_bytes())
+    plan = tmp_path / "results/plan.json"
+    saved = plan.read_text()
+    payload = json.loads(saved.replace(prepared, hash_file(spy)))
+    payload["digest"] = content_digest({name: value for name, value in payload.items() if name != "digest"})
+    plan.write_text(json.dumps(payload))
+    line = robust201("run", sweep, "--share", "1/1").refusal(2)
+    assert line.endswith(f"add: --allow-code {planted}")
+    assert not spy.with_name("executed").exists()
+
+    plan.write_text(saved)
+    (tmp_path / "my_models.py").unlink()
+    copy = kept_code(tmp_path / "results", prepared)
+    assert robust201("run", sweep, "--share", "1/1").refusal(2).endswith(f"add: --allow-code {copy}")
+    ended = robust201("run", sweep, "--share", "1/1", "--allow-code", copy)
+    assert ended.code == 0, ended.err
+    assert f"Will execute {copy} (space)." in ended.err
 
 
 def test_looking_executes_nothing(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
@@ -244,8 +384,9 @@ def test_looking_executes_nothing(write_own: WriteSweep, robust201: RunCommand, 
         {"clean": {}} | attack(tmp_path, spy + ATTACK) | measure(tmp_path, spy + MEASURE, name="measure.py"),
         models=spy + MODELS,
     )
-    for words in (("plan",), ("plan", "--save")):
+    for words in (("plan",), ("plan", "--check"), ("plan", "--save")):
         assert robust201(*words, sweep).code == 0
+    assert robust201("doctor", sweep).code in {0, 2}
     results = tmp_path / "results"
     assert robust201("status", results).code in {0, 3}
     assert not mark.exists()
@@ -510,10 +651,10 @@ def test_a_run_is_one_process_that_reads_yaml_only(example: Path) -> None:
     """A share in a process of its own executes what was kept when the sweep was prepared."""
     command = [sys.executable, "-m", "robust201"]
     subprocess.run([*command, "plan", "--save", "sweep.yaml"], check=True, capture_output=True)
+    copy = kept_code(Path("results"), hash_file(Path("my_attack.py")))
     Path("my_attack.py").write_text("raise RuntimeError('edited since')")
-    ended = subprocess.run(
-        [*command, "run", "sweep.yaml", "--share", "1/1"], check=False, capture_output=True, text=True
-    )
+    words = ["run", "sweep.yaml", "--share", "1/1", "--allow-code", str(copy)]
+    ended = subprocess.run([*command, *words], check=False, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     plan = load_plan(example / "results")
     assert yaml.safe_load(documented()["sweep.yaml"])["name"] == plan.config.name

@@ -40,6 +40,18 @@ def test_another_package_of_this_name_is_refused_where_workers_would_import_it(t
     assert str(tmp_path / name) in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["numpy.py", "yaml/__init__.py", "torch.so"])
+def test_modules_that_came_with_data_are_refused_where_workers_would_import_them(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "dataset" / "code"
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).touch()
+    check_import_path(folder)
+    (tmp_path / "dataset" / "SHA256SUMS").touch()
+    check_import_path(tmp_path / "dataset")
+    with pytest.raises(ConfigError, match="expected no Python modules in a folder of data"):
+        check_import_path(folder)
+
+
 def test_folders_without_such_a_package_are_let_pass(tmp_path: Path) -> None:
     check_import_path(tmp_path)
     (tmp_path / "robust201").mkdir()  # data of that name

@@ -318,8 +318,8 @@ def test_what_a_worker_finished_is_told_before_its_error(tmp_path) -> None:
 
 
 class ExpectedParams:
-    def __init__(self, *, no_monitor=False, include_log_monitor=True):
-        self.chosen = no_monitor, include_log_monitor
+    def __init__(self, *, no_monitor=False, include_log_monitor=True, dashboard_agent_listen_port=52365):
+        self.chosen = no_monitor, include_log_monitor, dashboard_agent_listen_port
 
 
 class ExpectedNode:
@@ -358,7 +358,7 @@ def test_parts_that_nobody_asks_are_left_out(shape_ray) -> None:
     shape_ray(node, params)
     for _ in range(2):
         leave_out_what_nobody_asks()
-        assert params().chosen == (True, False)
+        assert params().chosen == (True, False, 0)
         assert node().start_api_server(include_dashboard=False, raise_on_failure=True) is None
 
 

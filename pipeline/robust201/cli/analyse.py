@@ -177,13 +177,14 @@ def _read(
 
 def _write(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> None:
     """Write tables as CSV files into a folder, where one is named."""
-    from robust201.core.files import make_folder, write_text
+    from robust201.core.csv_files import write_csv
+    from robust201.core.files import make_folder
 
     if out is None:
         return
     make_folder(out)
     for name, frame in tables.items():
-        write_text(out / f"{name}.csv", frame.to_csv(index=False))
+        write_csv(out / f"{name}.csv", frame)
         console.say(str(out / f"{name}.csv"))
 
 

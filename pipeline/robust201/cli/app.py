@@ -173,13 +173,13 @@ def run(
             "--slurm-requeue", help="In a Slurm array: requeue the task if it stopped because of its time limit."
         ),
     ] = False,
-    allow_code: AllowCode = False,
+    allow_code: AllowCode = None,
 ) -> None:
     """Evaluate what is missing from a sweep, on Ray or in this process; run it again after any interruption.
 
     Ctrl-C lets the evaluations in progress finish; a second one stops at once. Finished work is kept.
     """
-    from robust201.planning.code_consent import announce_code
+    from robust201.planning.code_consent import announce_code, announce_copies
     from robust201.planning.filters import EVERYTHING
     from robust201.planning.shares import Share
     from robust201.runtime.code_check import check_code
@@ -191,11 +191,14 @@ def run(
     config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers})
     filters = make_filters(config, architectures, datasets, keys, limit)
     check_device(config)
-    announce_code(config, sweep, is_allowed=allow_code, say=console.say)
-    if share is None:  # shares execute the copies that were made when the sweep was prepared
-        check_code(config)
     task = ArrayTask.of(os.environ) if slurm_requeue else None
-    run_all = run_sweep if share is None else partial(run_share, share=Share.parse(share))
+    if share is None:
+        announce_code(config, sweep, allowed=allow_code or (), say=console.say)
+        check_code(config)
+        run_all = run_sweep
+    else:
+        announce = partial(announce_copies, config, sweep, allowed=allow_code or (), say=console.say)
+        run_all = partial(run_share, share=Share.parse(share), on_code=announce)
     display = console.RunDisplay()
     with display.showing():
         tally = run_all(

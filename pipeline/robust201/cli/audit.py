@@ -27,7 +27,7 @@ def audit(
         Path | None, typer.Option("--out", help="Folder of the audit; default: the results folder's name with -audit.")
     ] = None,
     as_json: AsJson = False,
-    allow_code: AllowCode = False,
+    allow_code: AllowCode = None,
 ) -> None:
     """Attack a random sample of a sweep with both engines and compare them; exits with 3 if they differ.
 
@@ -42,7 +42,7 @@ def audit(
 
     config = load_sweep(sweep, execution={"executor": executor, "workers": workers})
     check_device(config)
-    announce_code(config, sweep, is_allowed=allow_code, say=console.say)
+    announce_code(config, sweep, allowed=allow_code or (), say=console.say)
     place = out or config.results.with_name(f"{config.results.name}-audit")
     sweeps = sample_sweep(config, networks=networks, images=images, seed=seed, keys=split_names(keys), out=place)
     found = audit_sweep(sweeps, lambda one: run_sweep(one, make_executor, say=console.say))

@@ -12,7 +12,8 @@ import typer
 from robust201.cli import console
 from robust201.cli.user_file import parse_function
 from robust201.core.errors import ArchitectureError, ConfigError, EvaluationError, RobustError, closest
-from robust201.core.files import check_output_file, write_text
+from robust201.core.csv_files import write_csv
+from robust201.core.files import check_output_file
 from robust201.core.garbage import collect_as_usual
 from robust201.core.user_code import describe_failure
 
@@ -90,7 +91,7 @@ def evaluate(
             "Correct the network, or evaluate it with smaller batches (--batch-size)."
         ) from error
     if out is not None:
-        write_text(out, frame.to_csv(index=False))
+        write_csv(out, frame)
     _show(frame, f"{network} on {console.show_count(len(images), 'image')} of {data}")
 
 

@@ -1,15 +1,18 @@
 """What the help of the command line says beside each verb's own words: groups of verbs, and examples."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 AllowCode = Annotated[
-    bool,
+    list[Path] | None,
     typer.Option(
         "--allow-code",
-        help="Execute the Python files of a sweep that came with an exported dataset, or is in a results folder.",
+        metavar="FILE",
+        help="Execute this Python file, which the YAML names, although one of them lies in a folder of data. "
+        "Repeatable.",
     ),
 ]
 

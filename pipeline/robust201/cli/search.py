@@ -13,7 +13,8 @@ from robust201.cli.given_options import given_options
 from robust201.cli.look import AsJson, print_json
 from robust201.cli.sweeps import split_names
 from robust201.core.errors import ConfigError, ResultsError
-from robust201.core.files import check_output_file, write_text
+from robust201.core.csv_files import write_csv
+from robust201.core.files import check_output_file
 
 if TYPE_CHECKING:
     from robust201.reader.dataset import RobustnessDataset
@@ -132,7 +133,7 @@ def search(
     if out is not None:
         import pandas as pd
 
-        write_text(out, pd.concat([one.to_frame() for one in searches]).to_csv(index=False))
+        write_csv(out, pd.concat([one.to_frame() for one in searches]))
         console.say(f"Wrote {out}.")
     if figure is not None:
         from robust201.figures.regret_curves import save_regret_curves

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robust201.cli import console
+from robust201.cli.help_texts import AllowCode
 from robust201.cli.look import AsJson, print_json
+from robust201.cli.user_file import StepConsent
 from robust201.core.errors import ConfigError, closest
 from robust201.core.files import make_folder
 
@@ -44,6 +46,7 @@ def study(
             help="Instead, check the published tables of a study, without any data: image-distribution.",
         ),
     ] = None,
+    allow_code: AllowCode = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a study: make images and weights, run and export sweeps, and compare the results with published numbers.
@@ -56,12 +59,14 @@ def study(
             "--published NAME alone, got another combination. See: robust201 study --help"
         )
     if file is not None and out is not None:
-        raise typer.Exit(_run_study(context.find_root().command, file, out, tables_only or ()))
+        consent = StepConsent(file, tuple(allow_code or ()))
+        raise typer.Exit(_run_study(context.find_root().command, file, out, tables_only or (), consent))
     _check_printed(str(published), as_json)
 
 
-def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path]) -> int:
+def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consent: StepConsent) -> int:
     """Run the steps and sweeps of a study, unless there are exports, and write its page; give the exit code."""
+    from robust201.planning.code_consent import check_consent, consent_words
     from robust201.planning.loading import load_config
     from robust201.studies.config import DynamicsStudy, load_study
 
@@ -69,17 +74,20 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path]) -> int
     sweeps: dict[Path, SweepConfig] = {}
     if not exports:
         sweeps = {path: load_config(path) for path in config.sweeps}
+        for path, sweep in sweeps.items():  # `run` checks again; a study should not find out after its trainings
+            check_consent(sweep.code_files().values(), path, consent.allowed)
         steps = config.step_words()
         make_folder(out)
+        allowed = consent_words(consent.allowed)
         for words in steps:
-            if code := _run_words(root, words):
+            if code := _run_words(root, [*words, *allowed] if words[0] == "train" else words, consent):
                 return code
         exports = [out / "datasets" / sweep.name for sweep in sweeps.values()]
         for (path, sweep), dataset in zip(sweeps.items(), exports, strict=True):
             outcomes = ["--outcomes", "bits"] if "predictions" in sweep.measurements else []
             exporting = ["export", str(sweep.results), "--out", str(dataset), "--no-json", "--parquet", *outcomes]
-            for words in (["run", str(path)], exporting):
-                if code := _run_words(root, words):
+            for words in (["run", str(path), *allowed], exporting):
+                if code := _run_words(root, words, consent):
                     return code
     from robust201.studies.networks import Exports
     from robust201.studies.pages import write_pages
@@ -91,9 +99,10 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path]) -> int
     return 0
 
 
-def _run_words(root: Any, words: list[str]) -> int:
+def _run_words(root: Any, words: list[str], consent: StepConsent) -> int:
     console.say(f"$ robust201 {shlex.join(words)}")
-    return int(root.main(words, prog_name="robust201", standalone_mode=False) or 0)
+    with consent.applied():
+        return int(root.main(words, prog_name="robust201", standalone_mode=False) or 0)
 
 
 def _check_printed(name: str, as_json: bool) -> None:

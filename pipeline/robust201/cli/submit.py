@@ -46,10 +46,10 @@ def ray(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept an address on another machine without a token.")
     ] = False,
-    allow_code: AllowCode = False,
+    allow_code: AllowCode = None,
 ) -> None:
     """Run a sweep, or trainings, as a job on a Ray cluster and follow it to its end; submit again to resume."""
-    from robust201.planning.code_consent import announce_code
+    from robust201.planning.code_consent import announce_code, consent_words
     from robust201.planning.loading import is_training, load_training
     from robust201.runtime.training_run import check_device_is_known
     from robust201.submission import ray_jobs
@@ -76,8 +76,9 @@ def ray(
             config = load_sweep(sweep)
             make_filters(config, architectures, datasets, keys, limit).check(config)
             narrowing = narrowing_words(architectures, datasets, keys, limit)
-        shipment = prepare_shipment(sweep, os.environ, narrowing)
-        announce_code(shipment.config, sweep, is_allowed=allow_code, say=console.say)
+        # The head checks files that were not named here: they may lie in data that this machine does not see.
+        shipment = prepare_shipment(sweep, os.environ, (*narrowing, *consent_words(path.absolute() for path in allow_code or ())))
+        announce_code(shipment.config, sweep, allowed=allow_code or (), say=console.say)
         with tempfile.TemporaryDirectory() as folder:
             archive = Path(folder) / "robust201-job.zip"
             pack(shipment, archive)

@@ -61,7 +61,7 @@ def slurm(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the batch file; read no data and submit nothing.")
     ] = False,
-    allow_code: AllowCode = False,
+    allow_code: AllowCode = None,
 ) -> None:
     """Submit a sweep as a Slurm job array of independent workers on single machines; submit again to resume.
 
@@ -83,7 +83,9 @@ def slurm(
         setup=tuple(setup or ()),
         drain_seconds=drain_seconds,
     )
-    from robust201.planning.code_consent import announce_code
+    from robust201.core.user_code import hash_file
+    from robust201.planning.code_consent import announce_code, consent_words
+    from robust201.planning.inputs import kept_code
     from robust201.planning.loading import is_training, load_training
 
     if is_training(sweep):
@@ -91,8 +93,10 @@ def slurm(
             architectures=architectures, datasets=datasets, keys=keys, tasks=tasks, max_parallel=max_parallel
         )
         trainings = load_training(sweep, store=out)
-        wanted, words = select_trainings(trainings, recipes, limit), selection_words(recipes, limit)
-        announce_code(trainings, sweep, is_allowed=allow_code, say=console.say)
+        wanted = select_trainings(trainings, recipes, limit)
+        announce_code(trainings, sweep, allowed=allow_code or (), say=console.say)
+        files = (path.absolute() for path in trainings.code_files().values())
+        words = (*selection_words(recipes, limit), *consent_words(files))
         if dry_run:
             typer.echo(slurm_jobs.render_dry_trainings(trainings, sweep, options, words), nl=False)
             return
@@ -107,8 +111,11 @@ def slurm(
     config = load_sweep(sweep, results=out)
     filters = make_filters(config, architectures, datasets, keys, limit)
     filters.check(config)
-    selection = slurm_jobs.Narrowing(filters, narrowing_words(architectures, datasets, keys, limit))
-    announce_code(config, sweep, is_allowed=allow_code, say=console.say)
+    announce_code(config, sweep, allowed=allow_code or (), say=console.say)
+    # Tasks execute copies, which keep the content that is agreed to here while the files are edited.
+    copies = (kept_code(config.results.absolute(), hash_file(path)) for path in config.code_files().values())
+    words = (*narrowing_words(architectures, datasets, keys, limit), *consent_words(copies))
+    selection = slurm_jobs.Narrowing(filters, words)
     if dry_run:
         typer.echo(slurm_jobs.render_dry(config, sweep, options, selection, say=console.say), nl=False)
         return

@@ -1,6 +1,7 @@
 """`robust201 train`: trains the networks of a training YAML."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,7 +33,7 @@ def train(
             "--slurm-requeue", help="In a Slurm array: requeue the task if it stopped because of its time limit."
         ),
     ] = False,
-    allow_code: AllowCode = False,
+    allow_code: AllowCode = None,
 ) -> None:
     """Train the networks of a training YAML into a checkpoint store.
 
@@ -43,11 +44,15 @@ def train(
     execution = {"executor": executor, "workers": workers}
     config = load_training(trainings, store=None if out is None else str(out), execution=execution)
     selection = select_trainings(config, recipes, limit)
-    raise typer.Exit(_run_trainings(trainings, config, selection, allow_code, slurm_requeue))
+    raise typer.Exit(_run_trainings(trainings, config, selection, allow_code or (), slurm_requeue))
 
 
 def _run_trainings(
-    place: Path, config: "TrainingConfig", selection: "TrainingSelection", allow_code: bool, slurm_requeue: bool
+    place: Path,
+    config: "TrainingConfig",
+    selection: "TrainingSelection",
+    allow_code: Sequence[Path],
+    slurm_requeue: bool,
 ) -> int:
     from robust201.planning.code_consent import announce_code
     from robust201.runtime.code_check import check_code
@@ -62,7 +67,7 @@ def _run_trainings(
         config = of_one_machine(config)
     before = saved_states(config)
     check_device(config)
-    announce_code(config, place, is_allowed=allow_code, say=console.say)
+    announce_code(config, place, allowed=allow_code, say=console.say)
     check_code(config)
     display = console.RunDisplay("Training", "snapshots")
     with display.showing():

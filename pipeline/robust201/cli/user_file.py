@@ -1,5 +1,9 @@
 """A function of a user's Python file, as options name it: FILE:FUNCTION."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,14 +17,47 @@ if TYPE_CHECKING:
     from robust201.spaces.base import Space
 
 
+@dataclass(frozen=True)
+class StepConsent:
+    """Consent that holds for the steps of a study, where FILE:FUNCTION is named by a YAML, not by the user.
+
+    Attributes:
+        study: YAML that has the step.
+        allowed: Python files that the user named on the study's command line.
+    """
+
+    study: Path
+    allowed: tuple[Path, ...]
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Have `parse_function` require it within a block."""
+        token = _step_consent.set(self)
+        try:
+            yield
+        finally:
+            _step_consent.reset(token)
+
+
+_step_consent: ContextVar[StepConsent | None] = ContextVar("step_consent", default=None)
+
+
 def parse_function(text: str) -> UserFunction:
-    """Find the function that FILE:FUNCTION names, and say that its file will be executed."""
+    """Find the function that FILE:FUNCTION names, and say that its file will be executed.
+
+    Raises:
+        ConfigError: another form, an unreadable file, or a study's file that needs consent and has none.
+    """
     file, colon, name = text.rpartition(":")
     if not colon or not file or not name.isidentifier():
         raise ConfigError(
             f"Reading the command line failed for {text!r}: expected FILE:FUNCTION, such as my_model.py:build, got "
             "another form. Name the file and its function."
         )
+    if consent := _step_consent.get():
+        from robust201.planning.code_consent import check_consent
+
+        check_consent([Path(file)], consent.study, consent.allowed)
     function = UserFunction(Path(file), name, hash_file(Path(file)))
     console.say(f"Executing {file} (SHA-256 {function.sha256[:16]}…)")
     return function

@@ -8,7 +8,8 @@ import pandas as pd
 
 from robust201.analysis.dataset_results import OVER_EVALUATIONS, DatasetResults, read_results
 from robust201.core.errors import ConfigError, ResultsError, closest
-from robust201.core.files import atomic_write, check_output_file, write_text
+from robust201.core.csv_files import write_csv
+from robust201.core.files import atomic_write, check_output_file
 from robust201.figures.table import FIGURES, FigureRow, figure_row
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.cell_space import INK
@@ -178,7 +179,7 @@ def _save(results: DatasetResults, row: FigureRow, path: Path, width: float, tit
     format_name = path.suffix.lstrip(".")
     if format_name == CSV:
         # Frames of heat maps name their rows in the index, tables number theirs.
-        write_text(path, frame.to_csv(index=not isinstance(frame.index, pd.RangeIndex)))
+        write_csv(path, frame, index=not isinstance(frame.index, pd.RangeIndex))
         return True
     # Text stays text that an editor can change; the salt names the ids of an SVG.
     settings: Any = {"svg.hashsalt": f"{results.name}-{row.name}", "svg.fonttype": "none", "pdf.fonttype": 42}

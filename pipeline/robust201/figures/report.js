@@ -516,7 +516,10 @@ function showTable() {
 
 function csvText() {
   const columns = tableColumns();
-  const field = (value) => (value === null ? "" : /[",\r\n]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value));
+  // As core/csv_files.py: an apostrophe before text that a spreadsheet would evaluate as a formula.
+  const shown = (value) => (Number.isNaN(Number(value)) ? String(value).replace(/(^|[;\t\r\n])(?=\s*[=+\-@＝＋－＠][^])/g, "$1'") : String(value));
+  const quoted = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const field = (value) => (value === null ? "" : quoted(shown(value)));
   const lines = listing.rows.map((row) => columns.map((column) => field(column.value(row))).join(","));
   return `${[columns.map((column) => field(column.name.replaceAll(" ", "_"))).join(","), ...lines].join("\n")}\n`;
 }

@@ -45,6 +45,7 @@ def run_share(
     make_executor: MakeExecutor,
     *,
     filters: Filters = EVERYTHING,
+    on_code: Callable[[Mapping[str, str]], None] = lambda _code: None,
     on_preview: Callable[[RunPreview], None] = lambda _preview: None,
     on_progress: Callable[[RunProgress, Event | None], None] = lambda _progress, _event: None,
     say: Callable[[str], None] = lambda _line: None,
@@ -54,8 +55,8 @@ def run_share(
     The division is that of the plan in the results folder, after the filters, so that shares agree whatever machine
     they run on. How the work is done may differ from the plan's. Inputs are not hashed again: workers compare what they
     load with the hashes of the plan. Any number of shares, even a share twice or a driver beside them, may write into
-    one folder; what two of them compute is stored twice and counted once. The callbacks are those of
-    `runtime.sweep.run_sweep`.
+    one folder; what two of them compute is stored twice and counted once. `on_code` is called with the planned hashes of
+    Python files by field, before any is executed; the other callbacks are those of `runtime.sweep.run_sweep`.
 
     Raises:
         InputError: the sweep is not prepared, or otherwise than `config` says, or an input of the share is missing.
@@ -65,6 +66,7 @@ def run_share(
     filters.check(config)
     refuse_imports(config.results)
     kept, facts = _load_prepared(config)
+    on_code(facts.code)
     narrowed = filters.narrow(kept)
     _refuse_unmade_images(narrowed)
     mine = share.bundles(all_bundles(narrowed))

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from robust201.core.errors import ConfigError, closest
 from robust201.core.fields import Fields, PositiveInt
+from robust201.planning.code_consent import ALLOW_CODE
 from robust201.planning.field_errors import describe_problem, steps_of
 from robust201.planning.sweep_yaml import ConfigPath, find_line, read_fields, substitute_variables
 from robust201.studies.comparisons import GROUPS
@@ -58,12 +59,19 @@ class _Study(Fields):
         """Words of each step after ``robust201``, with variables such as ``${ROBUST201_DATA}`` replaced.
 
         Raises:
-            ConfigError: a variable is not set.
+            ConfigError: a variable is not set, or a step consents to the execution of code, which only users can.
         """
         try:
-            return [[substitute_variables(word) for word in shlex.split(line)[1:]] for line in self.steps]
+            steps = [[substitute_variables(word) for word in shlex.split(line)[1:]] for line in self.steps]
         except ValueError as error:
             raise ConfigError(f"Reading the steps failed for the study {self.name}: {error}") from error
+        for words in steps:
+            if any(word.partition("=")[0] == ALLOW_CODE for word in words):
+                raise ConfigError(
+                    f"Reading the steps failed for the study {self.name}: expected no {ALLOW_CODE}, got "
+                    f"{shlex.join(words)!r}. Remove it; who runs the study consents: robust201 study … {ALLOW_CODE} FILE"
+                )
+        return steps
 
 
 class StudyNetwork(Fields):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from robust201.core.files import write_text
+from robust201.core.csv_files import write_csv
 from robust201.studies.comparisons import GROUPS
 
 
@@ -32,7 +32,7 @@ def show_p(value: float) -> str:
 def write_table(folder: Path, name: str, frame: pd.DataFrame) -> Path:
     """Write a table as CSV, with all digits."""
     path = folder / f"{name}.csv"
-    write_text(path, frame.to_csv(index=False))
+    write_csv(path, frame)
     return path
 
 

@@ -157,7 +157,7 @@ def render(
 ) -> str:
     """Write out the batch file of some shares, ascending from 1, of a sweep that is read again when they start.
 
-    Trainings are one share of one. `narrowing` holds the options of `run` or `train` that say which part is wanted.
+    Trainings are one share of one. `narrowing` holds further options of `run` or `train`.
     """
     # Relative paths of the YAML start in the folder that the array is submitted from.
     place, results, folder, python = place.absolute(), config.results.absolute(), Path.cwd(), sys.executable
@@ -188,7 +188,6 @@ def render(
     executor = ["--executor", "inline"] if workers == 1 else ["--executor", "ray", "--workers", str(workers)]
     command = [python, "-P", "-m", "robust201", verb, str(place), "--out", str(filled), *executor]
     command += ["--slurm-requeue", *narrowing]
-    command += ["--allow-code"] * bool(config.code_files())  # whoever submits it has agreed to them
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {option}={value}" for option, value in directives.items() if value is not None),

@@ -41,7 +41,7 @@ class Shipment:
         text: the YAML as the job reads it: for Ray, with its ``${NAME}`` unresolved.
         variables: environment variables that the YAML refers to and that are set here.
         bundled_names: what it asks for by ``bundled:``, and what every job takes along, sorted.
-        narrowing: options of `run` or `train` that say which part is wanted.
+        narrowing: further options of `run` or `train`, such as those that say which part is wanted.
     """
 
     config: SweepConfig | TrainingConfig

@@ -131,7 +131,8 @@ def leave_out_what_nobody_asks() -> None:
     logs, and the dashboard is off: a start took 10.8 s in place of 16.8 s (single runs on two busy cores, 2026-11-22).
     Ray's public interface cannot leave them out. A Ray whose parts are other than expected here is left as it is.
     """
-    wanted = {"no_monitor": True, "include_log_monitor": False}
+    # Port 0 is a free one. Ray's default is 52365 for every Ray of a machine, so that of a second one would have none.
+    wanted = {"no_monitor": True, "include_log_monitor": False, "dashboard_agent_listen_port": 0}
     try:
         from ray._private.node import Node
         from ray._private.parameter import RayParams

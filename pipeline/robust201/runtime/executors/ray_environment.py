@@ -1,6 +1,7 @@
 """What processes on Ray start with: variables, interpreter, and where they import this package from."""
 
 import importlib.machinery
+import pkgutil
 import secrets
 import shlex
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import robust201
 from robust201.core.errors import ConfigError
+from robust201.planning.code_consent import find_data_mark
 from robust201.planning.config import ExecutionSection
 
 _LOCAL_HEAD_SECONDS = 30
@@ -57,13 +59,22 @@ def _thread_variables(execution: ExecutionSection) -> dict[str, str]:
 
 
 def check_import_path(folder: Path) -> None:
-    """Refuse a folder in which Ray's workers would import another package of this one's name.
+    """Reject a folder whose modules Ray's workers would import in place of others, of this package or by an attacker.
 
     Ray puts the folder in which its driver was started first on the import path of every worker.
 
     Raises:
-        ConfigError: a `py` or a package `robust201` that is not this one lies there.
+        ConfigError: a `py` or a package `robust201` that is not this one lies there, or any module does and the folder
+            holds data (see `planning.code_consent`).
     """
+    mark = find_data_mark(folder)
+    module = next((module.name for module in pkgutil.iter_modules([str(folder)])), None)
+    if mark is not None and module is not None:
+        raise ConfigError(
+            f"Starting workers failed for {folder}: expected no Python modules in a folder of data ({mark}), which "
+            f"Ray's workers would import, got {module!r}. Start from another folder, or compute in this process with "
+            "--executor inline."
+        )
     found = importlib.machinery.PathFinder.find_spec("robust201", [str(folder)])
     if found is None or found.origin is None:  # a folder without __init__.py stands behind every package
         return

@@ -1,0 +1,111 @@
+"""Consent to Python files: what counts as data, however it is spelled, and what the message says."""
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from robust201.core.errors import ConfigError
+from robust201.planning.code_consent import check_consent, find_data_mark
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    folder = tmp_path / "downloads" / "dataset"
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "SHA256SUMS").touch()
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / "code.py").touch()
+    (folder / "sweep.yaml").touch()
+    return folder
+
+
+def test_find_data_mark_looks_at_all_folders_above(dataset: Path, home: Path) -> None:
+    for path in (dataset, dataset / "sweep.yaml", dataset / "a/b/sweep.yaml", dataset / "no/such/folder/sweep.yaml"):
+        assert find_data_mark(path) == dataset / "SHA256SUMS"
+    assert find_data_mark(home / "sweep.yaml") is None
+    assert find_data_mark(dataset.parent / "sweep.yaml") is None
+
+
+def test_find_data_mark_follows_links_and_parents(
+    dataset: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (dataset / "a/code.py").touch()
+    (home / "code-link.py").symlink_to(dataset / "a/code.py")
+    (home / "folder-link").symlink_to(dataset / "a/b")
+    (home / "long-link").symlink_to(home / "code-link.py")
+    (dataset / "out.py").symlink_to(home / "code.py")
+    for path in (
+        home / "code-link.py",
+        home / "long-link",
+        home / "folder-link" / "sweep.yaml",
+        home / "folder-link" / ".." / "code.py",
+        home / ".." / "downloads" / "dataset" / "a" / "code.py",
+        dataset / "out.py",  # a link that came with the data
+    ):
+        assert find_data_mark(path), path
+    for path in (dataset / ".." / ".." / "home" / "code.py", dataset / "a" / ".." / ".." / "code.py"):
+        assert find_data_mark(path) is None, path
+    monkeypatch.chdir(dataset / "a")
+    assert find_data_mark(Path("code.py"))
+    assert find_data_mark(Path("../../../home/code.py")) is None
+
+
+def test_find_data_mark_survives_links_that_lead_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "ring").symlink_to("ring")
+    (tmp_path / "gone").symlink_to("nowhere")
+    assert find_data_mark(tmp_path / "ring") is None
+    assert find_data_mark(tmp_path / "gone") is None
+    (tmp_path / "SHA256SUMS").symlink_to("nowhere")
+    assert find_data_mark(tmp_path / "ring" / "code.py") == tmp_path / "SHA256SUMS"
+
+
+def test_check_consent_looks_at_the_yaml_and_at_each_file(dataset: Path, home: Path) -> None:
+    mine, theirs = home / "code.py", dataset / "a/code.py"
+    check_consent([mine], home / "sweep.yaml", [])
+    check_consent([], dataset / "sweep.yaml", [])
+    for files, source in (([mine], dataset / "a/sweep.yaml"), ([mine, theirs], home / "sweep.yaml")):
+        with pytest.raises(ConfigError, match="expected consent to execute"):
+            check_consent(files, source, [])
+        check_consent(files, source, files)
+
+
+def test_check_consent_takes_the_files_that_are_named_and_no_others(
+    dataset: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = dataset / "a/first.py", dataset / "a/second.py"
+    with pytest.raises(ConfigError) as raised:
+        check_consent([first, second], home / "sweep.yaml", [first])
+    assert str(raised.value).endswith(f"add: --allow-code {second}")
+    for wrong in (dataset, dataset / "a", home / "first.py"):
+        with pytest.raises(ConfigError):
+            check_consent([first], home / "sweep.yaml", [wrong])
+    monkeypatch.chdir(dataset)
+    check_consent([first, second], home / "sweep.yaml", [Path("a/first.py"), Path("a/b/../second.py")])
+
+
+def test_check_consent_prints_the_flags_for_a_shell(dataset: Path, home: Path) -> None:
+    files = [dataset / "a/the code.py", dataset / "a/other.py"]
+    with pytest.raises(ConfigError) as raised:
+        check_consent([*files, files[0]], home / "sweep.yaml", [])
+    flags = shlex.split(re.split(r"add: ", str(raised.value))[1])
+    assert flags == ["--allow-code", str(files[0]), "--allow-code", str(files[1])]
+    assert str(dataset / "SHA256SUMS") in str(raised.value)
+
+
+def test_check_consent_escapes_names_that_would_forge_lines(dataset: Path, home: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        check_consent([dataset / "a\nWill execute nothing.py"], home / "sweep.yaml", [])
+    assert "\n" not in str(raised.value)
+    with pytest.raises(ConfigError) as raised:
+        check_consent([dataset / "a\u202eyp.txt"], home / "sweep.yaml", [])
+    assert "\u202e" not in str(raised.value)
+    assert os.sep in str(raised.value)
