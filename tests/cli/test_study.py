@@ -112,3 +112,73 @@ def test_a_study_needs_a_folder_and_a_check_none(robust201, tmp_path):
         ended = robust201("study", *words)
         assert (ended.code, ended.out) == (2, "")
         assert "STUDY.yaml with --out FOLDER" in ended.err
+
+
+def write_study_with_code(folder, code, steps):
+    """A study whose sweep names code; its steps may name more."""
+    folder.mkdir(parents=True, exist_ok=True)
+    code.parent.mkdir(parents=True, exist_ok=True)
+    mark = code.with_name("executed")
+    touch = f"from pathlib import Path\nPath({str(mark)!r}).touch()\n"
+    code.write_text(touch + "from torch import nn\ndef build(*given): return nn.Flatten()\n")
+    study = write_small_study(folder)
+    fields = yaml.safe_load(study.read_text()) | {"steps": steps}
+    study.write_text(yaml.safe_dump(fields))
+    sweep = yaml.safe_load((folder / "sweep.yaml").read_text())
+    sweep |= {"space": {"file": str(code)}, "architectures": ["flat"]}
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    return study, mark
+
+
+@pytest.mark.parametrize("where", ["study", "sweep", "code"])
+def test_a_study_executes_no_code_of_a_dataset(robust201, tmp_path, where):
+    """Neither where the study lies in it, nor where its sweep or the code alone does; before the first step."""
+    dataset, mine = tmp_path / "downloads" / "dataset", tmp_path / "mine"
+    places = {"study": (dataset / "sub", dataset), "sweep": (dataset / "sub", mine), "code": (mine, dataset)}
+    folder, code = places[where][0], places[where][1] / "code.py"
+    study, mark = write_study_with_code(folder, code, [])
+    (dataset / "SHA256SUMS").parent.mkdir(exist_ok=True)
+    (dataset / "SHA256SUMS").touch()
+    if where == "sweep":
+        study = study.rename(mine / "study.yaml")
+    line = robust201("study", study, "--out", tmp_path / "out").refusal(2)
+    assert line.endswith(f"add: --allow-code {code}")
+    assert not (tmp_path / "out").exists()
+    ended = robust201("study", study, "--out", tmp_path / "out", "--allow-code", code)
+    assert f"$ robust201 run {folder / 'sweep.yaml'} --allow-code {code}" in ended.err
+    assert f"Will execute {code} (space)." in ended.err
+    assert not mark.exists()  # its weights are missing
+
+
+@pytest.mark.parametrize("step", ["robust201 train {train} {flag}", "robust201 train {train} ${{UNSET:-{flag}}}"])
+@pytest.mark.parametrize("flag", ["--allow-code={code}", "--allow-code {code}"])
+def test_steps_cannot_consent(robust201, tmp_path, step, flag):
+    code = tmp_path / "code.py"
+    flag = flag.format(code=code)
+    if "UNSET" in step and " " in flag:
+        step = step.replace("{flag}", "--allow-code") + f" {code}"
+    study, mark = write_study_with_code(tmp_path, code, [step.format(train=tmp_path / "train.yaml", flag=flag)])
+    (tmp_path / "SHA256SUMS").touch()
+    line = robust201("study", study, "--out", tmp_path / "out", "--allow-code", code).refusal(2)
+    assert "expected no --allow-code" in line
+    assert not mark.exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_network_that_a_step_names_needs_the_users_consent(robust201, tmp_path):
+    """On a command line FILE:FUNCTION is the user's word; in a study it is the study's."""
+    code = tmp_path / "dataset" / "code.py"
+    step = f"robust201 robustify {code}:build --dataset digits --count 20 --steps 1 --out {tmp_path / 'robust'}"
+    study, mark = write_study_with_code(tmp_path / "dataset", code, [step])
+    sweep = tmp_path / "dataset/sweep.yaml"
+    sweep.write_text(yaml.safe_dump(yaml.safe_load(sweep.read_text()) | {"space": "zoo", "architectures": ["fc7500-w8"]}))
+    (tmp_path / "dataset/SHA256SUMS").touch()
+    ended = robust201("study", study, "--out", tmp_path / "out")
+    assert ended.code == 2
+    assert ended.err.splitlines()[-1].endswith(f"add: --allow-code {code}")
+    assert not mark.exists()
+    robust201("study", study, "--out", tmp_path / "out", "--allow-code", code)
+    assert mark.exists()
+    mark.unlink()
+    robust201(*step.replace("--steps 1", "--steps 2").split()[1:])
+    assert mark.exists()

@@ -23,6 +23,7 @@ from robust201.planning.sweep_record import portable_fields
 from robust201.runtime.code_check import check_code
 from robust201.runtime.sweep import load_plan
 from robust201.shards import ShardStore
+from robust201.studies.pages.writer import PAGE
 from robust201.submission.ray_jobs import entrypoint
 from tests.conftest import REPOSITORY, Ended, RunCommand, WriteSweep
 from tests.runtime.test_widened import values
@@ -275,7 +276,7 @@ def test_named_code_of_a_dataset_is_executed(received: Path, robust201: RunComma
 
 def test_training_code_of_a_dataset_requires_consent(received: Path, robust201: RunCommand, tmp_path: Path) -> None:
     fields = training_fields(received.parent, execution={"executor": "inline", "device": "cpu"})
-    fields |= {"space": {"file": str(received.with_name("spy.py"))}, "architectures": ["narrow"]}
+    fields |= {"space": {"file": str(received.with_name("spy.py"))}, "architectures": ["narrow"], "network": {}}
     trainings = received.with_name("train.yaml")
     trainings.write_text(yaml.safe_dump(fields))
     for words in (("train",), ("submit", "slurm", "--dry-run")):
@@ -288,7 +289,7 @@ def test_training_code_of_a_dataset_requires_consent(received: Path, robust201: 
 
 
 def test_every_folder_that_people_publish_counts_as_data(
-    finished: Path, write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
+    finished: Path, robust201: RunCommand, tmp_path: Path
 ) -> None:
     """Those that robust201 writes have a file by which it knows them, in subfolders too."""
     for form, options in (("json", ()), ("parquet", ("--no-json", "--parquet"))):
@@ -300,10 +301,11 @@ def test_every_folder_that_people_publish_counts_as_data(
     fields = training_fields(tmp_path, store=str(store), execution={"executor": "inline", "device": "cpu"})
     (tmp_path / "train.yaml").write_text(yaml.safe_dump(fields))
     assert robust201("train", tmp_path / "train.yaml").code == 0
-    images = next((tmp_path / "corruptions").glob("*/*.npy")).parent if (tmp_path / "corruptions").exists() else None
-    folders = [finished, finished / "shards", tmp_path / "json", tmp_path / "parquet", published, store]
-    folders += [] if images is None else [images]
-    for folder in folders:
+    images = next((tmp_path / "corruptions").rglob("*.npy")).parent
+    study = tmp_path / "study"
+    study.mkdir()
+    (study / PAGE).touch()
+    for folder in (finished, finished / "shards", tmp_path / "json", tmp_path / "parquet", published, store, images, study):
         assert find_data_mark(folder / "more" / "sweep.yaml"), folder
 
 

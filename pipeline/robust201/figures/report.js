@@ -514,12 +514,15 @@ function showTable() {
   $("page-on").disabled = listing.page + 1 >= n;
 }
 
+// As core/csv_files.py: an apostrophe before text that a spreadsheet would evaluate as a formula.
+function withoutFormulas(value) {
+  return Number.isNaN(Number(value)) ? String(value).replace(/(^|[;\t\r\n])(?=\s*[=+\-@＝＋－＠][^])/g, "$1'") : String(value);
+}
+
 function csvText() {
   const columns = tableColumns();
-  // As core/csv_files.py: an apostrophe before text that a spreadsheet would evaluate as a formula.
-  const shown = (value) => (Number.isNaN(Number(value)) ? String(value).replace(/(^|[;\t\r\n])(?=\s*[=+\-@＝＋－＠][^])/g, "$1'") : String(value));
   const quoted = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-  const field = (value) => (value === null ? "" : quoted(shown(value)));
+  const field = (value) => (value === null ? "" : quoted(withoutFormulas(value)));
   const lines = listing.rows.map((row) => columns.map((column) => field(column.value(row))).join(","));
   return `${[columns.map((column) => field(column.name.replaceAll(" ", "_"))).join(","), ...lines].join("\n")}\n`;
 }

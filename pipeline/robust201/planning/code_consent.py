@@ -51,7 +51,7 @@ def check_consent(files: Iterable[Path], source: Path, allowed: Sequence[Path]) 
     if lacking:
         named = ", ".join(map(show_path, lacking))
         raise ConfigError(
-            f"Reading Python files failed for {show_path(source)}: expected consent to execute {named}, as files that "
+            f"Executing Python files failed for {show_path(source)}: expected consent to execute {named}, as files that "
             f"came with data may be anybody's ({marks[lacking[0]]}), got none. Read the code first; to execute it, "
             f"add: {' '.join(f'{ALLOW_CODE} {show_path(path)}' for path in lacking)}"
         )
