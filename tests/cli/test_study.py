@@ -172,7 +172,9 @@ def test_a_network_that_a_step_names_needs_the_users_consent(robust201, tmp_path
     step = f"robust201 robustify {code}:build --dataset digits --count 20 --steps 1 --out {tmp_path / 'robust'}"
     study, mark = write_study_with_code(tmp_path / "dataset", code, [step])
     sweep = tmp_path / "dataset/sweep.yaml"
-    sweep.write_text(yaml.safe_dump(yaml.safe_load(sweep.read_text()) | {"space": "zoo", "architectures": ["fc7500-w8"]}))
+    sweep.write_text(
+        yaml.safe_dump(yaml.safe_load(sweep.read_text()) | {"space": "zoo", "architectures": ["fc7500-w8"]})
+    )
     (tmp_path / "dataset/SHA256SUMS").touch()
     ended = robust201("study", study, "--out", tmp_path / "out")
     assert ended.code == 2

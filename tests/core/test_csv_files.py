@@ -26,7 +26,7 @@ def test_write_csv_marks_formulas_as_text(text: str, tmp_path: Path) -> None:
         header, first, second = csv.reader(stream)
     cells = [*header[:2], *first]
     assert all("'" in cell and cell.replace("'", "") == text.replace("'", "") for cell in cells), cells
-    assert not any(re.search(r"(^|[;\t\r\n])\s*[=+\-@＝＋－＠]", cell) for cell in cells)  # noqa: RUF001
+    assert not any(re.search(r"(^|[;\t\r\n])\s*[=+\-@＝＋－＠]", cell) for cell in cells)
     assert second == ["row", "plain", "plain"]
     assert frame.iloc[0, 0] == text  # the table itself stays as it was
 

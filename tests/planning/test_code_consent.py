@@ -35,9 +35,7 @@ def test_find_data_mark_looks_at_all_folders_above(dataset: Path, home: Path) ->
     assert find_data_mark(dataset.parent / "sweep.yaml") is None
 
 
-def test_find_data_mark_follows_links_and_parents(
-    dataset: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_find_data_mark_follows_links_and_parents(dataset: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (dataset / "a/code.py").touch()
     (home / "code-link.py").symlink_to(dataset / "a/code.py")
     (home / "folder-link").symlink_to(dataset / "a/b")

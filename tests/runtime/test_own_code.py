@@ -288,9 +288,7 @@ def test_training_code_of_a_dataset_requires_consent(received: Path, robust201: 
     assert ended.code == 0, ended.err
 
 
-def test_every_folder_that_people_publish_counts_as_data(
-    finished: Path, robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_every_folder_that_people_publish_counts_as_data(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
     """Those that robust201 writes have a file by which it knows them, in subfolders too."""
     for form, options in (("json", ()), ("parquet", ("--no-json", "--parquet"))):
         assert robust201("export", finished, "--out", tmp_path / form, *options).code == 0
@@ -305,7 +303,16 @@ def test_every_folder_that_people_publish_counts_as_data(
     study = tmp_path / "study"
     study.mkdir()
     (study / PAGE).touch()
-    for folder in (finished, finished / "shards", tmp_path / "json", tmp_path / "parquet", published, store, images, study):
+    for folder in (
+        finished,
+        finished / "shards",
+        tmp_path / "json",
+        tmp_path / "parquet",
+        published,
+        store,
+        images,
+        study,
+    ):
         assert find_data_mark(folder / "more" / "sweep.yaml"), folder
 
 

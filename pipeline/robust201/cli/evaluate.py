@@ -11,8 +11,8 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.user_file import parse_function
-from robust201.core.errors import ArchitectureError, ConfigError, EvaluationError, RobustError, closest
 from robust201.core.csv_files import write_csv
+from robust201.core.errors import ArchitectureError, ConfigError, EvaluationError, RobustError, closest
 from robust201.core.files import check_output_file
 from robust201.core.garbage import collect_as_usual
 from robust201.core.user_code import describe_failure

@@ -12,8 +12,8 @@ from robust201.cli.analyse import Folders, Join
 from robust201.cli.given_options import given_options
 from robust201.cli.look import AsJson, print_json
 from robust201.cli.sweeps import split_names
-from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.csv_files import write_csv
+from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.files import check_output_file
 
 if TYPE_CHECKING:

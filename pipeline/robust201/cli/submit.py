@@ -77,7 +77,9 @@ def ray(
             make_filters(config, architectures, datasets, keys, limit).check(config)
             narrowing = narrowing_words(architectures, datasets, keys, limit)
         # The head checks files that were not named here: they may lie in data that this machine does not see.
-        shipment = prepare_shipment(sweep, os.environ, (*narrowing, *consent_words(path.absolute() for path in allow_code or ())))
+        shipment = prepare_shipment(
+            sweep, os.environ, (*narrowing, *consent_words(path.absolute() for path in allow_code or ()))
+        )
         announce_code(shipment.config, sweep, allowed=allow_code or (), say=console.say)
         with tempfile.TemporaryDirectory() as folder:
             archive = Path(folder) / "robust201-job.zip"

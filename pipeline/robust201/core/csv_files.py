@@ -9,7 +9,7 @@ from robust201.core.files import write_text
 if TYPE_CHECKING:
     import pandas as pd
 
-_FORMULA = re.compile(r"(^|[;\t\r\n])(?=\s*[=+\-@＝＋－＠].)", re.DOTALL)  # noqa: RUF001 - full-width signs count, too
+_FORMULA = re.compile(r"(^|[;\t\r\n])(?=\s*[=+\-@＝＋－＠].)", re.DOTALL)
 """Where a formula may begin: at the start of a cell, and after the separators of other locales."""
 
 
@@ -22,7 +22,7 @@ def write_csv(path: Path, frame: "pd.DataFrame", *, index: bool = False) -> None
     safe = frame.rename(columns=_as_text, index=_as_text).rename_axis(index=_as_text)
     for position, dtype in enumerate(frame.dtypes):
         if dtype.kind == "O":
-            safe.isetitem(position, safe.iloc[:, position].map(_as_text))
+            safe.isetitem(position, [_as_text(value) for value in safe.iloc[:, position]])
     write_text(path, safe.to_csv(index=index))
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from robust201.analysis.dataset_results import OVER_EVALUATIONS, DatasetResults, read_results
-from robust201.core.errors import ConfigError, ResultsError, closest
 from robust201.core.csv_files import write_csv
+from robust201.core.errors import ConfigError, ResultsError, closest
 from robust201.core.files import atomic_write, check_output_file
 from robust201.figures.table import FIGURES, FigureRow, figure_row
 from robust201.reader.dataset import RobustnessDataset

@@ -27,7 +27,8 @@ _DATA_MARKS = (
 
 def find_data_mark(path: Path) -> Path | None:
     """Return a file that marks `path`, or a folder above it, as data; links are followed, and looked at themselves."""
-    spellings = dict.fromkeys((Path(os.path.abspath(path)), Path(os.path.realpath(path))))
+    lexical = Path(os.path.abspath(path))  # noqa: PTH100 - a link that came with data is data, wherever it leads
+    spellings = dict.fromkeys((lexical, Path(os.path.realpath(path))))
     marks = (
         folder / name for spelling in spellings for folder in (spelling, *spelling.parents) for name in _DATA_MARKS
     )
@@ -37,9 +38,7 @@ def find_data_mark(path: Path) -> Path | None:
 def check_consent(files: Iterable[Path], source: Path, allowed: Sequence[Path]) -> None:
     """Require the user's consent to Python files that lie in data, or are named by a YAML that does.
 
-    Args:
-        source: YAML that names the files.
-        allowed: files that the user named by `ALLOW_CODE`.
+    `source` is the YAML that names the files; `allowed` are the files that the user named by `ALLOW_CODE`.
 
     Raises:
         ConfigError: `allowed` lacks a file that needs consent.
@@ -51,9 +50,9 @@ def check_consent(files: Iterable[Path], source: Path, allowed: Sequence[Path]) 
     if lacking:
         named = ", ".join(map(show_path, lacking))
         raise ConfigError(
-            f"Executing Python files failed for {show_path(source)}: expected consent to execute {named}, as files that "
-            f"came with data may be anybody's ({marks[lacking[0]]}), got none. Read the code first; to execute it, "
-            f"add: {' '.join(f'{ALLOW_CODE} {show_path(path)}' for path in lacking)}"
+            f"Executing Python files failed for {show_path(source)}: expected consent to execute {named}, as files "
+            f"that came with data may be anybody's ({marks[lacking[0]]}), got none. Read the code first; to execute "
+            f"it, add: {' '.join(f'{ALLOW_CODE} {show_path(path)}' for path in lacking)}"
         )
 
 
@@ -62,9 +61,7 @@ def announce_code(
 ) -> None:
     """Check consent to the Python files of a configuration, and name them before anything is executed.
 
-    Args:
-        source: YAML, or results folder, that the configuration was read from.
-        allowed: see `check_consent`.
+    `source` is the YAML, or the results folder, that the configuration was read from.
 
     Raises:
         ConfigError: see `check_consent`; or a YAML that lies in data names a Ray cluster, whose head can execute code
@@ -94,12 +91,8 @@ def announce_copies(
     """Check consent to what a share executes: the copies that were made when its sweep was prepared.
 
     Whoever can write to the results folder can replace plan and copies. So a copy must equal the file that the YAML
-    names, or be named itself; the name of a copy is its hash.
-
-    Args:
-        source: see `announce_code`.
-        planned: SHA-256 by the field that names the file.
-        allowed: see `check_consent`.
+    names, or be named itself; the name of a copy is its hash. `planned` is the SHA-256 of each copy by the field that
+    names the file.
 
     Raises:
         ConfigError: see `check_consent`; or a file differs from its copy.

@@ -55,8 +55,8 @@ def run_share(
     The division is that of the plan in the results folder, after the filters, so that shares agree whatever machine
     they run on. How the work is done may differ from the plan's. Inputs are not hashed again: workers compare what they
     load with the hashes of the plan. Any number of shares, even a share twice or a driver beside them, may write into
-    one folder; what two of them compute is stored twice and counted once. `on_code` is called with the planned hashes of
-    Python files by field, before any is executed; the other callbacks are those of `runtime.sweep.run_sweep`.
+    one folder; what two of them compute is stored twice and counted once. `on_code` is called with the planned hashes
+    of Python files by field, before any is executed; the other callbacks are those of `runtime.sweep.run_sweep`.
 
     Raises:
         InputError: the sweep is not prepared, or otherwise than `config` says, or an input of the share is missing.

@@ -69,7 +69,7 @@ class _Study(Fields):
             if any(word.partition("=")[0] == ALLOW_CODE for word in words):
                 raise ConfigError(
                     f"Reading the steps failed for the study {self.name}: expected no {ALLOW_CODE}, got "
-                    f"{shlex.join(words)!r}. Remove it; who runs the study consents: robust201 study … {ALLOW_CODE} FILE"
+                    f"{shlex.join(words)!r}. Remove it; give it to robust201 study instead."
                 )
         return steps
 
