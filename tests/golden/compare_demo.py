@@ -8,7 +8,8 @@ Images, ids, draws, accuracies and confusion matrices are the same on every proc
 confidence depend on its instructions. `demo-export.sha256` was made with AVX512, all but two files on an Intel Xeon.
 The two are pgd_confidence.json and croissant.json: they changed on 2026-11-23, when exponentials stopped coming from
 MKL (docs/engine.md), and were made on an AMD EPYC. `demo-export-avx2.sha256` lists the files that differ on a CPU with
-AVX2 and no AVX512, and was made on an AMD EPYC (family 25, model 1).
+AVX2 and no AVX512. It was made on an AMD EPYC (family 25, model 1); with the other kernels of MKL, OpenBLAS and NumPy
+the demo gave the same there.
 """
 
 import sys
@@ -25,6 +26,9 @@ LISTINGS = {
 
 REWORDED = {"README.md", "versions.json"}
 """Written for people, or of the installed versions."""
+
+UNKNOWN = "unknown"
+"""In place of a hash: the file has changed since a CPU of that kind was at hand, and is not compared there."""
 
 OF_NO_NETWORK = {"meta.json", "recorded_accuracy.json", "sweep.json", "sweep.yaml", "weights.json"}
 """All that is compared where no listing was made; `sweep.json` has the hashes of all images."""
@@ -48,7 +52,7 @@ def main() -> None:
     """Compare, and exit with 1 where a file differs."""
     capability = torch.backends.cpu.get_cpu_capability()
     expected, found = expected_hashes(capability), read_hashes(Path(sys.argv[1]) / "SHA256SUMS")
-    compared = set(expected) - REWORDED
+    compared = {name for name, digest in expected.items() if digest != UNKNOWN} - REWORDED
     if capability not in LISTINGS:
         compared &= OF_NO_NETWORK
     differing = sorted(name for name in compared if found.get(name) != expected[name])
