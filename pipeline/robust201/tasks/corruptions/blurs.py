@@ -10,8 +10,16 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from robust201.core.portable_floats import exp
 from robust201.tasks.corruptions.draws import REFERENCE_SIZE, CorruptionDraws, Images
-from robust201.tasks.corruptions.sampling import correlate, fold_positions, stretch_kernel, truncate, zoom_middle
+from robust201.tasks.corruptions.sampling import (
+    correlate,
+    fold_positions,
+    smooth,
+    stretch_kernel,
+    truncate,
+    zoom_middle,
+)
 
 DEFOCUS_RADII = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1))
 """Radius of the disk and standard deviation of its smoothing, in pixels."""
@@ -48,13 +56,13 @@ def defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArray[np.
     steps = np.arange(-reach, reach + 1)
     disk = (steps[:, None] ** 2 + steps**2 <= radius**2).astype(np.float32)
     disk /= disk.sum()
-    taps = np.exp(-0.5 * (np.arange(-1, 2) / smoothing) ** 2)
+    taps = exp(-0.5 * (np.arange(-1, 2) / smoothing) ** 2)
     side, centre, _ = (taps / taps.sum()).astype(np.float32)
     # float32 in OpenCV's order of operations: truncation makes the last bit visible in flat areas.
     padded = np.pad(disk, 1)
-    smooth = padded[:, 1:-1] * centre + (padded[:, :-2] + padded[:, 2:]) * side
-    smooth = smooth[1:-1] * centre + (smooth[:-2] + smooth[2:]) * side
-    return smooth.astype(np.float64) if scale == 1 else stretch_kernel(smooth, scale)
+    kernel = padded[:, 1:-1] * centre + (padded[:, :-2] + padded[:, 2:]) * side
+    kernel = kernel[1:-1] * centre + (kernel[:-2] + kernel[2:]) * side
+    return kernel.astype(np.float64) if scale == 1 else stretch_kernel(kernel, scale)
 
 
 def defocus_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
@@ -69,18 +77,17 @@ def glass_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     The published script writes ``x[h, w], x[h', w'] = x[h', w'], x[h, w]`` to swap two pixels. Both sides are views of
     one NumPy array, so the second assignment reads what the first wrote: pixel (h', w') is copied to (h, w) and stays.
     """
-    from scipy.ndimage import gaussian_filter
-
     smoothing, displacement, rounds = GLASS_STEPS[severity - 1]
     scale = images.shape[1] / REFERENCE_SIZE
-    sigma = (0, smoothing * scale, smoothing * scale, 0)
+    sigma = smoothing * scale
     reach = max(1, round(displacement * scale))
     # scikit-image's `gaussian`: edge pixels repeated, kernel cut at four standard deviations
-    smooth = truncate(gaussian_filter(images / 255.0, sigma, mode="nearest", truncate=4.0) * 255)
+    first = truncate(smooth(images / 255.0, sigma, (1, 2), mode="nearest", truncate=4.0) * 255)
     shuffled = np.take_along_axis(
-        smooth.reshape(len(images), -1, 3), _glass_sources(images.shape[1], reach, rounds, draws)[..., None], axis=1
+        first.reshape(len(images), -1, 3), _glass_sources(images.shape[1], reach, rounds, draws)[..., None], axis=1
     ).reshape(images.shape)
-    return truncate(np.clip(gaussian_filter(shuffled / 255.0, sigma, mode="nearest", truncate=4.0), 0, 1) * 255)
+    second = smooth(shuffled / 255.0, sigma, (1, 2), mode="nearest", truncate=4.0)
+    return truncate(np.clip(second, 0, 1) * 255)
 
 
 def _glass_sources(size: int, reach: int, rounds: int, draws: CorruptionDraws) -> NDArray[np.int64]:
@@ -118,9 +125,16 @@ def motion_taps(radius: float, sigma: float, angle: float) -> tuple[NDArray[np.f
         Weights (T,) float64 of sum 1, and offsets (T, 2) int64: rows and columns from a pixel to those it blends in.
     """
     way = np.arange(2 * math.ceil(radius) + 1)
-    weights = np.exp(-0.5 * (way / sigma) ** 2)
     direction = np.array([math.sin(math.radians(angle)), math.cos(math.radians(angle))])
-    return weights / weights.sum(), np.ceil(way[:, None] * direction - 0.5).astype(np.int64)
+    return _fading(len(way), sigma), np.ceil(way[:, None] * direction - 0.5).astype(np.int64)
+
+
+@cache
+def _fading(n_samples: int, sigma: float) -> NDArray[np.float64]:
+    """Weights (n_samples,) of the samples of a motion kernel, of sum 1."""
+    weights = exp(-0.5 * (np.arange(n_samples) / sigma) ** 2)
+    weights /= weights.sum()
+    return weights
 
 
 def blur_along(images: NDArray[np.uint8], radius: float, sigma: float, angles: NDArray[np.float64]) -> Images:

@@ -10,7 +10,7 @@ from io import BytesIO
 import numpy as np
 
 from robust201.tasks.corruptions.draws import REFERENCE_SIZE, CorruptionDraws, Floats, Images
-from robust201.tasks.corruptions.sampling import resample_layers, sample_bilinear, truncate
+from robust201.tasks.corruptions.sampling import resample_layers, sample_bilinear, smooth, truncate
 
 CONTRAST_SHARES = (0.75, 0.5, 0.4, 0.3, 0.15)
 """Share of a value's distance to its channel's mean that remains."""
@@ -38,8 +38,6 @@ def elastic_transform(images: Images, severity: int, draws: CorruptionDraws) -> 
 
     Equal draws give the published script's pixels but for up to 3 of 255: OpenCV rounds positions to 1/32 pixel.
     """
-    from scipy.ndimage import gaussian_filter
-
     size = images.shape[1]
     shape = (2, REFERENCE_SIZE, REFERENCE_SIZE)
     strength, smoothing, shift = (REFERENCE_SIZE * share for share in ELASTIC_SHARES[severity - 1])
@@ -49,9 +47,7 @@ def elastic_transform(images: Images, severity: int, draws: CorruptionDraws) -> 
     rows, columns = _affine_sources(size, uniform[:, :6].reshape(-1, 3, 2) * shift * scale)
     sheared = sample_bilinear(pixels, rows, columns, "whole")
     # Made at 32 pixels: smoothed noise of another size would have another strength in relation to its lengths.
-    fields = gaussian_filter(
-        uniform[:, 6:].reshape(-1, *shape), (0, 0, smoothing, smoothing), mode="reflect", truncate=3
-    )
+    fields = smooth(uniform[:, 6:].reshape(-1, *shape), smoothing, (2, 3), mode="reflect", truncate=3)
     right, down = (resample_layers(fields[:, axis], size) * strength * scale for axis in (0, 1))
     grid = np.arange(size, dtype=np.float64)
     moved = sample_bilinear(sheared, grid[:, None] + down, grid + right, "half")
@@ -70,13 +66,19 @@ def _affine_sources(size: int, shifts: Floats) -> tuple[Floats, Floats]:
     """
     centre, reach = size // 2, size // 3
     corners = np.array([[centre + reach, centre + reach], [centre + reach, centre - reach], [centre - reach] * 2])
-    moved = np.concatenate((corners + shifts, np.ones((len(shifts), 3, 1))), axis=2)
-    # From moved corners back to the corners: the inverse map, (N, 3, 2).
-    inverse = np.linalg.solve(moved, np.broadcast_to(corners.astype(np.float64), (len(shifts), 3, 2)))
+    # The inverse map, from moved corners back to the corners, by Cramer's rule: LAPACK rounds as the processor does.
+    (x, y), (right, down), (other_right, other_down) = np.moveaxis(corners + shifts, 0, -1)
+    right, down, other_right, other_down = right - x, down - y, other_right - x, other_down - y
+    area = right * other_down - down * other_right
     rows, columns = np.mgrid[:size, :size]
-    targets = np.stack((columns, rows, np.ones_like(rows)), axis=-1).reshape(-1, 3)
-    sources = (targets @ inverse).reshape(-1, size, size, 2)
-    return sources[..., 1], sources[..., 0]
+    sources = []
+    for here, there, other in corners.T:
+        by_column = (other_down * (there - here) - down * (other - here)) / area
+        by_row = (right * (other - here) - other_right * (there - here)) / area
+        shift = here - by_column * x - by_row * y
+        a, b, c = (values[:, None, None] for values in (by_column, by_row, shift))
+        sources.append(columns * a + rows * b + c)
+    return sources[1], sources[0]
 
 
 def pixelate(images: Images, severity: int, draws: CorruptionDraws) -> Images:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
 from robust201.core.noise import generator
+from robust201.core.portable_floats import exp
 from robust201.core.records import canonical_json
 from robust201.tasks.corruptions.sampling import resize_bilinear, truncate
 
@@ -165,7 +166,7 @@ def _smooth_noise(draws: np.random.Generator, along: float, across: float, angle
     columns = np.fft.rfftfreq(_SYNTHETIC_SIZE)
     forward = columns * np.cos(angle) + rows * np.sin(angle)
     sideways = rows * np.cos(angle) - columns * np.sin(angle)
-    response = np.exp(-2 * np.pi**2 * ((along * forward) ** 2 + (across * sideways) ** 2))
+    response = exp(-2 * np.pi**2 * ((along * forward) ** 2 + (across * sideways) ** 2))
     noise = draws.standard_normal((_SYNTHETIC_SIZE, _SYNTHETIC_SIZE))
     return _standardise(np.fft.irfft2(np.fft.rfft2(noise) * response, s=noise.shape))
 

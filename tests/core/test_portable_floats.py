@@ -1,0 +1,43 @@
+"""Portable arithmetic gives the float64 nearest to the exact value."""
+
+from decimal import Context, Decimal
+from fractions import Fraction
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robust201.core.noise import generator
+from robust201.core.portable_floats import exp, fused_multiply_add
+
+EXACT = Context(prec=60)
+
+
+def nearest(x: float) -> float:
+    return float(EXACT.exp(Decimal(x)))
+
+
+@given(st.floats(-800, 709.7))
+def test_exp_is_correctly_rounded(x: float) -> None:
+    assert exp(np.array([x])).tolist() == [nearest(x)]
+
+
+def test_exp_is_correctly_rounded_for_many_arguments() -> None:
+    draws = generator(0, "arguments").random((3, 2000))
+    arguments = np.concatenate((-40 * draws[0], -(draws[1] ** 8), 1400 * draws[2] - 700, [0.0, -0.0, -745.13, -1e9]))
+    expected = [nearest(float(x)) for x in arguments]
+    assert exp(arguments).tolist() == expected
+    # The functions of the libraries are not, so the comparison above can tell.
+    assert np.exp(arguments).tolist() != expected
+
+
+def test_fused_multiply_add_is_correctly_rounded() -> None:
+    a, b, c = (2 * generator(0, "terms").random((3, 2000)) - 1).tolist()
+    exact = [float(Fraction(x) * Fraction(y) + Fraction(z)) for x, y, z in zip(a, b, c, strict=True)]
+    assert fused_multiply_add(np.array(a), np.array(b), np.array(c)).tolist() == exact
+    assert (np.array(a) * b + c).tolist() != exact
+
+
+def test_exp_keeps_shapes() -> None:
+    for shape in ((), (0,), (2, 3, 4)):
+        assert exp(np.zeros(shape)).shape == shape

@@ -1,0 +1,119 @@
+"""Hash all that is generated or drawn, as this process computes it: ``python -m tests.support.processor_probe SIZE…``.
+
+Prints JSON: name to the first 16 hex digits of a SHA-256. Names that begin with ``control`` depend on the processor.
+"""
+
+import hashlib
+import json
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.images import load_images, select
+from robust201.images.fusion import blend, pair
+from robust201.images.upscaling import upscale
+from robust201.tasks.corruptions.folder import generate_corruptions
+from robust201.tasks.corruptions.generator import CORRUPTION_FUNCTIONS, corrupt, synthetic_frost
+from tests.support.natural_images import natural_images, raw, stripes
+
+N_IMAGES = 4
+
+
+def digest(arrays: Iterable[NDArray[Any]]) -> str:
+    sha256 = hashlib.sha256()
+    for array in arrays:
+        sha256.update(np.ascontiguousarray(array).tobytes())
+    return sha256.hexdigest()[:16]
+
+
+def sample_images(size: int) -> NDArray[np.uint8]:
+    """Two natural images, one of flat colours, where truncation to 8 bits shows the last bit of a sum, and noise."""
+    images = natural_images(N_IMAGES, size)
+    images[2] = raw("flat", shape=(2, 2, 3), below=256).repeat(size // 2, 0).repeat(size // 2, 1)
+    images[3] = raw("noise", size, shape=images[3].shape, below=256)
+    return images
+
+
+def corrupted_images(key: str, size: int) -> Iterator[NDArray[np.uint8]]:
+    """All severities of one corruption."""
+    frost = stripes()
+    for severity in range(1, 6):
+        yield corrupt(sample_images(size), key, severity, seed=0, indices=np.arange(N_IMAGES), frost=frost)
+
+
+def snow_of_noise() -> Iterator[NDArray[np.uint8]]:
+    """Snow on noise that shows the last bit of grey: images whose pixels differ by how OpenBLAS multiplies matrices."""
+    rows = np.array([1, 21, 30, 32, 67])
+    images = raw("noise", 64, shape=(rows.max() + 1, 64, 64, 3), below=256)[rows].astype(np.uint8)
+    yield corrupt(images, "snow", 5, seed=0, indices=rows, frost=stripes())
+
+
+def _draws() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
+    import torch
+
+    from robust201.engine.draws import CounterDraws
+    from robust201.training.augmentation import Augmenter
+    from robust201.training.draws import epoch_draws, pixel_draws, uniform
+    from robust201.training.recipes import AUGMENTATIONS
+
+    draws, rows, shape = CounterDraws(0, "pgd"), np.arange(64), (3, 32, 32)
+    yield "draw uniforms", [draws.uniforms(0, rows, shape).numpy()]
+    yield "draw normals", [draws.normals(0, rows, 3072).numpy()]
+    yield "draw stripes", [draws.stripes(0, rows, shape).numpy()]
+    yield "draw windows", [np.array([w.row, w.column, *w.signs.flatten()]) for w in draws.windows(0, 0, [3] * 9, shape)]
+    yield "draw tiles", [draws.tiles(0, rows, 9, 3)[1].numpy()]
+    yield "draw swaps", [swap.signs.numpy() for swap in draws.swaps(0, 0, rows, [3] * 9, shape)]
+    yield "draw training", [uniform(epoch_draws(0, 1, "order", 99)), pixel_draws(0, 1, "start", 2, 99)]
+    images = np.ascontiguousarray(natural_images(16).transpose(0, 3, 1, 2))
+    # Not the jittered ones: PyTorch's mean of an image is summed in an order of the processor (docs/training.md).
+    for name in ("flip-crop", "std*-tf"):
+        augment = Augmenter(AUGMENTATIONS[name], n_ids=16, seed=0, device=torch.device("cpu"))
+        yield f"augmentation {name}", [augment(images, np.arange(16), 0).numpy()]
+
+
+def _images() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
+    yield "snow of noise", snow_of_noise()
+    yield "synthetic frost", synthetic_frost(0).images
+    grey = raw("grey", shape=(20, 28, 28), below=256).astype(np.uint8)
+    for size in (32, 96):
+        yield f"upscaled to {size}", [upscale(grey, size, 255)]
+    first, second = natural_images(2), natural_images(2)[::-1]
+    for alpha in (0.1, 0.3, 0.5):
+        yield f"blend {alpha}", [blend(first, second, alpha)]
+    yield "pairs of a blend", pair(50, 40, 0)
+
+
+def hashes(sizes: Iterable[int]) -> dict[str, str]:
+    """Hash everything; corrupted images at these heights."""
+    result = {name: digest(arrays) for name, arrays in (*_images(), *_draws())}
+    for size in sizes:
+        result |= {f"{key} at {size}": digest(corrupted_images(key, size)) for key in CORRUPTION_FUNCTIONS}
+    digits = select(load_images("digits"), count=3, seed=0)
+    result["digits"] = digits.sha256[:16]
+    with tempfile.TemporaryDirectory() as folder:
+        store = generate_corruptions(Path(folder), digits, keys=("snow", "frost"), seed=0, frost=synthetic_frost(0))
+        result |= {f"identity of {key}": str(store.identity(key)["sha256"])[:16] for key in ("snow", "frost")}
+    return result | _controls()
+
+
+def _controls() -> dict[str, str]:
+    """Compute what must differ where the variables of the test are obeyed."""
+    import torch
+
+    values = np.random.default_rng(0).random((64, 64), np.float32)
+    maps = torch.from_numpy(values).view(1, 1, 64, 64).expand(1, 16, -1, -1).contiguous()
+    kernels = torch.from_numpy(np.random.default_rng(1).random((16, 16, 3, 3), np.float32))
+    return {
+        "control OPENBLAS_CORETYPE": digest([values @ values]),
+        "control NPY_DISABLE_CPU_FEATURES": digest([np.exp(-4 * values)]),
+        "control ONEDNN_MAX_CPU_ISA": digest([torch.nn.functional.conv2d(maps, kernels).numpy()]),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(hashes(int(size) for size in sys.argv[1:])))
