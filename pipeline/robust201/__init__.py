@@ -14,6 +14,10 @@ __all__ = ["RobustnessDataset", "__version__", "attack", "evaluate", "load_model
 __version__ = "0.1.0"
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     # Imported when they are asked for: workers and the command line start without them.
     if name == "RobustnessDataset":

@@ -67,7 +67,7 @@ def load_model(
             zoo, such as ``"resnet18"``.
         dataset: what it was trained on, a name of `robust201.images.DATASETS`; it decides normalisation and classes.
         store: a checkpoint store or its folder, ``bundled:…`` too (see ``robust201 import-weights``), or else
-        weights: a safetensors file of the network's state_dict.
+        weights: a safetensors or PyTorch file of the network's state_dict.
         epochs: length of the training, in a store; None prefers 200, else takes the longest.
         seed: of the training, in a store; None prefers 777, else takes the lowest.
         recipe: name of the training, in a store; ``""`` is the published one. Needed where several fit.

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from safetensors.torch import save_file
 
 from robust201.api import evaluate
@@ -21,6 +22,10 @@ from tests.support.tiny_networks import TinyNetwork
 
 def build():
     return TinyNetwork(seed=5)
+
+def wrapped():
+    from torch import nn
+    return nn.DataParallel(TinyNetwork(seed=5))
 
 def three():
     return 3
@@ -115,6 +120,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
     "no module": (keep, {"network": "my_model.py:three"}, 2, "expected a torch.nn.Module, got int"),
     "a function with arguments": (keep, {"network": "my_model.py:needs"}, 2, "from a call without arguments, got Type"),
     "no weights": (keep, {"weights": "none.safetensors"}, 2, "none.safetensors: expected a readable file"),
+    "a folder of weights": (keep, {"weights": "."}, 2, "expected a regular file, got a folder"),
     "no safetensors": (keep, {"weights": "my_model.py"}, 2, "expected a whole safetensors file"),
     "no data": (keep, {"data": "cifar01"}, 2, "got 'cifar01'. Did you mean 'cifar10'?"),
     "another size": (keep, {"image-size": 9}, 2, "expected uint8 images (N, 9, 9, 3)"),
@@ -147,6 +153,25 @@ def test_weights_of_another_network(files: Path, robust201: RunCommand) -> None:
     state_dict = TinyNetwork().state_dict()
     save_file(state_dict | {"more": state_dict["classifier.bias"].clone()}, files / "w.safetensors")
     assert "expected the tensors of TinyNetwork, got others" in robust201(*arguments()).refusal(2)
+
+
+@pytest.mark.parametrize("function", ["build", "wrapped"])
+def test_weights_of_a_torch_checkpoint(files: Path, robust201: RunCommand, function: str) -> None:
+    state_dict = {f"module.{name}": tensor for name, tensor in TinyNetwork(seed=0).state_dict().items()}
+    torch.save({"epoch": 3, "state_dict": state_dict}, files / "w.pth")
+    expected = robust201(*arguments(out="expected.csv"))
+    ended = robust201(*arguments(network=f"my_model.py:{function}", weights="w.pth", out="results.csv"))
+    assert (expected.code, ended.code) == (0, 0), ended.err
+    assert "Using weights of w.pth: the entry 'state_dict'; names without 'module.'." in ended.err.splitlines()
+    tables = [pd.read_csv(files / name).drop(columns="seconds") for name in ("results.csv", "expected.csv")]
+    pd.testing.assert_frame_equal(*tables)
+
+
+def test_a_pickled_network_is_not_executed(files: Path, robust201: RunCommand) -> None:
+    torch.save(TinyNetwork(), files / "w.pth")
+    line = robust201(*arguments(weights="w.pth")).refusal(2)
+    assert "names tests.support.tiny_networks.TinyNetwork, whose code would be executed" in line
+    assert "torch.save(network.state_dict(), 'weights.pth')" in line
 
 
 def test_one_number_of_mean_and_deviation_is_not_enough(files: Path, robust201: RunCommand) -> None:

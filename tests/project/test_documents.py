@@ -1,5 +1,6 @@
 """The examples of the documentation run as they stand, on a dataset of the demo's form."""
 
+import ast
 import itertools
 import json
 import os
@@ -26,6 +27,7 @@ from tests.support.fabricated import make_plan as fabricate_plan
 from tests.support.planted import write_planted
 
 DEMO = Path("runs/demo")
+DOCS = REPOSITORY / "docs"
 PAGES = (
     *("README.md", "docs/sweeps.md", "docs/dataset.md", "docs/report.md", "docs/statistics.md"),
     *("docs/use-cases.md", "docs/search.md", "docs/training.md"),
@@ -68,6 +70,34 @@ def test_python_examples_run(demo: Path, page: str) -> None:
     ended = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert page != "docs/dataset.md" or "<RobustnessDataset runs/demo/dataset: digits; " in ended.stdout
+
+
+_EFFECTS = {
+    "print",
+    "show",
+    "mkdir",
+    "copy",
+    "write_text",
+    "to_parquet",
+    "save",
+    "save_file",
+    "manual_seed",
+    "__init__",
+}
+"""Functions that examples call for their effect."""
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))])
+def test_python_examples_print_their_values(page: str) -> None:
+    trees = [ast.parse(block) for language in ("python", "py") for block in examples(page, language)]
+    values = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Expr)]
+    unused = [
+        ast.unparse(value)
+        for value in values
+        if not isinstance(value, ast.Constant)
+        and not (isinstance(value, ast.Call) and re.split(r"\W", ast.unparse(value.func))[-1] in _EFFECTS)
+    ]
+    assert unused == []
 
 
 def test_the_columns_of_a_frame_are_listed() -> None:

@@ -1,12 +1,14 @@
 """Heartbeats: a file as long as a process is at work, which says on what."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from robust201.runtime.heartbeat import (
     HEARTBEATS_FOLDER,
     Heartbeat,
     LastBeat,
+    TrainingSteps,
     file_server_time,
     read_heartbeats,
     remove_silent_heartbeats,
@@ -51,6 +54,46 @@ def test_a_worker_tells_its_part_until_it_ends(tmp_path: Path, monkeypatch: pyte
         beats.begin(Part(UNIT, (1.0,), 2, 5))
         wait_for(lambda: read(tmp_path)[0].strengths != first.strengths)
     assert list((tmp_path / HEARTBEATS_FOLDER).iterdir()) == []
+
+
+STEPS = TrainingSteps(step=470, begun=100, last=1955, per_epoch=391, seconds=37.0, loss=1.25, accuracy=0.5)
+
+
+def test_a_worker_tells_the_steps_of_its_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.02)
+    with Heartbeat(tmp_path) as beats:
+        beats.begin(Part(UNIT, (1.0, 8.0), 0, 10))
+        beats.note_steps(STEPS)
+        wait_for(lambda: any(beat.training for beat in read(tmp_path)))
+        (last,) = read(tmp_path)
+        assert (last.training, last.label) == (STEPS, "#21 digits fgsm")
+        beats.begin(Part(UNIT, (8.0,), 0, 10))
+        wait_for(lambda: read(tmp_path)[0].training is None)
+
+
+def test_steps_of_a_training_have_epochs_a_rate_and_a_time_left() -> None:
+    assert (STEPS.epoch, STEPS.epochs, STEPS.steps_per_second, STEPS.seconds_left) == (2, 5, 10.0, 148.5)
+    ended = replace(STEPS, step=1955)
+    assert (ended.epoch, ended.seconds_left) == (5, 0.0)
+    resumed = replace(STEPS, begun=470)
+    assert (resumed.steps_per_second, resumed.seconds_left) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "change", [{"step": "1"}, {"last": 3}, {"per_epoch": 0}, {"seconds": -1.0}, {"begun": None}, {"step": 1e40}]
+)
+def test_damaged_steps_of_a_training_are_no_heartbeat(tmp_path: Path, change: dict[str, object]) -> None:
+    folder = tmp_path / HEARTBEATS_FOLDER
+    folder.mkdir()
+    fields = {"share": None, "unit": UNIT.id, "label": "\x1b[31m", "strengths": [1.0], "images": [0, 1], "seconds": 1.0}
+    for name, changes in (("whole", {}), ("damaged", change)):
+        (folder / f"{name}.json").write_text(json.dumps(fields | {"training": asdict(STEPS) | changes}))
+    (beat,) = read(tmp_path)
+    assert (beat.training, beat.label) == (STEPS, "")
+    (folder / "whole.json").write_text(json.dumps(fields | {"training": asdict(STEPS) | {"loss": float("nan")}}))
+    (beat,) = read(tmp_path)
+    assert beat.training == replace(STEPS, loss=None)
 
 
 def test_it_beats_while_a_part_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 import yaml
 
+from robust201.cli import console_status
 from robust201.core.errors import CheckpointError, ConfigError, DatasetError, LeaseHeldError
 from robust201.core.records import Receipt
 from robust201.monitoring.training_status import TrainingStatus, read_training_status
 from robust201.planning.training_config import TrainingConfig
+from robust201.runtime import heartbeat
 from robust201.runtime.executors.base import BundleLost, Event
 from robust201.runtime.executors.inline import InlineExecutor
 from robust201.runtime.lease import Lease
@@ -27,6 +29,7 @@ from robust201.runtime.scheduler import RunTally
 from robust201.runtime.training_files import TrainingWork
 from robust201.runtime.training_run import ALL_TRAININGS, TrainingSelection, preview_trainings, run_trainings
 from robust201.runtime.training_worker import TrainingWorker
+from robust201.training import loop
 from robust201.training.state import EpochRecord
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand
@@ -442,6 +445,43 @@ def test_the_status_of_trainings(tmp_path: Path, robust201: RunCommand) -> None:
     state = json.loads(robust201("status", path, "--json").out)
     assert (state["done"], state["trainings_done"], state["complete"], state["running"]) == (3, 1, False, False)
     assert "got both" in robust201("status", path, "--watch", "--json").refusal(2)
+
+
+def test_the_status_shows_steps_of_a_training_before_its_first_snapshot(
+    tmp_path: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": RECIPE | {"snapshots": {}}})))
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "REPORT_SECONDS", 0.0)
+    make_step = loop._Training._make_step
+    texts: list[str] = []
+    states: list[TrainingStatus] = []
+
+    def look_and_step(training: Any) -> None:
+        deadline = time.monotonic() + 60
+        while training.step == 4 and time.monotonic() < deadline:
+            states.append(read_training_status(tmp_path / "store"))
+            if any(beat.training and beat.training.step == 4 for beat in states[-1].in_progress):
+                texts.append(str(console_status.describe_trainings(states[-1])))
+                break
+        make_step(training)
+
+    monkeypatch.setattr(loop._Training, "_make_step", look_and_step)
+    assert robust201("train", path).code == 0
+    (beat,) = states[-1].in_progress
+    assert beat.training is not None
+    steps = beat.training
+    assert (steps.begun, steps.last, steps.per_epoch, steps.epoch, steps.epochs) == (0, 6, 3, 2, 2)
+    record = CheckpointStore(tmp_path / "store").records()[0]
+    assert record.training is not None
+    assert steps.loss is not None
+    assert steps.accuracy is not None
+    assert 0 <= steps.accuracy <= 1
+    assert "running: 0 of 1 snapshot" in texts[0]
+    (payload,) = states[-1].to_payload()["in_progress"]
+    assert (payload["label"], payload["step"], payload["last"]) == ("#309 s0 bright plain", 4, 6)
+    assert read_training_status(tmp_path / "store").in_progress == ()
 
 
 def test_trainings_are_watched_until_all_of_the_yaml_are_complete(

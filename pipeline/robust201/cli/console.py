@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait fo
     from robust201.monitoring.doctor_machines import HealthCheck
     from robust201.reader.derived import DerivedMetrics
     from robust201.runtime.executors.base import Event
+    from robust201.runtime.heartbeat import LastBeat, TrainingSteps
     from robust201.runtime.preview import RunPreview
     from robust201.runtime.progress import RunProgress
     from robust201.runtime.scheduler import RunTally
@@ -48,6 +49,11 @@ _LOG_SECONDS = 10.0
 _QUIET_SECONDS = 60.0
 _LONGEST_KEY = 40
 """Characters of keys that are shown; of more, how many keys there are."""
+
+_SLOWEST_PER_SECOND = 0.01
+"""Rate below which a rate per hour is shown."""
+
+_SHOWN_TRAININGS = 8
 
 _UNKNOWN_PACE = "rate and time left not known yet"
 
@@ -96,9 +102,30 @@ def show_count(count: float, noun: str) -> str:
 
 def show_pace(per_second: float | None, seconds_left: float | None, counted: str = "evaluations") -> str:
     """Render rate and time left, as far as they are known; empty where neither is."""
-    pace = [] if per_second is None else [f"{per_second:.2f} {counted}/s"]
+    pace = []
+    if per_second:
+        is_slow = per_second < _SLOWEST_PER_SECOND
+        pace = [f"{3600 * per_second:.2f} {counted}/h" if is_slow else f"{per_second:.2f} {counted}/s"]
     pace += [] if seconds_left is None else [f"about {show_duration(seconds_left)} left"]
     return ", ".join(pace)
+
+
+def _describe_steps(training: TrainingSteps) -> str:
+    """Describe the progress of a training: epoch, loss, accuracy, rate and time left."""
+    words = [f"epoch {training.epoch:,} of {training.epochs:,}"]
+    if training.loss is not None and training.accuracy is not None:
+        words += [f"loss {training.loss:.4f}", f"training accuracy {training.accuracy:.4f}"]
+    words.append(show_pace(training.steps_per_second, training.seconds_left, "steps"))
+    return ", ".join(filter(None, words))
+
+
+def describe_trainings_in_progress(beats: Sequence[LastBeat]) -> Iterator[str]:
+    """Describe the trainings of some workers, a line each, and count the others."""
+    for beat in beats[:_SHOWN_TRAININGS]:
+        if (training := beat.training) is not None:
+            yield f"{beat.label}: step {training.step:,} of {training.last:,}, {_describe_steps(training)}"
+    if len(beats) > _SHOWN_TRAININGS:
+        yield f"and {show_count(len(beats) - _SHOWN_TRAININGS, 'more training')} in progress"
 
 
 def show_preview(preview: RunPreview) -> None:
@@ -121,12 +148,13 @@ class RunDisplay:
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn(f"{counted}; {{task.fields[pace]}}"),
+            TextColumn("{task.fields[pace]}", markup=False),
             console=err,
             disable=not err.is_terminal,
         )
-        self._task: TaskID | None = None
+        self._tasks: dict[str, TaskID] = {}
         self._last_log = time.monotonic()
+        self._logged_done: int | None = None
         self._told: set[str] = set()
 
     def showing(self) -> AbstractContextManager[object]:
@@ -145,17 +173,41 @@ class RunDisplay:
             say(f"worker {'preempted' if event.preempted else 'lost'}: {event.reason}; retrying")
         known = progress.is_settled
         rate, left = progress.evaluations_per_second, progress.seconds_left
-        pace = show_pace(rate, left, self._counted) if known else _UNKNOWN_PACE
-        if progress.quiet_seconds >= _QUIET_SECONDS:
-            pace += f"; nothing finished for {show_duration(progress.quiet_seconds)}"
         done, total = progress.done_evaluations, progress.total_evaluations
+        is_complete = done == total
+        if is_complete:
+            pace = ", ".join(filter(None, (show_pace(rate, None, self._counted), "all done")))
+        else:
+            pace = show_pace(rate, left, self._counted) if known else _UNKNOWN_PACE
+            if progress.quiet_seconds >= _QUIET_SECONDS:
+                pace += f"; nothing finished for {show_duration(progress.quiet_seconds)}"
         if not self._live.disable:
-            if self._task is None:
-                self._task = self._live.add_task(self._doing, total=total, pace=pace)
-            self._live.update(self._task, completed=done, pace=pace)
-        elif time.monotonic() - self._last_log >= (_LOG_SECONDS if event else _QUIET_SECONDS):
-            self._last_log = time.monotonic()
+            rows = {self._doing: (done, total, f"{self._counted}; {pace}")}
+            for beat in progress.trainings[:_SHOWN_TRAININGS]:
+                if beat.training is not None and not is_complete:
+                    text = f"steps; {_describe_steps(beat.training)}"
+                    rows[escape(beat.label)] = (beat.training.step, beat.training.last, text)
+            self._show_rows(rows)
+        elif self._is_due(progress, event):
+            self._last_log, self._logged_done = time.monotonic(), done
             say(f"{done:,}/{total:,} {self._counted}; {pace}")
+            if not is_complete:
+                say_each([f"  {line}" for line in describe_trainings_in_progress(progress.trainings)])
+
+    def _is_due(self, progress: RunProgress, event: Event | None) -> bool:
+        """Whether a line is due: some time after the one before, and at the end after an earlier line."""
+        if progress.done_evaluations == progress.total_evaluations:
+            return self._logged_done not in {None, progress.done_evaluations}
+        return time.monotonic() - self._last_log >= (_LOG_SECONDS if event else _QUIET_SECONDS)
+
+    def _show_rows(self, rows: Mapping[str, tuple[int, int, str]]) -> None:
+        """Show live rows by description: done, total, and text."""
+        for name in self._tasks.keys() - rows.keys():
+            self._live.remove_task(self._tasks.pop(name))
+        for name, (done, total, text) in rows.items():
+            if name not in self._tasks:
+                self._tasks[name] = self._live.add_task(name, total=total, pace=text)
+            self._live.update(self._tasks[name], completed=done, total=total, pace=text)
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

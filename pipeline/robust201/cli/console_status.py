@@ -212,13 +212,19 @@ def describe_trainings(state: TrainingStatus) -> str:
 
 
 def _render_trainings(_terminal: Console, state: TrainingStatus, quiet_seconds: float) -> RenderableType:
-    lines = [describe_trainings(state), *(f"failed: {message}" for message in state.failures[-_SHOWN_FAILURES:])]
+    in_progress = console.describe_trainings_in_progress(state.in_progress)
+    lines = [
+        describe_trainings(state),
+        *in_progress,
+        *(f"failed: {message}" for message in state.failures[-_SHOWN_FAILURES:]),
+    ]
     return Group(*_fold([*lines, *_show_quiet(state, quiet_seconds)]))
 
 
 def _training_line(state: TrainingStatus, now: float) -> str:
     failures = console.show_count(len(state.failures), "failure")
-    return f"{_timestamp(now)} {describe_trainings(state)}; {failures}"
+    in_progress = console.describe_trainings_in_progress(state.in_progress)
+    return "; ".join([f"{_timestamp(now)} {describe_trainings(state)}", failures, *in_progress])
 
 
 def display_trainings(

@@ -33,7 +33,9 @@ def evaluate(
     ],
     weights: Annotated[
         Path | None,
-        typer.Option(help="A safetensors file of its state_dict; if absent, the weights that the function sets."),
+        typer.Option(
+            help="A file of its state_dict, safetensors or PyTorch; if absent, the weights that the function sets."
+        ),
     ] = None,
     keys: Annotated[str, typer.Option(help="Keys separated by commas, such as clean,pgd,fog.")] = "clean,fgsm,pgd",
     settings: Annotated[
@@ -182,12 +184,13 @@ def _load(data: str, image_size: int, count: int | None, seed: int) -> "ImageSet
 
 
 def build_module(network: str, weights: Path | None) -> "nn.Module":
-    """Build the network of FILE:FUNCTION, which is executed, with the weights of a safetensors file if one is given."""
+    """Build the network of FILE:FUNCTION, which is executed, with the weights of a file if one is given."""
     from torch import nn
 
     from robust201.weights.loading import fill_network, read_weights
+    from robust201.weights.published.base import wrapper_prefix
 
-    tensors = None if weights is None else read_weights(weights)
+    tensors = None if weights is None else read_weights(weights, console.say)
     function = parse_function(network)
     build = function.load()
     try:
@@ -203,7 +206,8 @@ def build_module(network: str, weights: Path | None) -> "nn.Module":
             "Let the function return the network."
         )
     if tensors is not None:
-        fill_network(built, tensors, str(weights))
+        prefix = wrapper_prefix(built.state_dict())  # the function may return a wrapped network
+        fill_network(built, {prefix + name: tensor for name, tensor in tensors.items()}, str(weights))
     return built
 
 

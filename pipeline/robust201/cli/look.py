@@ -97,6 +97,8 @@ def _show_trainings(place: Path, *, watch: bool, every: float, patience: float, 
         print_json(state.to_payload())
     else:
         typer.echo(console_status.describe_trainings(state))
+        for line in console.describe_trainings_in_progress(state.in_progress):
+            typer.echo(line)
         console.say_each([f"failed: {message}" for message in state.failures])
     return 0
 

@@ -14,9 +14,11 @@ import pickle
 import re
 import struct
 import warnings
+import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from operator import attrgetter
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
@@ -263,17 +265,55 @@ def load_pickle(
         ) from damage
 
 
+_ZIP_MAGIC = b"PK\x03\x04"
+_PICKLE_PROTOCOLS = range(2, 6)
+TORCH_MAGIC_BYTES = 8
+"""Number of bytes by which `is_torch_file` recognises a file."""
+
+
+def is_torch_file(beginning: bytes) -> bool:
+    """Whether a file that begins so looks like one of `torch.save`: a zip archive, or before PyTorch 1.6 a pickle.
+
+    A safetensors file begins with a length in eight bytes. The lower half may look like either, but the upper is zero.
+    """
+    is_pickle = beginning[:1] == pickle.PROTO and beginning[1] in _PICKLE_PROTOCOLS
+    return any(beginning[4:TORCH_MAGIC_BYTES]) and (is_pickle or beginning.startswith(_ZIP_MAGIC))
+
+
+def _check_torch_archive(stream: BinaryIO) -> str | None:
+    """Describe an archive that is not read: one of TorchScript, or with members larger than it; None for others."""
+    if stream.read(len(_ZIP_MAGIC)) != _ZIP_MAGIC:
+        return None
+    with zipfile.ZipFile(stream) as archive:
+        members = archive.infolist()
+    if any(PurePosixPath(member.filename).name == "constants.pkl" for member in members):
+        return _TORCHSCRIPT
+    # torch.save compresses nothing.
+    if sum(member.file_size for member in members) > stream.seek(0, io.SEEK_END):
+        return "a compressed one"
+    return None
+
+
+_TORCHSCRIPT = "a TorchScript archive, which holds code"
+_SAVE_TENSORS = (
+    "In a program that has its code, save the tensors alone (of a network: torch.save(network.state_dict(), "
+    "'weights.pth')), and use that file"
+)
+
+
 def load_torch(stream: BinaryIO, name: str, *, what: str = "weights", error: type[InputError] = CheckpointError) -> Any:
     """Read a `torch.save` file: containers, tensors (all of them to the CPU) and numpy float64 scalars, nothing else.
 
     The scalars are in NAS-Bench-201's records (`params`); numpy renamed their constructor's module in version 2, and
-    the published files carry the old name. The stream has to be seekable.
+    the published files carry the old name. The stream has to be seekable, at the file's beginning.
 
     Raises:
-        InputError: of the type `error`: the file names another global, or is truncated or damaged.
+        InputError: of the type `error`: the file names another global, is TorchScript or compressed, or is truncated or
+            damaged.
     """
     import torch
 
+    failed = f"Reading {what} failed for {name}: expected a torch.save file of containers and tensors, got"
     scalar = np.float64(0).__reduce__()[0]
     numpy_names: list[Any] = [
         (scalar, "numpy.core.multiarray.scalar"),
@@ -282,14 +322,20 @@ def load_torch(stream: BinaryIO, name: str, *, what: str = "weights", error: typ
         np.dtypes.Float64DType,
     ]
     try:
-        with torch.serialization.safe_globals(numpy_names), warnings.catch_warnings():
-            # torch warns of pickle protocols newer than its own; what it cannot read it refuses.
-            warnings.simplefilter("ignore", UserWarning)
-            return torch.load(stream, map_location="cpu", weights_only=True)
-    except _DAMAGE as damage:
+        problem = _check_torch_archive(stream)
+        if problem is None:
+            stream.seek(0)
+            with torch.serialization.safe_globals(numpy_names), warnings.catch_warnings():
+                # torch warns of pickle protocols newer than its own; what it cannot read it refuses.
+                warnings.simplefilter("ignore", UserWarning)
+                return torch.load(stream, map_location="cpu", weights_only=True)
+    except (*_DAMAGE, zipfile.BadZipFile) as damage:
         forbidden = _forbidden_torch_global(damage)
-        got = "a truncated, damaged or foreign one" if forbidden is None else f"one that names {forbidden}"
+        if forbidden is None:
+            raise error(f"{failed} a truncated, damaged or foreign one. Get or save the file again.") from damage
         raise error(
-            f"Reading {what} failed for {name}: expected a torch.save file of containers and tensors, got {got}. "
-            "Get the file again from its publisher; never open it without weights_only."
+            f"{failed} one that names {forbidden}, whose code would be executed. {_SAVE_TENSORS}; never open a file "
+            "of others without weights_only."
         ) from damage
+    advice = f"{_SAVE_TENSORS}." if problem == _TORCHSCRIPT else "Get the file again from its publisher."
+    raise error(f"{failed} {problem}. {advice}")

@@ -1,6 +1,5 @@
 """Who works on a sweep and what is in flight: from the driver's lease, heartbeats and the progress files of runs."""
 
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from robust201.core.records import Part
 from robust201.monitoring.pace import MeasuredRate
 from robust201.planning.plan import Plan
 from robust201.planning.shares import intersect, share_folders
-from robust201.runtime.heartbeat import SILENT_SECONDS, LastBeat, file_server_time, read_heartbeats
+from robust201.runtime.heartbeat import SILENT_SECONDS, LastBeat, read_heartbeats
 from robust201.runtime.lease import LEASE_NAME, Holder
 from robust201.runtime.progress import PROGRESS_FILE, WORKING_STATES, read_progress
 from robust201.shards import Inventory
@@ -49,14 +48,6 @@ class Activity:
     runs: tuple[dict[str, Any], ...]
     rates: tuple[MeasuredRate, ...]
     parts: tuple[PartInFlight, ...]
-
-
-def read_file_time(results: Path) -> float:
-    """The file server's time; this machine's where the folder cannot be written."""
-    try:
-        return file_server_time(results)
-    except OSError:
-        return time.time()
 
 
 def read_activity(plan: Plan, inventory: Inventory, host_id: HostId, now: float) -> Activity:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from robust201.core.host import HostId
-from robust201.monitoring.activity import read_activity, read_file_time
+from robust201.monitoring.activity import read_activity
 from robust201.monitoring.counting import EvaluationCounter
 from robust201.monitoring.pace import estimate_pace
 from robust201.planning.plan import Plan
+from robust201.runtime.heartbeat import read_file_time
 from robust201.shards import Inventory
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.host import HostId
-from robust201.monitoring.activity import find_driver, read_file_time
+from robust201.monitoring.activity import find_driver
 from robust201.planning.training_config import Training, TrainingConfig
-from robust201.runtime.heartbeat import read_heartbeats
+from robust201.runtime.heartbeat import LastBeat, read_file_time, read_heartbeats
 from robust201.runtime.progress import FAILURES_FILE, PROGRESS_FILE, WORKING_STATES, read_progress
 from robust201.weights.store import CheckpointStore
 
@@ -28,6 +28,7 @@ class TrainingStatus:
         driver: host, process and start of the run at work, or None.
         trainings_done: trainings of the YAML whose last weights the store has; None if only a store was given.
         trainings: trainings of the YAML, likewise.
+        in_progress: heartbeats of the workers that train a network.
     """
 
     state: str
@@ -39,6 +40,7 @@ class TrainingStatus:
     driver: str | None
     trainings_done: int | None = None
     trainings: int | None = None
+    in_progress: tuple[LastBeat, ...] = ()
 
     @property
     def running(self) -> bool:
@@ -52,7 +54,14 @@ class TrainingStatus:
 
     def to_payload(self) -> dict[str, Any]:
         """JSON value for scripts."""
-        return asdict(self) | {"running": self.running, "complete": self.complete}
+        in_progress = [
+            {"label": beat.label, "age": beat.age}
+            | asdict(beat.training)
+            | {"steps_per_second": beat.training.steps_per_second, "seconds_left": beat.training.seconds_left}
+            for beat in self.in_progress
+            if beat.training is not None
+        ]
+        return asdict(self) | {"running": self.running, "complete": self.complete, "in_progress": in_progress}
 
 
 def training_folder(store: Path) -> Path | None:
@@ -70,7 +79,7 @@ def read_training_status(store: Path, config: TrainingConfig | None = None) -> T
     folder = store / "training"
     progress, now = read_progress(folder), read_file_time(folder)
     state = str(progress.get("state", "not started"))
-    active = sum(not beat.is_silent for beat in read_heartbeats(folder, now))
+    active = [beat for beat in read_heartbeats(folder, now) if not beat.is_silent]
     driver = find_driver(folder, state, HostId.of_this_process(), now).driver
     if state in WORKING_STATES and not active and driver is None:
         state = "interrupted"
@@ -85,7 +94,8 @@ def read_training_status(store: Path, config: TrainingConfig | None = None) -> T
         done=int(progress.get("done_evaluations") or 0),
         total=int(progress.get("total_evaluations") or 0),
         seconds_left=progress.get("seconds_left") if state in WORKING_STATES else None,
-        active_workers=active,
+        active_workers=len(active),
+        in_progress=tuple(beat for beat in active if beat.training is not None),
         failures=tuple(messages),
         driver=driver,
         trainings_done=None if trainings is None else len(trainings & _finished_trainings(store)),

@@ -72,6 +72,7 @@ class WeightsSource:
             path = self._file(dataset, architecture)
             if not path.is_file():
                 raise _no_file(path)
+            _check_format(path)
         elif not self._seeds:
             for record in self._records(dataset, architecture):
                 self._store.check(record)
@@ -174,6 +175,18 @@ def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:
     if digest != unit.checkpoint_sha256:
         raise _other_weights(unit, digest)
     return parse_safetensors(raw, str(path))
+
+
+def _check_format(path: "Path") -> None:
+    from robust201.core.unpickling import TORCH_MAGIC_BYTES
+    from robust201.weights.published.state_dicts import reject_torch_file
+
+    try:
+        with path.open("rb") as stream:
+            beginning = stream.read(TORCH_MAGIC_BYTES)
+    except OSError as error:
+        raise _no_file(path) from error
+    reject_torch_file(beginning, str(path))
 
 
 def _hash_weights(path: "Path") -> str:

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -38,8 +38,73 @@ SILENT_SECONDS = 30.0
 _PAUSE_SECONDS = 0.5
 """Shortest time between two beats: parts may take milliseconds."""
 
+_MAX_LABEL = 200
+"""Maximum number of characters of a label that is shown."""
+
 _JOIN_SECONDS = 5.0
 """How long an end waits for a beat in progress, which a file server that is away may hold up."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSteps:
+    """Progress of one training.
+
+    Attributes:
+        step: steps made.
+        begun: steps made when this worker began or resumed it.
+        last: steps after which it ends.
+        per_epoch: steps per epoch.
+        seconds: worker time since it was begun.
+        loss: mean training loss of the epoch so far, or of the last epoch; None before the first step.
+        accuracy: fraction of its training images that were classified correctly, likewise.
+    """
+
+    step: int
+    begun: int
+    last: int
+    per_epoch: int
+    seconds: float
+    loss: float | None = None
+    accuracy: float | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next step, from 1."""
+        return min(self.step // self.per_epoch + 1, self.epochs)
+
+    @property
+    def epochs(self) -> int:
+        """Number of epochs, the last of which may be incomplete."""
+        return -(-self.last // self.per_epoch)
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Steps per second of this worker; None before its first step."""
+        return (self.step - self.begun) / self.seconds if self.step > self.begun and self.seconds > 0 else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimated seconds to the end of this training; None before its first step."""
+        rate = self.steps_per_second
+        return None if rate is None else (self.last - self.step) / rate
+
+    @classmethod
+    def parse(cls, payload: Any) -> TrainingSteps:
+        """Parse a JSON value.
+
+        Raises:
+            ValueError: it is not a progress of a training.
+        """
+        names = [field.name for field in fields(cls)]
+        values = {name: payload.get(name) for name in names} if isinstance(payload, dict) else {}
+        loss, accuracy = (value if is_amount(value) else None for value in map(values.get, names[-2:]))
+        numbers = [values.get(name) for name in names[:-2]]
+        if not all(map(is_amount, numbers)):
+            raise ValueError("not a progress of a training")
+        step, begun, last, per_epoch = (int(number) for number in numbers[:-1])
+        if not (begun <= step <= last and per_epoch > 0):
+            raise ValueError("not a progress of a training")
+        return cls(step, begun, last, per_epoch, float(numbers[-1]), loss, accuracy)
 
 
 class Heartbeat:
@@ -50,14 +115,19 @@ class Heartbeat:
         self.path = results / HEARTBEATS_FOLDER / f"{host}-{os.getpid()}-{secrets.token_hex(4)}.json"
         self._share = share
         self._part: tuple[Part, float] | None = None
+        self._training: TrainingSteps | None = None
         self._is_due = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def begin(self, part: Part) -> None:
         """Note the part that is computed from now on."""
-        self._part = part, time.monotonic()
+        self._part, self._training = (part, time.monotonic()), None
         self._is_due.set()
+
+    def note_steps(self, training: TrainingSteps) -> None:
+        """Note the progress of the training that is the part; the next beat has it."""
+        self._training = training
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -89,6 +159,7 @@ class Heartbeat:
         if self._part is None:
             return {"share": self._share}
         part, begun = self._part
+        training = self._training
         return {
             "share": self._share,
             "unit": part.unit.id,
@@ -96,6 +167,7 @@ class Heartbeat:
             "strengths": part.strengths,
             "images": [part.start, part.stop],
             "seconds": time.monotonic() - begun,
+            "training": None if training is None else asdict(training),
         }
 
 
@@ -109,6 +181,8 @@ class LastBeat:
         strengths: of the part.
         images: first position of the part, and one past the last.
         seconds: for how long the part was computed when the file was written.
+        label: readable name of the part, if it can be printed.
+        training: progress of the training that is the part; None for parts of sweeps.
     """
 
     age: float
@@ -117,6 +191,8 @@ class LastBeat:
     strengths: tuple[float, ...] = ()
     images: tuple[int, int] = (0, 0)
     seconds: float = 0.0
+    label: str = ""
+    training: TrainingSteps | None = None
 
     @property
     def is_silent(self) -> bool:
@@ -145,7 +221,17 @@ def _read(path: Path, now: float) -> LastBeat | None:
         (start, stop), strengths, seconds = payload["images"], payload["strengths"], payload["seconds"]
         if not all(map(is_amount, (start, stop, seconds, *strengths))):
             return None
-        return LastBeat(age, share, unit, tuple(map(float, strengths)), (int(start), int(stop)), float(seconds))
+        label, training = payload.get("label"), payload.get("training")
+        return LastBeat(
+            age,
+            share,
+            unit,
+            tuple(map(float, strengths)),
+            (int(start), int(stop)),
+            float(seconds),
+            label if isinstance(label, str) and label.isprintable() and len(label) <= _MAX_LABEL else "",
+            None if training is None else TrainingSteps.parse(training),
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # its process has just ended, or the file is none of ours
 
@@ -157,6 +243,14 @@ def file_server_time(folder: Path) -> float:
         probe.flush()
         os.fsync(probe.fileno())
         return Path(probe.name).stat().st_mtime
+
+
+def read_file_time(folder: Path) -> float:
+    """Read the file server's time, or this machine's if the folder cannot be written to."""
+    try:
+        return file_server_time(folder)
+    except OSError:
+        return time.time()
 
 
 def working_shares(results: Path) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ from robust201.core.errors import StorageError
 from robust201.core.files import is_amount, load_json, write_text
 from robust201.core.records import Part, Receipt, Unit, UnitFailure
 from robust201.runtime.executors.base import BundleLost, Event, WorkerLost
+from robust201.runtime.heartbeat import LastBeat
+from robust201.runtime.key_costs import KeyCosts
 from robust201.runtime.metrics import Metrics
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
@@ -54,9 +56,13 @@ class RunProgress:
 
     Attributes:
         done_macs: estimated work done since the run began.
-        evaluations_of_this_run: evaluations computed since then, slices counted by their share of the images.
-        started: monotonic seconds when the first part began.
-        measured: monotonic seconds when something was last finished, which is when rates are taken; None for now.
+        evaluations_of_this_run: evaluations computed since then, slices counted by their fraction of the images.
+        started: monotonic seconds when the first part began, later by the time in which no worker had started yet.
+        measured: monotonic seconds when work was last finished or reported, which is when rates are taken; None for
+            now.
+        slowness: time per multiply-accumulate of the remaining work, relative to the work done.
+        steps_macs: work of this run in trainings after their last snapshots, as workers reported it.
+        trainings: trainings in progress.
     """
 
     total_evaluations: int
@@ -66,6 +72,9 @@ class RunProgress:
     evaluations_of_this_run: float = 0.0
     started: float = field(default_factory=time.monotonic)
     measured: float | None = None
+    slowness: float = 1.0
+    steps_macs: float = 0.0
+    trainings: tuple[LastBeat, ...] = ()
 
     @property
     def quiet_seconds(self) -> float:
@@ -80,16 +89,20 @@ class RunProgress:
     @property
     def is_settled(self) -> bool:
         """Whether rates are taken over long enough to mean something: the first parts to end are the cheapest."""
-        return self.evaluations_of_this_run > 0 and self.measured_seconds >= RATE_SECONDS
+        return self._macs_of_this_run > 0 and self.measured_seconds >= RATE_SECONDS
+
+    @property
+    def _macs_of_this_run(self) -> float:
+        return self.done_macs + self.steps_macs
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated seconds to the end, by work at the rate so far; None before anything is done, or past that time."""
+        """Estimated seconds to the end; None before anything is done, or past that time."""
         if not self.remaining_macs:
             return 0.0
-        if not self.done_macs:
+        if not self._macs_of_this_run:
             return None
-        left = self.remaining_macs * self.measured_seconds / self.done_macs - self.quiet_seconds
+        left = (self.remaining_macs - self.steps_macs) / self.macs_per_second - self.quiet_seconds
         return left if left > 0 else None
 
     @property
@@ -104,8 +117,8 @@ class RunProgress:
 
     @property
     def macs_per_second(self) -> float:
-        """Multiply-accumulates a second, up to the last part that was finished."""
-        return self.done_macs / self.measured_seconds
+        """Multiply-accumulates a second that are expected of the remaining work, by what was measured so far."""
+        return self._macs_of_this_run / self.measured_seconds / self.slowness
 
 
 def read_progress(folder: Path) -> dict[str, Any]:
@@ -157,6 +170,10 @@ class Tracker:
         self._gpus_per_worker = read_progress(folder).get("gpus_per_worker")  # of the last run, until one is known
         self._tally = RunTally()
         self._missing: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._costs = KeyCosts()
+        self._steps_macs: dict[str, float] = {}
+        self._resumed_macs: dict[tuple[str, float], float] = {}
+        self._is_starting = True
         self._units: dict[str, Unit] = {}
         self._pending: Counter[str] = Counter()
         self._folder = folder
@@ -172,12 +189,13 @@ class Tracker:
     def _expect(self, parts: Collection[Part], sign: int = 1) -> None:
         """Count on parts, or with a negative sign on their not coming."""
         for part in parts:
-            n_images = part.stop - part.start
-            self._missing[part.unit.dataset, part.unit.key] += (
-                sign * len(part.strengths) * n_images / part.unit.n_images
-            )
+            n_images, key = part.stop - part.start, (part.unit.dataset, part.unit.key)
+            macs = sign * self._plan.macs(part)
+            n_evaluations = sign * len(part.strengths) * n_images / part.unit.n_images
+            self._missing[key] += n_evaluations
+            self._costs.expect(key, macs, n_evaluations)
             self._pending[part.unit.id] += sign * len(part.strengths) * n_images
-            self.progress.remaining_macs += sign * self._plan.macs(part)
+            self.progress.remaining_macs += macs
             self._units[part.unit.id] = part.unit
 
     def replace(self, expected: Collection[Part], plan: PlannedWork, parts: Collection[Part]) -> None:
@@ -200,6 +218,7 @@ class Tracker:
     def attach(self, *, metrics: Metrics, gpus_per_worker: float) -> None:
         """Take over from a started executor where metrics go and what a worker occupies."""
         self._metrics, self._gpus_per_worker = metrics, gpus_per_worker
+        self._is_starting = True
 
     def count(self, event: Event, tally: RunTally) -> None:
         """Take an event into account, which the tally has counted; the files follow within seconds."""
@@ -232,21 +251,62 @@ class Tracker:
         unit = self._units.get(receipt.unit_id)
         if unit is None:
             return
-        if not self.progress.done_macs:
-            self.progress.started = time.monotonic() - receipt.seconds  # starting workers is not part of the rate
-        self.progress.measured = time.monotonic()
+        self._measure(receipt.seconds)
         macs = self._plan.macs(Part(unit, receipt.strengths, receipt.start, receipt.stop))
+        macs -= sum(self._resumed_macs.pop((unit.id, strength), 0.0) for strength in receipt.strengths)
         self.progress.done_macs += macs
         self.progress.remaining_macs = max(0.0, self.progress.remaining_macs - macs)
         share = (receipt.stop - receipt.start) / unit.n_images
         n_evaluations = len(receipt.strengths) * share
         self.progress.evaluations_of_this_run += n_evaluations
+        self._costs.finish((unit.dataset, unit.key), macs, n_evaluations, receipt.seconds)
+        self.progress.slowness = self._costs.slowness
+        self._steps_macs.pop(unit.id, None)
+        self.progress.steps_macs = sum(self._steps_macs.values())
         self._missing[unit.dataset, unit.key] -= n_evaluations
         tags = {"dataset": unit.dataset, "key": unit.key}
         self._metrics.record("robust201_evaluations_total", n_evaluations, **tags)
         self._metrics.record("robust201_images_total", n_evaluations * unit.n_images, **tags)
         self._metrics.record("robust201_part_seconds", receipt.seconds, **tags)
         self._pending[unit.id] -= len(receipt.strengths) * (receipt.stop - receipt.start)
+
+    def _measure(self, seconds: float) -> None:
+        """Note that a worker has worked for so long; the time in which workers started is not part of the rate."""
+        progress, now = self.progress, time.monotonic()
+        if progress.measured is None:
+            progress.started = now - seconds
+        elif self._is_starting:
+            progress.started += max(0.0, now - seconds - progress.measured)
+        progress.measured, self._is_starting = now, False
+
+    def note_steps(self, beats: Collection[LastBeat]) -> None:
+        """Count the steps that trainings made after their last snapshots; the beats are those of all workers."""
+        in_progress = [beat for beat in beats if beat.unit in self._units and beat.training and not beat.is_silent]
+        self._steps_macs = {}
+        for beat in in_progress:
+            self._count_steps(self._units[str(beat.unit)], beat)
+        self.progress.steps_macs = sum(self._steps_macs.values())
+        self.progress.trainings = tuple(in_progress)
+        if self._steps_macs:
+            self._measure(max(beat.training.seconds + beat.age for beat in in_progress if beat.training))
+            self._is_stale = True
+
+    def _count_steps(self, unit: Unit, beat: LastBeat) -> None:
+        """Count one training's steps towards its next snapshot; those that another worker made are not this run's."""
+        if beat.training is None:
+            return
+        step, begun = beat.training.step, beat.training.begun
+        following = min((strength for strength in beat.strengths if strength > step), default=None)
+        if following is None:
+            return
+        before = max((strength for strength in unit.strengths if strength < following), default=0.0)
+        macs_per_step = self._plan.macs(Part(unit, (following,), 0, unit.n_images)) / (following - before)
+        resumed = max(0.0, begun - before) * macs_per_step
+        change = self._resumed_macs.get((unit.id, following), 0.0) - resumed
+        self._resumed_macs[unit.id, following] = resumed
+        self.progress.remaining_macs += change
+        self._costs.expect((unit.dataset, unit.key), change, 0.0)
+        self._steps_macs[unit.id] = max(0.0, step - max(before, begun)) * macs_per_step
 
     def _lose(self, preempted: bool, reason: str, units: Collection[Unit]) -> None:
         self._metrics.record(f"robust201_{'preemptions' if preempted else 'worker_deaths'}_total")

@@ -4,7 +4,9 @@ Workers write immutable files; only the driver writes the manifest. Trainings th
 in a later stage, which is planned once these weights exist.
 """
 
+import math
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +22,7 @@ from robust201.planning.training_inputs import Hashes, TrainingInputs
 from robust201.planning.training_plan import DeviceKind, PlannedTraining, TrainingPlan, plan_trainings, replan
 from robust201.runtime.executors import start_executor
 from robust201.runtime.executors.base import BundleWorker, Event, Executor
-from robust201.runtime.heartbeat import remove_silent_heartbeats
+from robust201.runtime.heartbeat import BEAT_SECONDS, read_file_time, read_heartbeats, remove_silent_heartbeats
 from robust201.runtime.lease import Lease
 from robust201.runtime.metrics import Metrics
 from robust201.runtime.progress import RunProgress, Tracker
@@ -193,6 +195,7 @@ class _Run:
         self._finished = finished_snapshots(plan.config)
         self._log = WorkLog(plan.config.results, "driver")
         self._tracker = Tracker(plan, _missing(plan), plan.config.results, plan.n_done, self._log)
+        self._noted_at = -math.inf
 
     def run(self) -> RunTally:
         """Run the ready trainings, then those that became ready, until none is left."""
@@ -258,6 +261,7 @@ class _Run:
 
             def should_drain() -> bool:
                 self._check()
+                self._note_steps()
                 self._tracker.flush()
                 self._on_progress(self._tracker.progress, None)
                 return request()
@@ -276,6 +280,13 @@ class _Run:
             tally.time_limit = tally.drained and request.is_time_limit
         self._log.write("run_ended", tally.end_state, failures=len(tally.failures))
         return tally
+
+    def _note_steps(self) -> None:
+        """Take the progress of the trainings from the workers' heartbeats, now and then."""
+        if time.monotonic() - self._noted_at >= BEAT_SECONDS:
+            results = self._config.results
+            self._tracker.note_steps(read_heartbeats(results, read_file_time(results)))
+            self._noted_at = time.monotonic()
 
     def _observe(self, event: Event, tally: RunTally) -> None:
         if isinstance(event, Receipt):

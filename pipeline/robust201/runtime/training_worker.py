@@ -14,7 +14,7 @@ from robust201.planning.inputs import locate_space
 from robust201.planning.training_inputs import TrainingInputs
 from robust201.planning.training_plan import PlannedTraining
 from robust201.runtime.devices import choose_device, is_out_of_memory
-from robust201.runtime.heartbeat import Heartbeat
+from robust201.runtime.heartbeat import Heartbeat, TrainingSteps
 from robust201.runtime.metrics import Metrics
 from robust201.runtime.training_files import TrainingWork, finished_name, finished_snapshots, states_folder
 from robust201.runtime.work_log import WorkLog
@@ -64,14 +64,14 @@ class TrainingWorker:
                 heartbeat.begin(part)
                 with self._log.about(part):
                     self._log.write("part_started", strengths=part.strengths)
-                    for outcome in self._attempt(part):
+                    for outcome in self._attempt(part, heartbeat):
                         self._log.write_outcome(outcome)
                         yield outcome
 
-    def _attempt(self, part: Part) -> Iterator[Receipt | UnitFailure]:
+    def _attempt(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt | UnitFailure]:
         remaining = list(part.strengths)
         try:
-            for receipt in self._train(part):
+            for receipt in self._train(part, heartbeat):
                 remaining.remove(*receipt.strengths)
                 yield receipt
         except StorageError as error:
@@ -91,11 +91,29 @@ class TrainingWorker:
             message = " ".join(f"{type(error).__name__}: {error}".split())  # torch may append the frames of C++
             yield UnitFailure(rest, kind, message, traceback.format_exc(), attempt=1)
 
-    def _train(self, part: Part) -> Iterator[Receipt]:
+    def _train(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt]:
         planned = self._work.trainings[part.unit.id]
         training, config = planned.training, self._config
         start = None if planned.start is None else self._store.load(planned.start)
         began = time.perf_counter()
+        first: tuple[int, float] | None = None
+
+        def note_steps(step: int, record: EpochRecord | None) -> None:
+            nonlocal first
+            now = time.perf_counter()
+            first = first or (step, now)
+            heartbeat.note_steps(
+                TrainingSteps(
+                    step=step,
+                    begun=first[0],
+                    last=int(part.strengths[-1]),
+                    per_epoch=planned.n_batches,
+                    seconds=now - first[1],
+                    loss=None if record is None else record.loss,
+                    accuracy=None if record is None else record.accuracy,
+                )
+            )
+
         snapshots = train(
             self._space,
             training.architecture,
@@ -109,6 +127,7 @@ class TrainingWorker:
             states=states_folder(config, planned),
             wanted=tuple(map(int, part.strengths)),
             on_epoch=self._log_epoch,
+            on_steps=note_steps,
             keep_going=lambda _step: not self._draining.is_set(),
             notice=lambda line: self._log.write("state_damaged", line, level="warning"),
         )

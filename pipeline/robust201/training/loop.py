@@ -4,6 +4,7 @@ On a CPU, equal arguments give equal weights, to the byte, also after any number
 is an argument because the order of float additions depends on it.
 """
 
+import math
 import os
 import time
 import warnings
@@ -33,6 +34,9 @@ from robust201.weights.store import hash_weights
 
 SAVE_SECONDS = 300.0
 """Longest work, in seconds, that a killed training loses."""
+
+REPORT_SECONDS = 2.0
+"""Time between two reports of the steps made."""
 
 _EVALUATION_BATCH = 256
 
@@ -73,6 +77,7 @@ def train(
     states: Path | None = None,
     wanted: Collection[int] | None = None,
     on_epoch: Callable[[EpochRecord], None] = lambda _record: None,
+    on_steps: Callable[[int, EpochRecord | None], None] = lambda _step, _record: None,
     keep_going: Callable[[int], bool] = lambda _step: True,
     notice: Callable[[str], None] = lambda _line: None,
     save_seconds: float = SAVE_SECONDS,
@@ -95,6 +100,8 @@ def train(
             snapshot is yielded, so a snapshot that was not stored before a crash is yielded again.
         wanted: which of the recipe's snapshots to yield, by steps; None for all. The training ends after the last.
         on_epoch: receives the record of each complete epoch.
+        on_steps: receives the steps made and the record of the epoch so far, or of the last one (None before the first
+            step): at the beginning and every few seconds.
         keep_going: called before each step, with the steps made; on False the state is saved and the iteration ends.
         notice: receives a line on each damaged state.
         save_seconds: longest time between two states.
@@ -135,7 +142,7 @@ def train(
             training.restore(state)
     for target in steps:
         with _deterministic(device, threads, precision):
-            went_on = training.run_until(target, folder, save_seconds, on_epoch, keep_going)
+            went_on = training.run_until(target, folder, save_seconds, on_epoch, on_steps, keep_going)
             snapshot = training.snapshot() if went_on else None
         if snapshot is None:
             return
@@ -222,6 +229,7 @@ class _Training:
         folder: StateFolder | None,
         save_seconds: float,
         on_epoch: Callable[[EpochRecord], None],
+        on_steps: Callable[[int, EpochRecord | None], None],
         keep_going: Callable[[int], bool],
     ) -> bool:
         """Make steps up to `target`, and save the state there and on the way; False if `keep_going` ended it before.
@@ -231,7 +239,12 @@ class _Training:
             StorageError: likewise.
         """
         saved, saved_at = self.step, time.monotonic()
+        reported_at = -math.inf
         while self.step < target and keep_going(self.step):
+            # Not at every step: reading the sums synchronises with the device.
+            if time.monotonic() - reported_at >= REPORT_SECONDS:
+                on_steps(self.step, self._latest_record())
+                reported_at = time.monotonic()
             self._make_step()
             if self.step % self._n_batches == 0:
                 self._end_epoch(on_epoch)
@@ -299,6 +312,11 @@ class _Training:
         rate = self._recipe.learning_rate_of(epoch * self._n_batches, self._n_batches)
         loss, accuracy = float(self._loss_sum) / self._n_images, int(self._n_correct) / self._n_images
         return EpochRecord(epoch + 1, rate, loss, accuracy)
+
+    def _latest_record(self) -> EpochRecord | None:
+        if self._n_images:
+            return self._record()
+        return self._history[-1] if self._history else None
 
     def _check_loss(self) -> None:
         if not torch.isfinite(self._loss_sum):

@@ -1,36 +1,31 @@
-"""Weights of one safetensors file into a network."""
+"""Weights of one file into a network."""
 
-import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import CheckpointError, one_line
-from robust201.weights.published.state_dicts import parse_safetensors
+from robust201.weights.published.base import read_file
+from robust201.weights.published.state_dicts import parse_weights
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+_SHOWN_NAMES = 3
 
-def read_weights(path: Path) -> "dict[str, torch.Tensor]":
-    """Read a safetensors file: CPU tensors by name, all finite.
+
+def read_weights(path: Path | str, say: Callable[[str], None] = lambda _line: None) -> "dict[str, torch.Tensor]":
+    """Read a safetensors file or a PyTorch file of a state_dict: CPU tensors by name, all finite.
+
+    PyTorch files are opened with `weights_only` and may hold the state_dict as an entry of a checkpoint. Prefixes of
+    wrappers such as ``module.`` are dropped. `say` receives a line if either applies.
 
     Raises:
-        CheckpointError: it cannot be read, is truncated or no safetensors file, or holds NaN or infinity.
+        CheckpointError: it cannot be read, is truncated or of another format, would execute code, or has NaN or
+            infinity.
     """
-    try:
-        # A device may have no end, and a pipe no writer.
-        raw = path.read_bytes() if stat.S_ISREG(path.stat().st_mode) else None
-    except OSError as error:
-        raise CheckpointError(
-            f"Loading weights failed for {path}: expected a readable file, got {error.strerror}. Correct the path."
-        ) from error
-    if raw is None:
-        raise CheckpointError(
-            f"Loading weights failed for {path}: expected a regular file, got a folder or a device. Correct the path."
-        )
-    return parse_safetensors(raw, str(path))
+    return parse_weights(read_file(Path(path)), str(path), say)
 
 
 def fill_network(
@@ -42,12 +37,32 @@ def fill_network(
     """Load tensors into a network that has exactly these; messages name their source and what to do.
 
     Raises:
-        CheckpointError: the network's tensors are others.
+        CheckpointError: the network's tensors are others; the message has their number and the first names.
     """
     try:
         network.load_state_dict(dict(tensors), strict=True)
     except RuntimeError as error:
+        differences = _describe_differences(network.state_dict(), tensors) or one_line(error)
         raise CheckpointError(
             f"Loading weights failed for {name}: expected the tensors of {type(network).__name__}, got others "
-            f"({one_line(error)}). {advice}"
+            f"({differences}). {advice}"
         ) from error
+
+
+def _describe_differences(expected: "Mapping[str, torch.Tensor]", got: "Mapping[str, torch.Tensor]") -> str:
+    """Describe differences in names and shapes, such as ``2 of 14 missing: fc.weight, fc.bias``; empty without one."""
+    shapes = [
+        f"{name} {tuple(got[name].shape)} instead of {tuple(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in got and got[name].shape != tensor.shape
+    ]
+    kinds = {
+        f"{{}} of {len(expected):,} missing": [name for name in expected if name not in got],
+        f"{{}} of {len(got):,} unknown": [name for name in got if name not in expected],
+        "{} of another shape": shapes,
+    }
+    return "; ".join(
+        f"{kind.format(f'{len(names):,}')}: {', '.join(names[:_SHOWN_NAMES])}{', …' * (len(names) > _SHOWN_NAMES)}"
+        for kind, names in kinds.items()
+        if names
+    )

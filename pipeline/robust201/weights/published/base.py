@@ -1,6 +1,7 @@
 """What every reader of published weights speaks in: members of a source, the choice among their trials, weights."""
 
 import re
+import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -155,16 +156,23 @@ def read_file(path: Path) -> bytes:
     """Read the file of one network.
 
     Raises:
-        CheckpointError: it cannot be read, or has more than 2 GiB.
+        CheckpointError: it cannot be read, is not a regular file, or has more than 2 GiB.
     """
     try:
-        size = path.stat().st_size
-        if size <= _MAX_FILE_BYTES:
+        status = path.stat()
+        size = status.st_size
+        # A device may have no end, and a pipe no writer.
+        if stat.S_ISREG(status.st_mode) and size <= _MAX_FILE_BYTES:
             return path.read_bytes()
     except OSError as error:
         raise CheckpointError(
-            f"Reading weights failed for {path}: expected a readable file, got {error.strerror}."
+            f"Reading weights failed for {path}: expected a readable file, got {error.strerror}. Correct the path."
         ) from error
+    if not stat.S_ISREG(status.st_mode):
+        got = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
+        raise CheckpointError(
+            f"Reading weights failed for {path}: expected a regular file, got {got}. Correct the path."
+        )
     raise CheckpointError(
         f"Reading weights failed for {path}: expected one network of at most {_MAX_FILE_BYTES:,} bytes, got {size:,}. "
         "Get the file again from its publisher."
@@ -178,27 +186,98 @@ def choose_seeds(present: Collection[int], wanted: int | None) -> list[int]:
     return [wanted] if wanted in present else [min(present)]
 
 
+_WRAPPER_PREFIXES = ("module.", "_orig_mod.")
+"""Prefixes of names that `DataParallel` and `torch.compile` add."""
+
+_STATE_DICT_ENTRIES = ("state_dict", "model_state_dict", "model", "net", "network")
+"""Usual names of the state_dict in a checkpoint of a training, in order of preference."""
+
+
+def wrapper_prefix(names: Iterable[str]) -> str:
+    """Return the longest prefix of wrappers that all names have, such as ``module.``."""
+    names, prefix = list(names), ""
+    while names and (step := _common_step(names, prefix)):
+        prefix += step
+    return prefix
+
+
+def _common_step(names: list[str], prefix: str) -> str:
+    steps = (step for step in _WRAPPER_PREFIXES if all(name.startswith(prefix + step) for name in names))
+    return next(steps, "")
+
+
+def _is_state_dict(value: Any) -> bool:
+    import torch
+
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and all(isinstance(key, str) and isinstance(tensor, torch.Tensor) for key, tensor in value.items())
+    )
+
+
+def find_state_dict(content: Any, name: str, say: Callable[[str], None]) -> dict[str, "torch.Tensor"]:
+    """Find the state_dict in a file's content: the content itself or an entry of it, without prefixes of wrappers.
+
+    An entry with a usual name is preferred; otherwise it must be the only state_dict. `say` receives a line if an entry
+    was taken or a prefix dropped.
+
+    Raises:
+        CheckpointError: there is no state_dict, several have unknown names, or it has tensors that are not read.
+    """
+    entry, others = None, []
+    if isinstance(content, Mapping) and not _is_state_dict(content):
+        entries = [key for key, value in content.items() if _is_state_dict(value)]
+        usual = [key for key in _STATE_DICT_ENTRIES if key in entries]
+        if len(entries) > 1 and not usual:
+            raise CheckpointError(
+                f"Reading weights failed for {name}: expected one state_dict, got {len(entries)}, such as "
+                f"{', '.join(map(repr, entries[:4]))}. Save the one of the network in a file of its own."
+            )
+        entry = next(iter([*usual, *entries]), None)
+        others = [key for key in entries if key != entry]
+    if entry is not None:
+        content = content[entry]
+    state_dict = require_state_dict(content, name)
+    notes = [] if entry is None else [f"the entry {entry!r}"]
+    notes += [f"not {', '.join(map(repr, others[:4]))}"] if others else []
+    notes += [f"names without {prefix!r}"] if (prefix := wrapper_prefix(content)) else []
+    if notes:
+        say(f"Using weights of {name}: {'; '.join(notes)}.")
+    return state_dict
+
+
 def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
-    """Check that a value is a state_dict, and drop the prefix that `DataParallel` puts before its names.
+    """Check that a value is a state_dict of plain CPU tensors, and drop prefixes of wrappers from its names.
 
     Raises:
         CheckpointError: it is something else.
     """
     import torch
 
-    sound = isinstance(value, Mapping) and all(
-        isinstance(key, str) and isinstance(tensor, torch.Tensor) for key, tensor in value.items()
-    )
-    if not sound or not value:
+    if not _is_state_dict(value):
         got = f"a {type(value).__name__}"
         if isinstance(value, Mapping):
             got = f"a dictionary of {', '.join(map(repr, list(value)[:4])) or 'nothing'}"
         raise CheckpointError(
             f"Reading weights failed for {name}: expected a state_dict of named tensors, got {got}. "
-            "Get the file again, or name its format with --format."
+            "Get or save the file again, with the network's state_dict()."
         )
-    prefix = "module." if all(key.startswith("module.") for key in value) else ""
-    return {key.removeprefix(prefix): tensor for key, tensor in value.items()}
+    for key, tensor in value.items():
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
+            raise CheckpointError(
+                f"Reading weights failed for {name}: expected tensors that hold every number, got {key!r}, which is "
+                f"{tensor.dtype}, {tensor.layout} on {tensor.device}. Save the network's float weights."
+            )
+    # A view may repeat few bytes of a file without end.
+    n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in value.values())
+    if n_bytes > _MAX_FILE_BYTES:
+        raise CheckpointError(
+            f"Reading weights failed for {name}: expected tensors of at most {_MAX_FILE_BYTES:,} bytes, got "
+            f"{n_bytes:,}. Get the file again from its publisher."
+        )
+    prefix = wrapper_prefix(value)
+    return {key.removeprefix(prefix): tensor.detach() for key, tensor in value.items()}
 
 
 def read_test_accuracy(percents: Any, epochs: int) -> float | None:

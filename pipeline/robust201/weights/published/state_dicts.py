@@ -9,26 +9,27 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from pathlib import Path, PurePath
+from shlex import quote
+from typing import TYPE_CHECKING, BinaryIO
 
 from robust201.core.errors import CheckpointError
 from robust201.core.records import ArchitectureId
-from robust201.core.unpickling import load_torch
+from robust201.core.unpickling import TORCH_MAGIC_BYTES, is_torch_file, load_torch
 from robust201.weights.published.base import (
     DEFAULT_SEED,
     Member,
     Selection,
     SourceWeights,
     check_finite,
+    find_state_dict,
     infer_size,
     make_members,
     matching_files,
     numbered_format,
     read_file,
-    require_state_dict,
 )
 
 if TYPE_CHECKING:
@@ -64,15 +65,49 @@ def parse_safetensors(raw: bytes, name: str) -> dict[str, "torch.Tensor"]:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
+    reject_torch_file(raw, name)
     try:
         tensors: dict[str, torch.Tensor] = load(raw)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        got = f"a truncated or damaged one ({error})" if raw else "an empty one"
         raise CheckpointError(
-            f"Reading weights failed for {name}: expected a whole safetensors file, got a truncated or damaged one "
-            f"({error}). Import the weights again."
+            f"Reading weights failed for {name}: expected a whole safetensors file, got {got}. Get or save the file "
+            "again."
         ) from error
     check_finite(tensors, name)
     return tensors
+
+
+def reject_torch_file(beginning: bytes, name: str) -> None:
+    """Reject a file of PyTorch by its beginning: it is a pickle, and workers open none.
+
+    Raises:
+        CheckpointError: the file is one of PyTorch; the message has the command that converts it.
+    """
+    if is_torch_file(beginning[:TORCH_MAGIC_BYTES]):
+        target = str(PurePath(name).with_suffix(".safetensors"))
+        program = (
+            "from safetensors.torch import save_file; from robust201.weights.loading import read_weights; "
+            f"save_file(read_weights({name!r}), {target!r})"
+        )
+        raise CheckpointError(
+            f"Reading weights failed for {name}: expected a safetensors file, got a PyTorch file, which is a pickle. "
+            f"Convert it and name the new file: python -c {quote(program)}"
+        )
+
+
+def parse_weights(raw: bytes, name: str, say: Callable[[str], None]) -> dict[str, "torch.Tensor"]:
+    """Read the bytes of a safetensors or PyTorch file: one network's CPU tensors by name (see `find_state_dict`).
+
+    Raises:
+        CheckpointError: they are damaged, hold no state_dict, NaN or infinity, or would execute code.
+    """
+    is_pickle = is_torch_file(raw[:TORCH_MAGIC_BYTES])
+    content = load_torch(io.BytesIO(raw), name) if is_pickle else parse_safetensors(raw, name)
+    # Copies, because tensors of a pickle may share memory, which safetensors refuses to write.
+    state_dict = {key: tensor.clone() for key, tensor in find_state_dict(content, name, say).items()}
+    check_finite(state_dict, name)
+    return state_dict
 
 
 def _read(
@@ -86,10 +121,7 @@ def _read(
             f"got {got}. Name it with --datasets."
         )
     name, raw = str(path), read_file(path)
-    content: Any = parse_safetensors(raw, name) if path.suffix == ".safetensors" else load_torch(io.BytesIO(raw), name)
-    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
-        content = content["state_dict"]
-    state_dict = require_state_dict(content, name)
+    state_dict = parse_weights(raw, name, lambda _line: None)
     channels = cells = None
     if n_classes is None:
         channels, cells, n_classes = infer_size(state_dict, name)

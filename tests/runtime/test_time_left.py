@@ -1,0 +1,166 @@
+"""Estimates of the time left, on simulated sequences of events with a simulated clock."""
+
+import heapq
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from robust201.core.records import Part, Receipt, Unit
+from robust201.runtime.heartbeat import LastBeat, TrainingSteps
+from robust201.runtime.key_costs import KeyCosts
+from robust201.runtime.metrics import Metrics
+from robust201.runtime.progress import RATE_SECONDS, RunProgress, Tracker
+from robust201.runtime.scheduler import RunTally
+from robust201.runtime.work_log import WorkLog
+
+COSTS = {"clean": (1, 40), "fgsm": (54, 12), "pgd": (115, 19), "square": (120, 60), "apgd": (225, 18)}
+"""Multiply-accumulates of an evaluation in units of a forward pass, and worker seconds per 10^11 of them, about those
+of the demo's keys; the corruptions are like clean images."""
+CORRUPTIONS = [f"corruption{number}" for number in range(15)]
+NETWORKS = range(16)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("robust201.runtime.progress.time.monotonic", clock)
+    return clock
+
+
+class Work:
+    """A plan whose units are all known: multiply-accumulates per evaluation by key and network."""
+
+    def __init__(self, macs: Callable[[Unit], float]) -> None:
+        self._macs = macs
+        self.n_evaluations = 0
+
+    def macs(self, part: Part) -> float:
+        before = dict(zip(part.unit.strengths, (0.0, *part.unit.strengths), strict=False))
+        if part.unit.key == "plain":  # a training, whose strengths are steps
+            return sum(strength - before[strength] for strength in part.strengths) * self._macs(part.unit)
+        return len(part.strengths) * self._macs(part.unit)
+
+
+def make_part(key: str, network: int, strengths: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0, 5.0)) -> Part:
+    unit = Unit(f"{key}{network}", network, "digits", key, strengths, 1, "p", "c")
+    return Part(unit, strengths, 0, 1)
+
+
+def forward_macs(network: int) -> float:
+    return 2e7 * (1 + network / 4)
+
+
+def demo_macs(unit: Unit) -> float:
+    return COSTS.get(unit.key, COSTS["clean"])[0] * forward_macs(int(unit.architecture))
+
+
+def demo_seconds(part: Part) -> float:
+    return demo_macs(part.unit) * len(part.strengths) * COSTS.get(part.unit.key, COSTS["clean"])[1] / 1e11
+
+
+def run_parts(parts: list[Part], tracker: Tracker, clock: Clock, *, workers: int = 2) -> Iterator[RunProgress]:
+    """Let workers finish parts in order, and yield the progress after each."""
+    busy = [(clock.now, -1)] * workers
+    waiting = list(enumerate(parts))
+    while busy:
+        clock.now, number = heapq.heappop(busy)
+        if number >= 0:
+            part = parts[number]
+            tracker.count(Receipt(part.unit.id, part.strengths, 0, 1, "shard", demo_seconds(part)), RunTally())
+            yield tracker.progress
+        if waiting:
+            number, part = waiting.pop(0)
+            heapq.heappush(busy, (clock.now + demo_seconds(part), number))
+
+
+def test_time_left_of_a_demo_is_right_within_a_quarter(tmp_path: Path, clock: Clock) -> None:
+    """The corruptions come last, after a pause, and take far longer than their multiply-accumulates say."""
+    attacks = [make_part(key, network) for network in NETWORKS for key in COSTS]
+    corruptions = [make_part(key, network) for network in NETWORKS for key in CORRUPTIONS]
+    parts, work = [*attacks, *corruptions], Work(demo_macs)
+    work.n_evaluations = 5 * len(parts)
+    tracker = Tracker(work, parts, tmp_path, 0, WorkLog(tmp_path))
+    idle, readings = 0.0, []
+    for stage in (attacks, corruptions):
+        tracker.attach(metrics=Metrics(), gpus_per_worker=0)
+        clock.now += 17.0  # images are made, workers start
+        idle += 17.0
+        for progress in run_parts(stage, tracker, clock):
+            if progress.is_settled and progress.remaining_macs:
+                assert progress.seconds_left is not None
+                readings.append((clock.now - idle, progress.seconds_left))
+    assert len(readings) > len(parts) / 2
+    for busy, left in readings:
+        assert left == pytest.approx(clock.now - idle - busy, rel=1 / 4, abs=1.0)
+    assert tracker.progress.done_evaluations == tracker.progress.total_evaluations
+    assert tracker.progress.seconds_left == 0.0
+
+
+def test_slowness_of_unmeasured_keys_is_that_of_the_most_similar_key() -> None:
+    costs = KeyCosts()
+    costs.expect(("digits", "clean"), 10.0, 10.0)
+    costs.expect(("digits", "pgd"), 4000.0, 10.0)
+    costs.expect(("digits", "fog"), 20.0, 10.0)
+    assert costs.slowness == 1.0
+    costs.finish(("digits", "clean"), 10.0, 10.0, seconds=5.0)
+    costs.finish(("digits", "pgd"), 2000.0, 5.0, seconds=20.0)
+    remaining = 20.0 * 5.0 / 10.0 + 2000.0 * 20.0 / 2000.0
+    assert costs.slowness == pytest.approx((remaining / 2020.0) / (25.0 / 2010.0))
+    costs.finish(("digits", "fog"), 20.0, 10.0, seconds=1.0)
+    costs.finish(("digits", "pgd"), 2000.0, 5.0, seconds=20.0)
+    assert costs.slowness == 1.0
+
+
+def beat(part: Part, step: int, *, begun: int, seconds: float, age: float = 0.0) -> LastBeat:
+    training = TrainingSteps(step, begun, int(part.strengths[-1]), 100, seconds, 0.5, 0.9)
+    return LastBeat(age, None, part.unit.id, part.strengths, (0, 1), seconds, part.label, training)
+
+
+def test_steps_of_trainings_give_the_time_left_before_a_snapshot(tmp_path: Path, clock: Clock) -> None:
+    """Two workers make ten steps per second each; one of four trainings is resumed after half of its steps."""
+    parts = [make_part("plain", network, (500.0, 1000.0)) for network in range(4)]
+    work = Work(lambda _unit: 1e6)
+    work.n_evaluations = 8
+    tracker = Tracker(work, parts, tmp_path, 0, WorkLog(tmp_path))
+    for seconds in (10.0, 20.0, 40.0):
+        clock.now = 1000.0 + seconds
+        steps = int(10 * seconds)
+        tracker.note_steps(
+            [
+                beat(parts[0], steps, begun=0, seconds=seconds),
+                beat(parts[1], 250 + steps, begun=250, seconds=seconds) if seconds < 25 else LastBeat(0.0),
+                beat(parts[2], 1, begun=0, seconds=90.0, age=60.0),  # its worker was killed
+            ]
+        )
+        assert tracker.progress.is_settled == (seconds >= RATE_SECONDS)
+        if seconds == 20.0:
+            assert tracker.progress.seconds_left == pytest.approx((4000 - 250 - 2 * steps) / 20)
+    assert tracker.progress.done_evaluations == 0
+    assert [one.unit for one in tracker.progress.trainings] == [parts[0].unit.id]
+
+
+def test_steps_are_not_counted_again_with_their_snapshot(tmp_path: Path, clock: Clock) -> None:
+    part = make_part("plain", 0, (500.0, 1000.0))
+    work = Work(lambda _unit: 1e6)
+    work.n_evaluations = 2
+    tracker = Tracker(work, [part], tmp_path, 0, WorkLog(tmp_path))
+    clock.now += 40.0
+    tracker.note_steps([beat(part, 490, begun=100, seconds=39.0)])
+    before = tracker.progress.seconds_left
+    assert before == pytest.approx(510 * 39 / 390)
+    clock.now += 1.0
+    tracker.count(Receipt(part.unit.id, (500.0,), 0, 1, "file", 40.0), RunTally())
+    assert tracker.progress.steps_macs == 0.0
+    assert (tracker.progress.done_macs, tracker.progress.remaining_macs) == (400e6, 500e6)
+    assert tracker.progress.seconds_left == pytest.approx(500 * 40 / 400)
+    tracker.note_steps([beat(part, 600, begun=100, seconds=50.0)])
+    assert tracker.progress.steps_macs == 100e6
