@@ -128,7 +128,7 @@ def test_where_the_folder_cannot_be_written_this_machines_clock_has_to_do(
     def refuse(_folder: Path) -> float:
         raise PermissionError
 
-    monkeypatch.setattr("robust201.monitoring.activity.file_server_time", refuse)
+    monkeypatch.setattr("robust201.runtime.heartbeat.file_server_time", refuse)
     state = StatusReader(half_done).read(ShardStore.open(half_done.config.results).inventory())
     assert state.last_heartbeat is not None
     assert 0 <= state.last_heartbeat < 60

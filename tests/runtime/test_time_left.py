@@ -14,7 +14,7 @@ from robust201.runtime.progress import RATE_SECONDS, RunProgress, Tracker
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
 
-COSTS = {"clean": (1, 40), "fgsm": (54, 12), "pgd": (115, 19), "square": (120, 60), "apgd": (225, 18)}
+COSTS = {"clean": (1, 40), "fgsm": (5, 12), "pgd": (17, 19), "square": (17, 60), "apgd": (33, 18)}
 """Multiply-accumulates of an evaluation in units of a forward pass, and worker seconds per 10^11 of them, about those
 of the demo's keys; the corruptions are like clean images."""
 CORRUPTIONS = [f"corruption{number}" for number in range(15)]

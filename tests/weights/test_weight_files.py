@@ -48,7 +48,7 @@ def assert_weights(path: Path) -> list[str]:
     ("content", "note"),
     [
         (WEIGHTS, None),
-        (nn.ParameterDict(WEIGHTS).state_dict(), None),
+        ({name: nn.Parameter(tensor, requires_grad=False) for name, tensor in WEIGHTS.items()}, None),
         ({"state_dict": WEIGHTS, "epoch": 3, "optimizer": {"state": {}, "param_groups": [{"lr": 0.1}]}}, "state_dict"),
         ({"ema": prefixed("module."), "model": prefixed("module.")}, "the entry 'model'; not 'ema'; names without 'mo"),
         ({"weights_of_mine": WEIGHTS}, "the entry 'weights_of_mine'."),

@@ -95,16 +95,15 @@ class TrainingSteps:
         Raises:
             ValueError: it is not a progress of a training.
         """
-        names = [field.name for field in fields(cls)]
-        values = {name: payload.get(name) for name in names} if isinstance(payload, dict) else {}
-        loss, accuracy = (value if is_amount(value) else None for value in map(values.get, names[-2:]))
-        numbers = [values.get(name) for name in names[:-2]]
-        if not all(map(is_amount, numbers)):
+        values: dict[str, Any] = payload if isinstance(payload, dict) else {}
+        numbers = {field.name: values.get(field.name) for field in fields(cls)}
+        amounts = {name: value for name, value in numbers.items() if is_amount(value)}
+        if amounts.keys() | {"loss", "accuracy"} != numbers.keys():
             raise ValueError("not a progress of a training")
-        step, begun, last, per_epoch = (int(number) for number in numbers[:-1])
-        if not (begun <= step <= last and per_epoch > 0):
+        training = cls(**amounts)
+        if not (training.begun <= training.step <= training.last and training.per_epoch > 0):
             raise ValueError("not a progress of a training")
-        return cls(step, begun, last, per_epoch, float(numbers[-1]), loss, accuracy)
+        return training
 
 
 class Heartbeat:
