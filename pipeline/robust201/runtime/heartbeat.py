@@ -97,7 +97,7 @@ class TrainingSteps:
         """
         values: dict[str, Any] = payload if isinstance(payload, dict) else {}
         numbers = {field.name: values.get(field.name) for field in fields(cls)}
-        amounts = {name: value for name, value in numbers.items() if is_amount(value)}
+        amounts: dict[str, Any] = {name: value for name, value in numbers.items() if is_amount(value)}
         if amounts.keys() | {"loss", "accuracy"} != numbers.keys():
             raise ValueError("not a progress of a training")
         training = cls(**amounts)
