@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import nn
 
-from robust201.core.errors import ConfigError, DatasetError, closest
+from robust201.core.errors import ConfigError, DatasetError, RobustWarning, closest
 from robust201.core.files import bundled
 from robust201.core.records import ArchitectureId, EvaluationResult, ImageSet, Normalisation, Part, Unit
 from robust201.engine.classifier import Classifier
@@ -29,12 +29,13 @@ from robust201.images.checks import LabelledImages
 from robust201.images.given import as_labelled_images, check_label_range
 from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
+from robust201.statistics.attack_flags import Accuracies, AttackFlag, Evaluated, find_flags
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import TASKS, Task, find_task
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import holds_answers, summarise
-from robust201.tasks.parameters import EpsilonParameters, Parameters, looks_like_pixels
+from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.weights.loading import fill_network, read_weights
 from robust201.weights.published.base import infer_size
@@ -149,7 +150,7 @@ def evaluate(
         images: (N, 3, H, W) or (N, H, W, 3), NumPy or torch; uint8, or floats in [0, 1] that are multiples of 1/255
             (others are refused, as attacks start from pixels of 8 bits).
         labels: (N,) integers in [0, C).
-        keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"steps": 10}}]``.
+        keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``.
         normalisation: mean and standard deviation per channel, where the module takes normalised images.
         n_classes: number of classes C; None takes it from what the module answers.
         seed: of all that is drawn.
@@ -170,10 +171,16 @@ def evaluate(
         ConfigError: no such key, parameter, engine or device.
         DatasetError: images or labels of another form or range, or images that cannot be corrupted.
         EvaluationError: the module fails, or answers no logits, NaN, or other logits to the same images.
+
+    Warns:
+        RobustWarning: the module seems to end in a softmax, steps are too short for their ball, a weaker attack beat a
+            stronger one, or another sign of a weak attack (docs/trust.md).
     """
     chosen = _parse_keys(keys, engine)
     given = as_labelled_images(images, labels)
-    _check_corruptible(given, [row.key for row, _ in chosen if row.kind == "corruption"])
+    for row, parameters in chosen:
+        _check_shape(given, row, parameters)
+        _warn_of_parameters(row, parameters)
     name = type(model).__name__
     rows: list[dict[str, Any]] = []
     setup = _Setup(_as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
@@ -209,6 +216,8 @@ def evaluate(
                 found.append(result)
                 tell(len(rows) + len(found), total)
             rows += [_row(result) for result in sorted(found, key=lambda result: result.strength)]
+    accuracies = {(row["key"], row["strength"]): {name: row["accuracy"]} for row in rows if "accuracy" in row}
+    _warn_of_weak_attacks(accuracies, len(image_set), image_set.n_classes)
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measured = dict.fromkeys(column for row, _ in chosen for column in row.columns)
     return pd.DataFrame(rows, columns=[*columns, *measured])
@@ -245,7 +254,7 @@ def attack(
         engine: see `evaluate`.
         device: see `evaluate`.
         batch_size: see `evaluate`.
-        parameters: further parameters of the attack, such as ``steps=10`` (docs/configuration.md).
+        parameters: further parameters of the attack, such as ``steps=80`` (docs/configuration.md).
 
     Returns:
         (S, N, 3, H, W) float32 in [0, 1] on the device of the computation, in the order of the radii given (of the
@@ -275,6 +284,8 @@ def attack(
     read = _parse_parameters(row, parameters | ({} if asked is None else {field: asked}), engine)
     strengths = read.strengths
     given = as_labelled_images(images, labels)
+    _check_shape(given, row, read)
+    _warn_of_parameters(row, read)
     setup = _Setup(_as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
     with setup.context(model, given, key=row.key) as context:
         where = context.classifier.device
@@ -407,12 +418,15 @@ def _generated(images: NDArray[np.uint8], seed: int) -> CorruptedImages:
     return corrupted
 
 
-def _check_corruptible(given: LabelledImages, keys: Sequence[str]) -> None:
+def _check_shape(given: LabelledImages, row: Task, parameters: Parameters) -> None:
     height, width = given.images.shape[2:]
-    if keys and (height != width or height < SMALLEST_SIZE):
+    refusal = parameters.shape_refusal(height, width)
+    if row.kind == "corruption" and (height != width or height < SMALLEST_SIZE):
+        refusal = f"expected square images of {SMALLEST_SIZE} pixels or more, got {height}x{width}."
+    if refusal is not None:
+        what = "Corrupting" if row.kind == "corruption" else "Attacking"
         raise DatasetError(
-            f"Corrupting images failed for {keys[0]!r}: expected square images of {SMALLEST_SIZE} pixels or more, got "
-            f"{height}x{width}. Bring the images to one square size first, or leave corruptions out."
+            f"{what} images failed for {row.key!r}: {refusal} Crop or pad them to a square first, or leave the key out."
         )
 
 
@@ -422,22 +436,23 @@ def _normalisation_of(classifier: Classifier) -> Normalisation:
 
 
 def _as_normalisation(given: Normalisation | tuple[Sequence[float], Sequence[float]] | None) -> Normalisation | None:
-    if given is None or isinstance(given, Normalisation):
-        return given
-    try:
-        mean, std = (tuple(float(value) for value in values) for values in given)
-        (red, green, blue), (red_std, green_std, blue_std) = mean, std
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"Reading arguments failed for normalisation: expected (mean, std) of three numbers each, got "
-            f"{reprlib.repr(given)}. Give means and standard deviations of pixels in [0, 1]."
-        ) from error
-    if min(std) <= 0:
-        raise ConfigError(
-            f"Reading arguments failed for normalisation: expected standard deviations above 0, got {list(std)}. "
-            "Correct them."
-        )
-    return Normalisation((red, green, blue), (red_std, green_std, blue_std))
+    if given is None:
+        return None
+    if isinstance(given, Normalisation):
+        normalisation = given
+    else:
+        try:
+            (red, green, blue), (red_std, green_std, blue_std) = (tuple(float(v) for v in values) for values in given)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"Reading arguments failed for normalisation: expected (mean, std) of three numbers each, got "
+                f"{reprlib.repr(given)}. Give means and standard deviations of pixels in [0, 1]."
+            ) from error
+        normalisation = Normalisation((red, green, blue), (red_std, green_std, blue_std))
+    if normalisation.problem is not None:
+        name, problem = normalisation.problem
+        raise ConfigError(f"Reading arguments failed for normalisation ({name}): {problem}")
+    return normalisation
 
 
 def _parse_keys(keys: _Keys, engine: str) -> list[tuple[Task, Parameters]]:
@@ -459,7 +474,7 @@ def _parse_keys(keys: _Keys, engine: str) -> list[tuple[Task, Parameters]]:
 def _find_key(key: object) -> Task:
     if not isinstance(key, str):
         raise ConfigError(
-            f"Reading keys failed for {key!r}: expected a name such as 'pgd', or {{'pgd': {{'steps': 10}}}}, got a "
+            f"Reading keys failed for {key!r}: expected a name such as 'pgd', or {{'pgd': {{'steps': 80}}}}, got a "
             f"value of type {type(key).__name__}. Give a list of these."
         )
     return find_task(key)
@@ -493,22 +508,26 @@ def _parse_parameters(row: Task, fields: object, engine: str) -> Parameters:
     refusal = parameters.refusal(engine)
     if refusal is not None:
         raise ConfigError(f"Reading parameters failed for {row.key}: {refusal} Choose another.")
-    _warn_of_pixel_units(row.key, parameters)
     return parameters
 
 
-def _warn_of_pixel_units(key: str, parameters: Parameters) -> None:
-    """Warn of epsilons that look like those of other tools, which write 8/255 for what is 8 here."""
-    epsilons = parameters.epsilons_255 if isinstance(parameters, EpsilonParameters) else ()
-    found = [(epsilon, k) for epsilon in epsilons if (k := looks_like_pixels(epsilon)) is not None]
-    if found:
-        epsilon, k = found[0]
-        others = f" ({len(found) - 1:,} more like it)" if len(found) > 1 else ""
-        warnings.warn(
-            f"{key}: epsilon {epsilon:g} is in units of 1/255, so it means {epsilon:g}/255{others}. If {k}/255 is "
-            f"meant, pass {k}.",
-            stacklevel=4,
-        )
+def _warn_of_parameters(row: Task, parameters: Parameters) -> None:
+    """Warn the caller of `evaluate` or `attack` of doubtful parameters (see `Parameters.cautions`)."""
+    for caution in parameters.cautions:
+        message = f"{row.key}.{caution.field}: {caution.what}. {caution.fix}"
+        warnings.warn(message, RobustWarning, stacklevel=3)
+
+
+def _warn_of_weak_attacks(results: Mapping[Evaluated, Accuracies], n_images: int, n_classes: int) -> None:
+    """Warn of attacks that a weaker one beat on the same images, and of other signs; one warning for each sign."""
+    flags = find_flags("", results, n_images=n_images, n_classes=n_classes, at_all=True)
+    by_sign: dict[str, list[AttackFlag]] = {}
+    for flag in flags:
+        by_sign.setdefault(flag.check, []).append(flag)
+    for alike in by_sign.values():
+        clearest = max(alike, key=lambda flag: flag.networks[0][1] - flag.networks[0][2])
+        more = f" ({len(alike) - 1:,} more like it)" if len(alike) > 1 else ""
+        warnings.warn(f"{clearest.message}{more} See docs/trust.md.", RobustWarning, stacklevel=3)
 
 
 def _row(result: EvaluationResult) -> dict[str, Any]:

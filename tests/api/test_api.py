@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from torch import nn
 
 import robust201
 from robust201.api import attack, evaluate, load_model, place
-from robust201.core.errors import ArchitectureError, CheckpointError, ConfigError, EvaluationError
+from robust201.core.errors import ArchitectureError, CheckpointError, ConfigError, EvaluationError, RobustWarning
 from robust201.engine.context import Context
 from robust201.images import dataset as dataset_spec
 from robust201.images import load_images, select
@@ -41,7 +42,7 @@ from tests.support.tiny_networks import (
 
 IMAGES = tiny_images()
 PIXELS, LABELS = IMAGES.images, IMAGES.labels
-KEYS = ["clean", {"pgd": {"epsilons_255": [128, 1], "steps": 10}}, {"fog": {"severities": [1, 5]}}]
+KEYS = ["clean", {"pgd": {"epsilons_255": [128, 1], "steps": 10, "rel_stepsize": 0.1}}, {"fog": {"severities": [1, 5]}}]
 NORMALISED = {"normalisation": NORMALISATION, "progress": False}
 
 
@@ -76,7 +77,7 @@ def test_numbers_of_clean_images_are_those_of_the_logits() -> None:
 @pytest.mark.parametrize("engine", ["fused", "reference"])
 def test_an_attack_gives_the_accuracy_that_a_sweep_computes(engine: str) -> None:
     row = find_task("pgd")
-    parameters = row.parameters(epsilons_255=(1, 8), steps=4)
+    parameters = row.parameters(epsilons_255=(1, 8), steps=4, rel_stepsize=0.25)
     images = tiny_images()
     images.indices[:] = np.arange(len(images))  # the API numbers images from 0
     context = Context(tiny_classifier(), seed=3, batch_size=BATCH_SIZE, engine=engine)
@@ -84,7 +85,7 @@ def test_an_attack_gives_the_accuracy_that_a_sweep_computes(engine: str) -> None
     swept = evaluate_part(context, row, parameters, part, images, ("accuracy",), provenance={})
     frame = evaluate(
         TinyNetwork(),
-        *(PIXELS, LABELS, [{"pgd": {"epsilons_255": [1, 8], "steps": 4}}]),
+        *(PIXELS, LABELS, [{"pgd": {"epsilons_255": [1, 8], "steps": 4, "rel_stepsize": 0.25}}]),
         **(NORMALISED | {"seed": 3, "engine": engine, "batch_size": BATCH_SIZE}),
     )
     assert dict(zip(frame["strength"], frame["accuracy"], strict=True)) == {
@@ -197,6 +198,62 @@ def test_a_module_is_copied_to_another_device() -> None:
     assert attack("fgsm", model, PIXELS, LABELS, epsilon_255=8, device="cuda").is_cuda
 
 
+@pytest.mark.parametrize("engine", ["fused", "reference"])
+@pytest.mark.parametrize(
+    "surround",
+    [
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        torch.inference_mode,
+        torch.no_grad,
+    ],
+    ids=["autocast", "inference mode", "no_grad"],
+)
+def test_numbers_do_not_depend_on_the_contexts_of_the_caller(surround: Callable, engine: str) -> None:
+    keys = [*KEYS, "rot30", {"jacobian": {"projections": "exact"}}, "hessian_input", "hessian_weights"]
+    expected = evaluate(TinyNetwork(), PIXELS, LABELS, keys, engine=engine, **NORMALISED)
+    images = attack("pgd", TinyNetwork(), PIXELS, LABELS, epsilon_255=8, engine=engine)
+    with surround():
+        found = evaluate(TinyNetwork(), torch.from_numpy(PIXELS), LABELS, keys, engine=engine, **NORMALISED)
+        same = attack("pgd", TinyNetwork(), PIXELS, LABELS, epsilon_255=8, engine=engine)
+    pd.testing.assert_frame_equal(numbers(found), numbers(expected), check_exact=True)
+    assert torch.equal(same, images)
+    assert not same.is_inference()
+
+
+@pytest.mark.parametrize("make", [TinyNetwork, tiny_classifier])
+def test_a_module_made_in_inference_mode_is_evaluated_like_any_other(make: type[nn.Module]) -> None:
+    keys = [{"pgd": {"epsilons_255": [8]}}, {"jacobian": {"projections": "exact"}}]
+    expected = evaluate(make(), PIXELS, LABELS, keys, progress=False)
+    with torch.inference_mode():
+        model = make().train()
+        inside = evaluate(model, PIXELS, LABELS, keys, progress=False)
+    before = [(p.requires_grad, p.is_inference()) for p in model.parameters()]
+    outside = evaluate(model, PIXELS, LABELS, keys, progress=False)
+    for frame in (inside, outside):
+        pd.testing.assert_frame_equal(numbers(frame), numbers(expected), check_exact=True)
+    assert [(p.requires_grad, p.is_inference()) for p in model.parameters()] == before
+    assert all(inferred for _, inferred in before)
+    assert model.training
+
+
+def test_products_of_matrices_are_in_full_precision_meanwhile() -> None:
+    seen = []
+
+    class Looking(TinyNetwork):
+        def forward(self, pixels: torch.Tensor) -> object:
+            seen.append((torch.get_float32_matmul_precision(), torch.is_autocast_enabled("cpu")))
+            return super().forward(pixels)
+
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        evaluate(Looking(), PIXELS, LABELS, "clean", progress=False)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert set(seen) == {("highest", False)}
+
+
 # --- attack
 
 
@@ -204,7 +261,7 @@ def test_a_module_is_copied_to_another_device() -> None:
     ("key", "radii", "order"), [("pgd", {"epsilon_255": [8, 1]}, "inf"), ("pgd_l2", {"epsilon": [0.5, 0.25]}, 2)]
 )
 def test_attack_gives_images_in_their_balls_in_the_order_asked_for(key: str, radii: dict, order: object) -> None:
-    found = attack(key, tiny_classifier(), PIXELS, LABELS, steps=6, **radii)
+    found = attack(key, tiny_classifier(), PIXELS, LABELS, **radii)
     assert found.dtype == torch.float32
     assert found.shape == (2, *PIXELS.shape)
     difference = (found - torch.from_numpy(PIXELS) / 255).flatten(2)
@@ -216,9 +273,11 @@ def test_attack_gives_images_in_their_balls_in_the_order_asked_for(key: str, rad
 
 def test_attacked_images_have_the_accuracy_that_evaluate_tells() -> None:
     model = tiny_classifier()
-    adversarial = attack("pgd", model, PIXELS, LABELS, epsilon_255=8, steps=2)
+    adversarial = attack("pgd", model, PIXELS, LABELS, epsilon_255=8, steps=2, rel_stepsize=1)
     accuracy = (model(adversarial[0]).argmax(dim=1).numpy() == LABELS).mean()
-    frame = evaluate(model, PIXELS, LABELS, {"pgd": {"epsilons_255": [8], "steps": 2}}, progress=False)
+    frame = evaluate(
+        model, PIXELS, LABELS, {"pgd": {"epsilons_255": [8], "steps": 2, "rel_stepsize": 1}}, progress=False
+    )
     assert frame["accuracy"].item() == accuracy
 
 
@@ -241,7 +300,11 @@ def test_load_model_answers_pixels_with_logits(tiny_weights: Path, as_folder: bo
 def test_a_loaded_network_has_the_numbers_of_a_sweep_to_the_bit(
     write_sweep: WriteSweep, robust201: RunCommand, tiny_weights: Path, tmp_path: Path
 ) -> None:
-    keys = {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "pgd": {"epsilons_255": [2], "steps": 3}}
+    keys = {
+        "clean": {},
+        "fgsm": {"epsilons_255": [1, 8]},
+        "pgd": {"epsilons_255": [2], "steps": 3, "rel_stepsize": 0.5},
+    }
     assert robust201("run", write_sweep(architectures=[309], keys=keys, images={"count": 200, "seed": 0})).code == 0
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "dataset").code == 0
     dataset = RobustnessDataset(tmp_path / "dataset")
@@ -262,7 +325,10 @@ def test_weights_changed_after_loading_count(tiny_weights: Path) -> None:
     frame = evaluate(model, images.images, images.labels, ["clean"], progress=False)
     assert frame["accuracy"].item() == (images.labels == 9).mean()
     model.network.register_forward_hook(lambda _module, _given, answer: (answer[0], answer[1].softmax(dim=1)))
-    with pytest.raises(EvaluationError, match="engine: reference"):
+    with (
+        pytest.warns(RobustWarning, match="softmax"),
+        pytest.raises(EvaluationError, match="engine: reference"),
+    ):
         evaluate(model, images.images, images.labels, ["clean"], progress=False)
 
 

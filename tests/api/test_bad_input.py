@@ -1,5 +1,6 @@
 """What a user gets wrong when a network is evaluated: one clear line each, before anything starts."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 from torch import nn
 
 from robust201.api import attack, evaluate
-from robust201.core.errors import ConfigError, DatasetError, EvaluationError, RobustError
+from robust201.core.errors import ConfigError, DatasetError, EvaluationError, RobustError, RobustWarning
+from robust201.core.records import Normalisation
 from tests.support.tiny_networks import N_CLASSES, NORMALISATION, TinyNetwork, tiny_classifier, tiny_images
 
 IMAGES = tiny_images()
@@ -103,10 +105,64 @@ def test_constant_logits_outside_of_the_graph_are_attacked() -> None:
 
 
 def test_epsilons_in_the_units_of_other_tools_are_noticed() -> None:
-    with pytest.warns(UserWarning, match=r"0\.0313 is in units of 1/255.*If 8/255 is meant, pass 8"):
+    with pytest.warns(UserWarning, match=r"0\.0313 is in units of 1/255.*If 8/255 is meant, write 8"):
         evaluate(TinyNetwork(), PIXELS, LABELS, [{"fgsm": {"epsilons_255": [0.0313]}}], progress=False)
-    with pytest.warns(UserWarning, match="pass 8"):
+    with pytest.warns(UserWarning, match="write 8, or"):
         attack("fgsm", TinyNetwork(), PIXELS, LABELS, epsilon_255=8 / 255)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"pgd": {"steps": 10}},
+            r"pgd\.steps: steps × rel_stepsize = 10 × 0\.0333 = 0\.3333, .* rel_stepsize: 0\.25",
+        ),
+        ({"pgd_linf7": {"steps": 3}}, r"pgd_linf7\.steps: steps × rel_stepsize = 3 × 0\.25 = 0\.75"),
+        (
+            {"pgd_l2": {"steps": 4}},
+            r"step_size = 4 × 0\.1 = 0\.4, .* ball of radius 0\.5 .* step_size: 0\.312\.",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:single step stronger")
+def test_steps_shorter_than_the_ball_warn(keys: Any, message: str) -> None:
+    ((key, parameters),) = keys.items()
+    with pytest.warns(RobustWarning, match=message) as warned:
+        evaluate(TinyNetwork(), PIXELS, LABELS, keys, progress=False)
+    assert warned[0].filename == __file__
+    with pytest.warns(RobustWarning, match=message):
+        attack(key, TinyNetwork(), PIXELS, LABELS, **parameters)
+
+
+def test_a_weaker_attack_that_beats_a_stronger_one_warns() -> None:
+    keys = {"fgsm": {"epsilons_255": [16, 32]}, "pgd": {"epsilons_255": [16, 32], "rel_stepsize": 0.025}}
+    with pytest.warns(RobustWarning, match="single step stronger: fgsm against pgd at") as warned:
+        frame = evaluate(TinyNetwork(), PIXELS, LABELS, keys, progress=False)
+    fgsm, pgd = (frame[frame["key"] == key]["accuracy"].to_numpy() for key in keys)
+    assert (pgd > fgsm).all()
+    (said,) = (str(one.message) for one in warned)
+    assert f"at 16: {pgd[0]:.4f} above {fgsm[0]:.4f}; one step should not beat many" in said
+    assert "(1 more like it)" in said
+
+
+@pytest.mark.parametrize(("last", "expected"), [(nn.Softmax(1), 1), (nn.LogSoftmax(1), 0), (nn.Sigmoid(), 0)])
+def test_a_network_that_ends_in_softmax_warns(last: nn.Module, expected: int) -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        evaluate(Answering(last), PIXELS, LABELS, ["clean"], progress=False)
+    messages = [str(one.message) for one in warned]
+    assert len(messages) == expected
+    assert all("Answering seems to end in a softmax" in message for message in messages)
+
+
+@pytest.mark.parametrize("key", ["grid775", "grid135", "grid775_10", "rot30", "rot10"])
+def test_grids_reject_images_that_are_not_square(key: str) -> None:
+    images = np.zeros((21, 3, 8, 9), np.uint8)
+    message = rf"'{key}': expected square images, .* got 8x9\. Crop or pad them"
+    refusal(DatasetError, message, images=images, keys=["clean", key])
+    with pytest.raises(DatasetError, match=message):
+        attack(key, TinyNetwork(), images, LABELS)
 
 
 def test_an_exit_of_a_network_is_an_error() -> None:
@@ -150,6 +206,8 @@ IMAGES_GIVEN = {
     "one image": (PIXELS[0], r"got \(3, 8, 8\)"),
     "grey": (PIXELS[:, :1], r"got \(21, 1, 8, 8\)"),
     "none": (PIXELS[:0], r"got \(0, 3, 8, 8\)"),
+    "three columns": (PIXELS[:, :, :, :3], r"shape \(21, 3, 8, 3\) is ambiguous"),
+    "three rows and columns": (PIXELS[:, :, :3, :3], r"shape \(21, 3, 3, 3\) is ambiguous"),
 }
 
 
@@ -214,7 +272,15 @@ def test_wrong_options() -> None:
     refusal(ConfigError, r"Choosing a device failed for 'abacus'", device="abacus")
     refusal(ConfigError, r"batch_size: expected 1 or more, got 0", batch_size=0)
     refusal(ConfigError, r"expected \(mean, std\) of three numbers each", normalisation=(0.5, 0.5))
-    refusal(ConfigError, r"expected standard deviations above 0", normalisation=([0.5] * 3, [0, 1, 1]))
+    for mean, std, message in (
+        ([0.5] * 3, [0, 1, 1], r"\(std\): expected numbers above 0 and up to 1, .* got 0, 1, 1\. Correct"),
+        ([125] * 3, [0.2] * 3, r"\(mean\): expected numbers from 0 to 1, since pixels .* got 125, .* by 255\."),
+        ([0.5] * 3, [63, 62, 66.7], r"\(std\): .* got 63, 62, 66\.7\. Divide those of pixels from 0 to 255 by 255\."),
+        ([-0.5, 0, 0], [1] * 3, r"\(mean\): expected numbers from 0 to 1"),
+        ([0.5, float("nan"), 0], [1] * 3, r"\(mean\): .* got 0\.5, nan, 0"),
+    ):
+        refusal(ConfigError, message, normalisation=(mean, std))
+        refusal(ConfigError, message, normalisation=Normalisation(tuple(mean), tuple(std)))
     refusal(ConfigError, r"normalises by itself", model=tiny_classifier(), normalisation=NORMALISATION)
 
 

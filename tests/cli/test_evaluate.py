@@ -1,5 +1,6 @@
 """`robust201 evaluate`: a network of a user's file on a user's images; one line for each thing that is wrong."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from safetensors.torch import save_file
 
 from robust201.api import evaluate
 from robust201.images.specs import own_dataset
+from robust201.tasks.parameters import PgdParameters
 from tests.conftest import RunCommand
 from tests.support.dataset_files import write_parquet
 from tests.support.tiny_networks import N_CLASSES, NORMALISATION, SIZE, TinyNetwork, tiny_images
@@ -126,8 +128,10 @@ WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
     "another size": (keep, {"image-size": 9}, 2, "expected uint8 images (N, 9, 9, 3)"),
     "an unknown key": (keep, {"keys": "pdg"}, 2, "Did you mean 'pgd'?"),
     "no numbers": (keep, {"mean": "a,b,c"}, 2, "--mean: expected three numbers"),
-    "no finite numbers": (keep, {"mean": "nan,0,0"}, 2, "--mean: expected finite numbers, got nan,0,0"),
+    "no finite numbers": (keep, {"mean": "nan,0,0"}, 2, "--mean: expected numbers from 0 to 1, since"),
     "a negative deviation": (keep, {"std": "0.2,0.2,-1"}, 2, "--std: expected numbers above 0"),
+    "a mean of bytes": (keep, {"mean": "125,123,114"}, 2, "got 125, 123, 114. Divide those of pixels from 0 to 255 by"),
+    "a deviation of bytes": (keep, {"std": "63,62,66"}, 2, "--std: expected numbers above 0 and up to 1, since pixels"),
     "a folder to write to": (keep, {"out": "."}, 2, "Writing failed for .: expected the name of a file, got a folder"),
     "a parameter of no key": (keep, {"set": "pgd.steps=3"}, 2, "expected one of the keys of --keys, got 'pgd'"),
     "no parameter": (keep, {"set": "fgsm=3"}, 2, "expected KEY.PARAMETER=VALUE"),
@@ -195,14 +199,30 @@ def test_a_network_that_works_in_place_is_evaluated_right_or_refused(files: Path
     assert ended.code == 0, ended.err
 
 
+def test_warnings_are_lines_on_stderr(files: Path, robust201: RunCommand) -> None:
+    ended = robust201(*arguments(keys="fgsm,pgd"), "--set", "pgd.steps=10")
+    assert ended.code == 0, ended.err
+    lines = [line for line in ended.err.splitlines() if line.startswith("warning: ")]
+    assert lines[0].startswith("warning: pgd.steps: steps × rel_stepsize = 10 × 0.0333 = 0.3333, so the attack does")
+    assert "UserWarning" not in ended.err
+    assert "RobustWarning" not in ended.err
+
+
+def test_the_documented_example_of_set_reaches_the_edge_of_the_ball(robust201: RunCommand) -> None:
+    shown = " ".join(robust201("evaluate", "--help").out.replace("│", " ").split())
+    settings = dict(part.split("=") for part in re.findall(r"--set pgd\.(\w+=[\d.]*\d)", shown))
+    assert set(settings) == {"steps", "rel_stepsize"}
+    assert PgdParameters.model_validate(settings).cautions == ()
+
+
 def test_parameters_of_keys(files: Path, robust201: RunCommand) -> None:
-    words = ("--set", "pgd.steps=2", "--set", "pgd.epsilons_255=8", "--set", "pgd.random_start=false")
+    words = ("--set", "pgd.steps=2", "--set", "pgd.epsilons_255=8", "--set", "pgd.rel_stepsize=1")
     ended = robust201(*arguments(keys="clean,pgd", out="results.csv"), *words)
     assert ended.code == 0, ended.err
     expected = evaluate(
         TinyNetwork(seed=0),
         *(IMAGES.images, IMAGES.labels),
-        ["clean", {"pgd": {"steps": 2, "epsilons_255": [8], "random_start": False}}],
+        ["clean", {"pgd": {"steps": 2, "epsilons_255": [8], "rel_stepsize": 1}}],
         normalisation=NORMALISATION,
         progress=False,
     )

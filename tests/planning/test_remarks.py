@@ -1,11 +1,14 @@
 """Nothing that a sweep asks for is left out silently, and numbers in another unit are noticed."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError, closest
 from robust201.planning.config import SweepConfig
@@ -78,6 +81,28 @@ def test_plans_of_earlier_versions_are_still_read(make_sweep: Any) -> None:
     assert parse_config(kept, "plan.json").keys_left_out("digits") == ("fog",)
 
 
+@pytest.mark.parametrize(
+    ("mean", "std", "message"),
+    [
+        (
+            [125, 123, 114],
+            [0.2] * 3,
+            "mean: expected numbers from 0 to 1, since pixels are in [0, 1], got 125, 123",
+        ),
+        ([0.5] * 3, [63, 62, 66], "std: expected numbers above 0 and up to 1, since pixels are in [0, 1], got 63, 62,"),
+    ],
+)
+def test_a_normalisation_of_bytes_is_rejected_in_yaml_alone(
+    robust201: RunCommand, write_sweep: WriteSweep, make_sweep: Any, mean: Any, std: Any, message: str
+) -> None:
+    datasets = {"digits": {"normalisation": {"mean": mean, "std": std}}}
+    line = robust201("plan", write_sweep(keys={"clean": {}}, datasets=datasets)).refusal(2)
+    assert ", line " in line
+    assert f"datasets.digits.normalisation.{message}" in line
+    config = make_sweep(keys={"clean": {}}, datasets=datasets)  # as in the plan.json of older results
+    assert config.dataset_spec("digits").normalisation.mean == tuple(mean)
+
+
 def test_a_narrowed_run_drops_no_key(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     sweep = write_sweep(keys={"clean": {}, "corruptions": {}}, **WITHOUT_SOURCE)
     line = robust201("run", sweep, "--keys", "clean,fog").refusal(2)
@@ -91,6 +116,47 @@ def test_epsilons_in_the_units_of_other_tools_are_noticed(make_sweep: Any, epsil
     k = round(epsilon * 255)
     assert remark.what.startswith(f"keys.pgd.epsilons_255: {epsilon:g} is in units of 1/255")
     assert f"`epsilons: [{k}/255]`" in remark.fix
+
+
+@pytest.mark.parametrize(
+    ("key", "parameters", "what"),
+    [
+        ("pgd", {"steps": 10}, "rel_stepsize = 10 × 0.0333 = 0.3333, so the attack does not reach"),
+        ("pgd", {"steps": 10, "rel_stepsize": 0.0999}, "rel_stepsize = 10 × 0.0999 = 0.999"),
+        ("pgd", {"steps": 5, "rel_stepsize": 0.1, "random_start": False}, "rel_stepsize = 5 × 0.1 = 0.5"),
+        ("pgd_linf7", {"rel_stepsize": 0.1}, "rel_stepsize = 7 × 0.1 = 0.7"),
+        (
+            "pgd_l2",
+            {"epsilons": [0.25, 20]},
+            "step_size = 100 × 0.1 = 10, so the attack does not reach the edge of the ball of",
+        ),
+        ("shown", {"source": 0, "key": "pgd", "steps": 1}, "rel_stepsize = 1 × 0.0333 = 0.03333"),
+    ],
+)
+def test_steps_shorter_than_the_ball_are_noticed(make_sweep: Any, key: str, parameters: Any, what: str) -> None:
+    config = make_sweep(keys={"clean": {}, key: parameters})
+    (remark,) = sweep_remarks(config)
+    assert remark.what.startswith(f"keys.{key}.steps: steps × {what}")
+    ((field, length),) = re.findall(r"such as (\w+): ([\d.]*\d)\.", remark.fix)
+    assert sweep_remarks(make_sweep(keys={"clean": {}, key: parameters | {field: float(length)}})) == []
+
+
+@pytest.mark.parametrize("key", [key for key, row in TASKS.items() if row.kind == "attack"])
+@given(count=st.integers(1, 999))
+def test_defaults_and_steps_that_just_reach_the_edge_are_left_alone(key: str, count: int) -> None:
+    fields = TASKS[key].parameters.model_fields
+    assert TASKS[key].parameters().cautions == ()
+    exact = {"rel_stepsize": 1 / count, "step_size": 0.5 / count}.items()
+    parameters = {name: value for name, value in exact if name in fields}
+    if parameters:
+        assert TASKS[key].parameters(steps=count, **parameters).cautions == ()
+
+
+def test_plan_run_and_doctor_warn_of_short_steps(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+    sweep = write_sweep(keys={"clean": {}, "pgd": {"epsilons_255": [8], "steps": 2}})
+    for verb in ("plan", "run"):
+        assert "warning: keys.pgd.steps: steps × rel_stepsize = 2 × 0.0333 = 0.06667, so" in robust201(verb, sweep).err
+    assert "such as rel_stepsize: 1." in robust201("doctor", sweep).out
 
 
 def test_epsilons_that_are_meant_are_left_alone() -> None:

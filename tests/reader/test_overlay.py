@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from robust201.analysis.class_summaries import summarise_classes
+from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
+from robust201.core.records import EvaluationProtocol
 from robust201.dataset.conversion import convert_dataset
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
@@ -93,6 +95,56 @@ def test_where_each_number_is_from_is_told(published, own):
     assert "source" not in RobustnessDataset(published).to_frame("cifar10", "pgd")
     assert data.to_frame(wide=True)[("pgd", 16.0)].notna().sum() == 2
     assert set(RobustnessDataset(published).sources()["folder"]) == {str(published)}
+
+
+def write_measure(folder: Path, values: dict, protocol: dict | None) -> Path:
+    """Write an export of a measure, whose sweep.json records its protocol."""
+    write_results(folder, {"clean": {"0": 0.9, "2": 0.8}})
+    write_results(folder, {"jacobian": values}, measure="squared_norm")
+    protocols = [] if protocol is None else [{"dataset": "cifar10", "key": "jacobian", **protocol}]
+    sweep = {"format": 1, "sweep": {"protocols": protocols}, "measurements": ["accuracy"]}
+    (folder / "sweep.json").write_text(json.dumps(sweep | {"strengths": {"cifar10": {"clean": [0], "jacobian": [0]}}}))
+    return folder
+
+
+PROTOCOL = {"images": {"sha256": "0", "count": 2560}, "parameters": {"projections": 1}}
+OTHER = {"images": {"sha256": "1", "count": 10}, "parameters": {"projections": "exact"}}
+
+
+def test_a_measure_under_two_protocols_is_rejected_when_it_is_read(tmp_path):
+    first = write_measure(tmp_path / "first", {"0": 3.0}, PROTOCOL)
+    second = write_measure(tmp_path / "second", {"2": 5.0}, OTHER)
+    data = RobustnessDataset(first, second)
+    names = [
+        EvaluationProtocol.of({"dataset": "cifar10", "key": "jacobian", **one}).digest[:8] for one in (PROTOCOL, OTHER)
+    ]
+    message = (
+        rf"jacobian of cifar10 failed for {first} and {second}: their protocols {names[0]} and {names[1]} differ "
+        r"\(images\.count: 2560 → 10, images\.sha256: 0 → 1, parameters\.projections: 1 → exact\)"
+    )
+    for read in (
+        lambda: data.query("cifar10", "jacobian"),
+        lambda: data.value(0, "cifar10", "jacobian", "squared_norm"),
+        lambda: data.value(2, "cifar10", "jacobian", "squared_norm"),
+        lambda: data.to_frame("cifar10", "jacobian", "squared_norm"),
+        lambda: data.rank("cifar10", "jacobian", measure="squared_norm"),
+        lambda: list(data.files.iter_values("cifar10", "jacobian", "squared_norm")),
+        lambda: read_results(data)[0].measures,
+    ):
+        with pytest.raises(ConfigError, match=message):
+            read()
+    assert data.accuracy(0, "cifar10", "clean") == 0.9
+    assert set(data.sources()["folder"]) == {str(first), str(second)}
+
+
+@pytest.mark.parametrize("protocols", [(PROTOCOL, PROTOCOL), (PROTOCOL, None), (None, OTHER)])
+def test_a_measure_under_one_known_protocol_fills_gaps(tmp_path, protocols):
+    folders = [
+        write_measure(tmp_path / str(number), {str(2 * number): 3.0 + number}, protocol)
+        for number, protocol in enumerate(protocols)
+    ]
+    values = RobustnessDataset(*folders).query("cifar10", "jacobian", "squared_norm")
+    assert values["cifar10"]["jacobian"]["squared_norm"] == {"0": 3.0, "2": 4.0}
 
 
 def test_a_mean_is_ranked_only_where_no_strength_is_missing(published, own):

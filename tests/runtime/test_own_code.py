@@ -480,6 +480,20 @@ def test_networks_that_cannot_be_evaluated(
         assert expected in failure(ended)
 
 
+def test_a_network_that_ends_in_softmax_is_logged_with_its_unit(
+    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    models = MODELS.replace(".mean(dim=(2, 3)))", ".mean(dim=(2, 3))).softmax(dim=1)")
+    ended = robust201("run", write_own({"clean": {}}, models=models))
+    assert ended.code == 0, ended.err
+    assert "seems to end in a softmax" in ended.err
+    lines = [
+        json.loads(line) for file in (tmp_path / "results/logs").iterdir() for line in file.read_text().splitlines()
+    ]
+    (logged,) = [line for line in lines if line["event"] == "library_warning"]
+    assert "narrow/digits/clean seems to end in a softmax" in logged["message"]
+
+
 def test_layouts_are_the_spaces_choice(write_own: WriteSweep, robust201: RunCommand) -> None:
     """A network of one's own may view its feature maps, which raises in the layout that the zoo is computed in."""
     viewing = MODELS.replace(".relu().mean(dim=(2, 3)))", ".relu().view(len(images), -1, 49).mean(dim=2))")

@@ -91,6 +91,26 @@ def test_few_images_prove_little() -> None:
     assert not flags(changed, n_images=100)
 
 
+@pytest.mark.parametrize(
+    ("changes", "check", "where"),
+    [
+        ({("fgsm", 1.0): {0: 0.44}}, "single step stronger", "fgsm against pgd at 1"),
+        ({("aa_square", 1.0): {0: 0.39}}, "black-box stronger", "aa_square against aa_apgd-ce at 1"),
+        ({("aa_standard", 1.0): {0: 0.41}}, "ensemble weaker", "aa_apgd-ce against aa_standard at 1"),
+        ({("aa_standard", 1.0): {0: 0.46}}, "ensemble weaker", "pgd against aa_standard at 1"),
+        ({("aa_standard", 1.0): {0: 0.51}}, "ensemble weaker", "fgsm against aa_standard at 1"),
+    ],
+)
+def test_any_difference_on_the_same_images_counts_if_asked_for(changes: Any, check: str, where: str) -> None:
+    one_network: Any = {"n_images": 100, "n_classes": 10, "at_all": True}
+    found = find_flags("", SOUND | changes, **one_network)
+    assert (check, where) in [(flag.check, flag.where) for flag in found]
+    assert find_flags("", SOUND | changes, **one_network | {"at_all": False}) == []
+    assert find_flags("", SOUND, **one_network) == []
+    # A larger epsilon is another attack: one image more is chance.
+    assert not find_flags("", {("pgd", 1.0): {0: 0.45}, ("pgd", 8.0): {0: 0.46}}, **one_network)
+
+
 def test_chance_names_no_network() -> None:
     """Accuracies of 1,000 networks, drawn from equal probabilities: one dataset in a thousand would be named."""
     rng = np.random.default_rng(0)

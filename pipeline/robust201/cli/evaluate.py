@@ -1,7 +1,6 @@
 """`robust201 evaluate`: one network of the user's own, built by a Python file; a table, and a CSV where asked for."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +42,8 @@ def evaluate(
         typer.Option(
             "--set",
             metavar="KEY.PARAMETER=VALUE",
-            help="Set a parameter of a key, such as pgd.steps=10 or pgd.epsilons_255=1,8. Repeatable.",
+            help="Set a parameter of a key, such as pgd.epsilons_255=1,8. Repeatable: --set pgd.steps=10 "
+            "--set pgd.rel_stepsize=0.25.",
         ),
     ] = None,
     mean: Annotated[
@@ -108,7 +108,7 @@ def _read_keys(keys: str, settings: Sequence[str]) -> dict[str, dict[str, Any]]:
         if not (key and dot and parameter and equals and value):
             raise ConfigError(
                 f"Reading the command line failed for --set {setting!r}: expected KEY.PARAMETER=VALUE, such as "
-                "pgd.steps=10, got another form. Correct it."
+                "pgd.epsilons_255=8, got another form. Correct it."
             )
         if key not in chosen:
             raise ConfigError(
@@ -139,26 +139,21 @@ def read_normalisation(mean: str | None, std: str | None) -> "Normalisation | No
         raise ConfigError(
             "Reading the command line failed for --mean and --std: expected both, got one of them. Give the other too."
         )
-    means, stds = _three_numbers("--mean", mean), _three_numbers("--std", std)
-    if min(stds) <= 0:
-        raise ConfigError(
-            f"Reading the command line failed for --std: expected numbers above 0, got {std}. Correct it."
-        )
-    return Normalisation(means, stds)
+    normalisation = Normalisation(_three_numbers("--mean", mean), _three_numbers("--std", std))
+    if normalisation.problem is not None:
+        name, problem = normalisation.problem
+        raise ConfigError(f"Reading the command line failed for --{name}: {problem}")
+    return normalisation
 
 
 def _three_numbers(option: str, text: str) -> tuple[float, float, float]:
     try:
-        red, green, blue = (float(number) for number in text.split(","))
+        red, green, blue = map(float, text.split(","))
     except ValueError as error:
         raise ConfigError(
             f"Reading the command line failed for {option}: expected three numbers such as 0.49,0.48,0.45, got "
             f"{text!r}. Give one for each channel."
         ) from error
-    if not all(map(math.isfinite, (red, green, blue))):
-        raise ConfigError(
-            f"Reading the command line failed for {option}: expected finite numbers, got {text}. Correct it."
-        )
     return red, green, blue
 
 

@@ -10,9 +10,8 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.help_texts import KEEP_FINISHED_WORK
-from robust201.core.errors import EvaluationError, InputError, RobustError, StorageError, shorten
+from robust201.core.errors import EvaluationError, InputError, RobustError, RobustWarning, StorageError, shorten
 from robust201.core.interrupts import ending_signals_as_interrupt
-from robust201.reader.expected_files import MissingFilesWarning
 
 # Public in click only, which newer versions of Typer carry inside under another name.
 _UsageError: Any = typer.BadParameter.__base__
@@ -27,15 +26,15 @@ def run_to_exit_code(app: typer.Typer) -> int:
     show = warnings.showwarning
 
     def tell(message: Warning | str, category: type[Warning], *arguments: Any, **named: Any) -> None:
-        if issubclass(category, MissingFilesWarning):
-            console.say(shorten(f"warning: {message}."))
+        if issubclass(category, RobustWarning):
+            console.say(shorten(f"warning: {str(message).rstrip('.')}."))
         else:
             show(message, category, *arguments, **named)
 
     try:
         with warnings.catch_warnings(), ending_signals_as_interrupt():
             warnings.showwarning = tell
-            warnings.simplefilter("always", MissingFilesWarning)
+            warnings.simplefilter("always", RobustWarning)
             code = app(sys.argv[1:] or ["--help"], prog_name="robust201", standalone_mode=False) or 0
         if code != _INTERRUPTED:
             return int(code)

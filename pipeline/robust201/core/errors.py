@@ -147,6 +147,10 @@ class StorageLibraryError(StorageError):
     exit_code = 2
 
 
+class RobustWarning(UserWarning):
+    """Base of every warning that robust201 gives on purpose; the command line prints each as one line."""
+
+
 _MAX_NAME = 100
 """Characters by which names are compared."""
 

@@ -41,6 +41,18 @@ class Normalisation:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
+    @property
+    def problem(self) -> tuple[str, str] | None:
+        """Return the field that cannot be of pixels in [0, 1], and what is wrong with it; None if both are valid."""
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            # NaN compares as false.
+            if not all(0 <= value <= 1 for value in values) or (name == "std" and 0 in values):
+                expected = "numbers from 0 to 1" if name == "mean" else "numbers above 0 and up to 1"
+                shown = ", ".join(f"{value:g}" for value in values)
+                divide = " Divide those of pixels from 0 to 255 by 255." if max(values) > 1 else " Correct them."
+                return name, f"expected {expected}, since pixels are in [0, 1], got {shown}.{divide}"
+        return None
+
 
 Split: TypeAlias = Literal["test", "train"]
 

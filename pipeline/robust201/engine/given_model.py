@@ -28,8 +28,9 @@ def as_classifier(
 ) -> Iterator[Classifier]:
     """Freeze a module in evaluation mode, and check what it answers to some images.
 
-    Convolutions on a GPU compute in float32 meanwhile, not in TF32. The module's modes, gradients wanted and device are
-    as before afterwards, whatever happens.
+    Meanwhile the arithmetic is float32 and gradients are available, whatever the caller's `torch.autocast`, TF32
+    switches, `torch.no_grad` or `torch.inference_mode`. The module's modes, gradients wanted and device are as before
+    afterwards, whatever happens.
 
     Args:
         model: (B, 3, H, W) float32, normalised where `normalisation` says so, else in [0, 1], to logits (B, C) or
@@ -37,7 +38,8 @@ def as_classifier(
         pixels: (B, 3, H, W) float32 in [0, 1], what it is checked with.
         normalisation: per-channel mean and standard deviation.
         n_classes: number of classes C; None takes that of the answer.
-        device: where to compute; a module that lies elsewhere is copied there. None computes where it lies.
+        device: where to compute; a module that lies elsewhere is copied there. None computes where it lies. A module
+            whose tensors were made in inference mode is copied, too, since it has no gradients.
         batch_size: maximum number of images per pass.
 
     Yields:
@@ -55,12 +57,11 @@ def as_classifier(
     _refuse_unfinished(model)
     there = _device_of(model)
     device = there if device is None else choose_given_device(device)
-    if device != there:
-        model = copy.deepcopy(model).to(device)
     with ExitStack() as stack:
+        stack.enter_context(_plain_float32(device))
+        if device != there or any(tensor.is_inference() for tensor in _tensors_of(model)):
+            model = copy.deepcopy(model).to(device)
         stack.enter_context(_restored(model))
-        if device.type == "cuda":
-            stack.enter_context(torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False))
         classifier = _wrap(model, normalisation, device)
         classifier.eval().requires_grad_(requires_grad=False)
         classifier.micro_batch = classifier.micro_batch or batch_size
@@ -99,9 +100,28 @@ def _refuse_unfinished(model: nn.Module) -> None:
             )
 
 
+def _tensors_of(model: nn.Module) -> list[torch.Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
 def _device_of(model: nn.Module) -> torch.device:
-    tensors = [*model.parameters(), *model.buffers()]
+    tensors = _tensors_of(model)
     return tensors[0].device if tensors else torch.device("cpu")
+
+
+@contextmanager
+def _plain_float32(device: torch.device) -> Iterator[None]:
+    """Switch off what a caller's contexts and settings change about arithmetic and gradients."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(mode=False))
+        stack.enter_context(torch.enable_grad())
+        for kind in sorted({"cpu", device.type}):
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        torch.set_float32_matmul_precision("highest")
+        if device.type == "cuda":
+            stack.enter_context(torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False))
+        yield
 
 
 def _wrap(model: nn.Module, normalisation: Normalisation | None, device: torch.device) -> Classifier:

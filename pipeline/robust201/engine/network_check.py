@@ -1,13 +1,18 @@
 """What any network must be before it is attacked: right in shape, finite, repeatable; equal to its compiled form."""
 
+import warnings
+
 import torch
 
-from robust201.core.errors import EvaluationError, NetworkError, one_line
+from robust201.core.errors import EvaluationError, NetworkError, RobustWarning, one_line
 from robust201.engine.classifier import Classifier
 from robust201.engine.model import Model
 
 _REPEATED = 1e-4
 """How far two passes may be apart, relative to the largest logit: rounding on a GPU, not a random draw."""
+
+_SUM_ROUNDING = 1e-3
+"""How far the sum of a row of probabilities may be from 1: rounding in half precision."""
 
 COMPARED_TOGETHER = 8
 """Images in a batch of the comparison: the fewest that are ever shown at once."""
@@ -32,6 +37,9 @@ def check_network(classifier: Classifier, pixels: torch.Tensor, *, name: str, n_
     Raises:
         NetworkError: it cannot be shown such images, its answers are not (B, C) or not finite, or differ the second
             time.
+
+    Warns:
+        RobustWarning: its answers look like probabilities.
     """
     failed = f"Checking the network failed for {name}"
     try:
@@ -66,7 +74,21 @@ def check_network(classifier: Classifier, pixels: torch.Tensor, *, name: str, n_
             f"{failed}: expected equal logits for equal images, got others in the second of two "
             "passes. Switch off dropout and whatever else is random in evaluation mode."
         )
+    if _are_probabilities(first):
+        warnings.warn(
+            f"{name} seems to end in a softmax: its outputs are in [0, 1] and sum to 1 for all {len(pixels)} images "
+            "checked. Attacks expect logits; on probabilities their gradients vanish, and accuracies come out too "
+            "high. Remove the softmax (log-probabilities are fine).",
+            RobustWarning,
+            stacklevel=2,
+        )
     return first.shape[1]
+
+
+def _are_probabilities(outputs: torch.Tensor) -> bool:
+    """Whether all rows (B, C) could be distributions over two or more classes."""
+    in_range = bool((outputs >= 0).all() & (outputs <= 1).all())
+    return in_range and outputs.shape[1] > 1 and bool(((outputs.sum(dim=1) - 1).abs() <= _SUM_ROUNDING).all())
 
 
 def check_compiled(classifier: Classifier, model: Model, pixels: torch.Tensor, *, precision: str, name: str) -> None:

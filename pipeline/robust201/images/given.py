@@ -23,13 +23,18 @@ def as_labelled_images(images: Any, labels: Any) -> LabelledImages:
         labels: (N,) integers from 0.
 
     Raises:
-        DatasetError: another type, shape, length or range.
+        DatasetError: another type, shape, length or range, or a shape that reads as both forms.
     """
     pixels = _as_array(images, "images")
     if pixels.ndim != 4 or 3 not in {pixels.shape[1], pixels.shape[3]} or not pixels.size:
         raise DatasetError(
             "Reading images failed for the images given: expected shape (N, 3, H, W) or (N, H, W, 3), got "
             f"{pixels.shape}. Give a batch of RGB images."
+        )
+    if pixels.shape[1] == pixels.shape[3]:
+        raise DatasetError(
+            f"Reading images failed for the images given: shape {pixels.shape} is ambiguous, since the three channels "
+            "may be axis 1 or axis 3. Give images of another height or width, such as padded ones."
         )
     if pixels.shape[1] != 3:
         pixels = pixels.transpose(0, 3, 1, 2)

@@ -84,4 +84,9 @@ def _channels_first(path: Path, images: NDArray[Any], size: int) -> NDArray[np.u
             f"Reading images failed for {path}: expected uint8 images (N, {size}, {size}, 3) or (N, 3, {size}, "
             f"{size}), got {images.dtype} {images.shape}. Convert them, or state their size."
         )
+    if first and last:
+        raise DatasetError(
+            f"Reading images failed for {path}: shape {images.shape} is ambiguous, since the channels may be axis 1 or "
+            "axis 3. Give larger images, or a Parquet file."
+        )
     return images if first else np.ascontiguousarray(images.transpose(0, 3, 1, 2))

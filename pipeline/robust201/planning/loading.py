@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from robust201.core.errors import ArchitectureError, ConfigError, RobustError
-from robust201.planning.config import SweepConfig
+from robust201.core.records import Normalisation
+from robust201.planning.config import DatasetSection, SweepConfig
 from robust201.planning.field_errors import describe_problem, steps_of
 from robust201.planning.sweep_yaml import find_line, read_fields
 from robust201.planning.training_config import TrainingConfig
@@ -27,7 +28,9 @@ def load_config(path: Path, /, **overrides: Any) -> SweepConfig:
     Raises:
         ConfigError: the file is missing, is no YAML, or a field is unknown or wrong; the closest name is given.
     """
-    return override_config(read_fields(path), path, overrides)
+    config = override_config(read_fields(path), path, overrides)
+    _check_normalisations(config.datasets, "sweep", _place_finder(path, overrides))
+    return config
 
 
 def override_config(fields: Mapping[str, Any], path: Path, overrides: Mapping[str, Any]) -> SweepConfig:
@@ -57,7 +60,23 @@ def load_training(path: Path, /, **overrides: Any) -> TrainingConfig:
             f"Reading the trainings failed for {path}: expected a training YAML, got a sweep. Run it with: robust201 "
             f"run {path}"
         )
-    return parse_training(_replace(fields, overrides), str(path), _place_finder(path, overrides))
+    find_place = _place_finder(path, overrides)
+    config = parse_training(_replace(fields, overrides), str(path), find_place)
+    _check_normalisations(config.datasets, "trainings", find_place)
+    return config
+
+
+def _check_normalisations(datasets: Mapping[str, DatasetSection], what: str, find_place: FindPlace) -> None:
+    """Reject numbers that no pixels in [0, 1] have, but only in a YAML: plans of earlier versions may hold them."""
+    for dataset, section in datasets.items():
+        given = section.normalisation
+        problem = None if given is None else Normalisation(given.mean, given.std).problem
+        if problem is not None:
+            steps = ("datasets", dataset, "normalisation", problem[0])
+            raise ConfigError(
+                f"Reading the {what} failed for {find_place(steps)}: {'.'.join(steps)}: {problem[1]} "
+                "docs/configuration.md explains every field."
+            )
 
 
 def _place_finder(path: Path, overrides: Mapping[str, Any]) -> FindPlace:

@@ -7,7 +7,6 @@ from robust201.images.specs import UNKNOWN_COUNT
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
 from robust201.planning.transfers import TransferParameters
-from robust201.tasks.parameters import EpsilonParameters, looks_like_pixels
 
 _SHOWN_KEYS = 3
 
@@ -37,7 +36,7 @@ def count_remarks(config: SweepConfig, facts: Facts) -> list[Remark]:
 
 def sweep_remarks(config: SweepConfig) -> list[Remark]:
     """List everything worth a warning about a sweep."""
-    return [*_left_out(config), *_suspicious_epsilons(config)]
+    return [*_left_out(config), *_doubtful_parameters(config)]
 
 
 def _left_out(config: SweepConfig) -> Iterator[Remark]:
@@ -52,16 +51,7 @@ def _left_out(config: SweepConfig) -> Iterator[Remark]:
             )
 
 
-def _suspicious_epsilons(config: SweepConfig) -> Iterator[Remark]:
-    for key, given in config.parameters.items():
-        parameters = given.attack if isinstance(given, TransferParameters) else given
-        if not isinstance(parameters, EpsilonParameters):
-            continue
-        found = [(epsilon, k) for epsilon in parameters.epsilons_255 if (k := looks_like_pixels(epsilon)) is not None]
-        if found:
-            epsilon, k = found[0]
-            others = f" ({len(found) - 1:,} more like it)" if len(found) > 1 else ""
-            yield Remark(
-                f"keys.{key}.epsilons_255: {epsilon:g} is in units of 1/255, so it means {epsilon:g}/255{others}",
-                f"If {k}/255 is meant, write `epsilons_255: [{k}]` or `epsilons: [{k}/255]`.",
-            )
+def _doubtful_parameters(config: SweepConfig) -> Iterator[Remark]:
+    for key, parameters in config.parameters.items():
+        for caution in (parameters.attack if isinstance(parameters, TransferParameters) else parameters).cautions:
+            yield Remark(f"keys.{key}.{caution.field}: {caution.what}", caution.fix)

@@ -54,7 +54,7 @@ class RobustnessDataset:
     Raises:
         ArchitectureError: there is no such architecture (a KeyError too), or it was not evaluated.
         ConfigError: a name is no text, or the key was not evaluated at the strength, or there are several weights and
-            none is named.
+            none is named, or several folders have a measure under different protocols.
         ResultsError: a file that was asked for is missing or damaged.
 
     Attributes:

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pandas as pd
 
-from robust201.core.errors import ConfigError, ResultsError
+from robust201.core.errors import ConfigError, ResultsError, RobustWarning
 from robust201.images import DATASETS
 from robust201.reader.arguments import as_level
 from robust201.reader.frames import rank_by_value
@@ -27,7 +27,7 @@ _ROUNDED_BY = 5.1e-4
 """Accuracies of three decimals, as published, differ from shares by at most this."""
 
 
-class UnpairedTestWarning(UserWarning):
+class UnpairedTestWarning(RobustWarning):
     """Networks are compared as if each had been shown images of its own, since outcomes by image are not stored."""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Self
 
-from robust201.core.errors import ResultsError
+from robust201.core.errors import ResultsError, RobustWarning
 from robust201.core.files import read_bounded
 from robust201.core.parquet_footer import parse_row_groups, read_footer_bytes
 
@@ -23,7 +23,7 @@ _FORMAT = 1
 _MAX_BYTES = 64 << 20
 
 
-class MissingFilesWarning(UserWarning):
+class MissingFilesWarning(RobustWarning):
     """A dataset lacks files that its listing names, so that answers leave them out."""
 
 

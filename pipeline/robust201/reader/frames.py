@@ -41,6 +41,7 @@ class Table(NamedTuple):
 
 def read_table(files: ResultFiles, dataset: str, key: str, measure: str) -> Table:
     """Read one key as a list of values per architecture, those that repeat it with the clean value in front."""
+    files.check_protocols(dataset, key)
     rows, sources = _read_rows(files, dataset, key, measure)
     strengths = files.strengths(dataset, key)
     if files.repeats_clean(dataset, key) and files.find(dataset, "clean", measure) is not None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from robust201.core.errors import ConfigError, ResultsError
+from robust201.core.records import EvaluationProtocol, canonical_json
 from robust201.reader.kept_files import KeptRows
 from robust201.reader.result_files import ResultFiles, in_table_order, paper_key, spellings, values_by_strength
 from robust201.reader.value_checks import show_id
@@ -132,8 +133,38 @@ class OverlaidFiles(ResultFiles):
                 found[dataset] = list(dict.fromkeys((*found.get(dataset, ()), *keys)))
         return found
 
+    def check_protocols(self, dataset: str, key: str) -> None:
+        """Reject a measure that several folders have under different protocols, as far as their sweep.json says.
+
+        Numbers of a measure with other images or parameters are on another scale, so that neither folder can fill the
+        other's gaps.
+
+        Raises:
+            ConfigError: two folders differ; both protocols and their differences are named.
+        """
+        if self.kind_of(key) != "measure":
+            return
+        known = [
+            (layer, protocol)
+            for layer in self.layers
+            if layer.has_key(dataset, key)
+            for protocol in layer.protocols_of(dataset, key)
+        ]
+        for layer, protocol in known[1:]:
+            first, expected = known[0]
+            if canonical_json(protocol) != canonical_json(expected):
+                from robust201.planning.identity import describe_difference
+
+                names = (EvaluationProtocol.of(payload).digest[:8] for payload in (expected, protocol))
+                raise ConfigError(
+                    f"Reading {key} of {dataset} failed for {first.path} and {layer.path}: their protocols "
+                    f"{' and '.join(names)} differ ({', '.join(describe_difference(expected, protocol))}). Read the "
+                    "folders one by one."
+                )
+
     def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
         """Read the value of one architecture, from as many folders as have a part of it."""
+        self.check_protocols(dataset, key)
         found: list[tuple[int, Mapping[str, Any]]] = []
         for number, layer in self._numbered(dataset, key, measure):
             try:
@@ -144,6 +175,7 @@ class OverlaidFiles(ResultFiles):
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
         """Read a measurement: value by id, those of several folders joined."""
+        self.check_protocols(dataset, key)
         return self.read_layers(dataset, key, measure).rows
 
     def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:

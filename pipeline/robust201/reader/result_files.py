@@ -389,6 +389,15 @@ class ResultFiles:
         by_key: Mapping[str, Sequence[float]] = self.sweep["strengths"].get(dataset, {})
         return by_key
 
+    def protocols_of(self, dataset: str, key: str) -> list[Mapping[str, Any]]:
+        """Return the protocols under which sweep.json has a key on a dataset; none where it records none."""
+        swept = (self.sweep or {}).get("sweep")
+        recorded = swept.get("protocols", []) if isinstance(swept, dict) else []
+        return [payload for payload in recorded if payload.get("dataset") == dataset and payload.get("key") == key]
+
+    def check_protocols(self, dataset: str, key: str) -> None:
+        """Reject a measure that several folders have under different protocols; one folder has it once."""
+
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
         """Give the strengths that a key's values stand for (see `RobustnessDataset.strengths`)."""
         stored: Mapping[str, Sequence[float]] = self.meta["epsilons"]

@@ -72,6 +72,7 @@ class AttackFlag:
     """One sign, and the networks of a dataset that show it.
 
     Attributes:
+        dataset: its name; empty for one network on images without a name.
         check: its name: ``black-box stronger``, ``transfer stronger``, ``single step stronger``, ``ensemble weaker``,
             ``not monotone``, ``far from chance``, ``changed at zero`` or ``zero gradients``.
         where: keys and strengths, such as ``aa_square against aa_apgd-ce at 8``.
@@ -91,6 +92,8 @@ class AttackFlag:
     def message(self) -> str:
         """What was seen, on which networks, and what it may mean."""
         name, high, low = self.networks[0]
+        if not self.dataset:
+            return f"{self.check}: {self.where}: {high:.4f} above {low:.4f}; {self.reason}."
         return (
             f"{self.check}: {self.dataset} {self.where}: {len(self.networks):,} of {self.n_checked:,} networks, such "
             f"as {show_architecture(name)} ({high:.4f} above {low:.4f}); {self.reason}."
@@ -136,18 +139,21 @@ def find_flags(
     n_images: int,
     n_classes: int,
     transfers: Mapping[str, Transfer] = MappingProxyType({}),
+    at_all: bool = False,
 ) -> list[AttackFlag]:
     """Look for every sign in the results of a dataset, all of them on the same `n_images` images.
 
     A difference counts where it exceeds what two independent samples of so many images would show by chance in one of
     `FLAG_LEVEL`⁻¹ datasets (one-sided, normal approximation, Bonferroni over networks and strengths). Both are of
-    the same images, whose difference varies less, so the checks err towards silence.
+    the same images, whose difference varies less, so the checks err towards silence. With `at_all`, two attacks in the
+    same ball are flagged at any difference: that the weaker one fools more images is no estimate.
     """
+    compared = None if at_all else n_images
     found = [
-        *_black_box_stronger(results, n_images),
-        *_transfer_stronger(results, n_images, transfers),
-        *_single_step_stronger(results, n_images),
-        *_ensemble_weaker(results, n_images),
+        *_black_box_stronger(results, compared),
+        *_transfer_stronger(results, compared, transfers),
+        *_single_step_stronger(results, compared),
+        *_ensemble_weaker(results, compared),
         *_not_monotone(results, n_images),
         *_far_from_chance(results, n_classes),
         *_changed_at_zero(results),
@@ -159,14 +165,14 @@ def find_flags(
 _Flag = tuple[str, str, str, tuple[tuple[ArchitectureId, float, float], ...], int]
 
 
-def _black_box_stronger(results: Mapping[Evaluated, Accuracies], n_images: int) -> Iterator[_Flag]:
+def _black_box_stronger(results: Mapping[Evaluated, Accuracies], n_images: int | None) -> Iterator[_Flag]:
     reason = "an attack without gradients should not beat one with them: gradients may be masked"
     pairs = [(family.black_box, other) for family in _FAMILIES for other in family.white_box]
     yield from _compare("black-box stronger", reason, results, pairs, n_images)
 
 
 def _transfer_stronger(
-    results: Mapping[Evaluated, Accuracies], n_images: int, transfers: Mapping[str, Transfer]
+    results: Mapping[Evaluated, Accuracies], n_images: int | None, transfers: Mapping[str, Transfer]
 ) -> Iterator[_Flag]:
     reason = "images made on another network should not beat an attack with gradients: gradients may be masked"
     pairs = [
@@ -186,26 +192,30 @@ def _transfer_stronger(
     yield from _compare("transfer stronger", reason, others, pairs, n_images)
 
 
-def _single_step_stronger(results: Mapping[Evaluated, Accuracies], n_images: int) -> Iterator[_Flag]:
+def _single_step_stronger(results: Mapping[Evaluated, Accuracies], n_images: int | None) -> Iterator[_Flag]:
     reason = "one step should not beat many: the iterative attack may be stuck, or its step too small"
     yield from _compare(
         "single step stronger", reason, results, [(_FGSM, other) for other in _LINF.white_box], n_images
     )
 
 
-def _ensemble_weaker(results: Mapping[Evaluated, Accuracies], n_images: int) -> Iterator[_Flag]:
-    reason = "AutoAttack's standard version should leave no image that one of its attacks fools"
+def _ensemble_weaker(results: Mapping[Evaluated, Accuracies], n_images: int | None) -> Iterator[_Flag]:
+    reason = "AutoAttack's standard version should leave no image that another attack fools"
     pairs = [
-        (part, family.standard)
+        (other, family.standard)
         for family in _FAMILIES
-        for part in (*family.white_box, family.black_box, *family.others)
-        if part.startswith("aa_")
+        for other in ((_FGSM,) if family is _LINF else ()) + family.iterative
+        if other != family.standard
     ]
     yield from _compare("ensemble weaker", reason, results, pairs, n_images)
 
 
 def _compare(
-    check: str, reason: str, results: Mapping[Evaluated, Accuracies], pairs: Sequence[tuple[str, str]], n_images: int
+    check: str,
+    reason: str,
+    results: Mapping[Evaluated, Accuracies],
+    pairs: Sequence[tuple[str, str]],
+    n_images: int | None,
 ) -> Iterator[_Flag]:
     """Find networks that the first attack of a pair, which should be the weaker one, fools more often."""
     shared = [
@@ -298,8 +308,11 @@ def _flag(
         yield check, where, reason, tuple(named), len(both)
 
 
-def _margin(n_images: int, n_comparisons: int) -> Callable[[float, float], float]:
-    """Give the difference of two accuracies that chance explains, when so many are compared."""
+def _margin(n_images: int | None, n_comparisons: int) -> Callable[[float, float], float]:
+    """Return the difference of two accuracies that chance explains among so many comparisons; 0 without `n_images`."""
+    if n_images is None:
+        return lambda _high, _low: 0.0
+
     from scipy.stats import norm
 
     quantile = float(norm.isf(FLAG_LEVEL / max(1, n_comparisons)))

@@ -4,7 +4,7 @@ import re
 import reprlib
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -30,6 +30,14 @@ Epsilon255 = Annotated[float, Field(gt=0, le=255, allow_inf_nan=False)]
 Radius = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Severity = Annotated[int, Field(ge=1, le=5)]
 Norm = Literal["Linf", "L2", "L1"]
+
+
+class Caution(NamedTuple):
+    """A warning about valid parameters: the field, what is doubtful about its value, and the remedy."""
+
+    field: str
+    what: str
+    fix: str
 
 
 class Parameters(Fields):
@@ -75,6 +83,41 @@ class Parameters(Fields):
         """Say why an engine cannot compute with these parameters; None where it can."""
         del engine
         return None
+
+    def shape_refusal(self, height: int, width: int) -> str | None:
+        """Return why images of this size cannot be perturbed; None where they can."""
+        del height, width
+        return None
+
+    @property
+    def cautions(self) -> tuple[Caution, ...]:
+        """Warnings about values that are valid, but may be mistakes or make an attack weak."""
+        return ()
+
+
+_MADRYS_REACH = 2.5
+"""Length of an attack's path in radii of its ball: from any start to the edge, and some way along it (Madry et al.,
+2018, appendix B)."""
+
+
+def _cautions_about_reach(field: str, step: float, steps: int, radius: float) -> tuple[Caution, ...]:
+    """Warn of a path that is shorter than the radius of the ball: the attack never uses its epsilon.
+
+    Args:
+        field: parameter that holds the length of a step.
+        step: length of a step.
+        steps: number of steps.
+        radius: radius of the largest ball, in the unit of `step`.
+    """
+    if steps * step >= radius * (1 - 1e-9):
+        return ()
+    ball = "the ball" if field == "rel_stepsize" else f"the ball of radius {radius:g}"
+    what = (
+        f"steps × {field} = {steps:,} × {step:.3g} = {steps * step:.4g}, so the attack does not reach the edge of "
+        f"{ball} and accuracies come out too high"
+    )
+    enough = min(radius, _MADRYS_REACH * radius / steps)
+    return (Caution("steps", what, f"Take more steps or longer ones, such as {field}: {enough:.3g}."),)
 
 
 def ascending(strengths: tuple[float, ...], name: str) -> tuple[float, ...]:
@@ -188,6 +231,17 @@ class EpsilonParameters(Parameters):
         """Epsilons in units of 1/255, ascending."""
         return self.epsilons_255
 
+    @property
+    def cautions(self) -> tuple[Caution, ...]:
+        """Warnings about epsilons written in the unit of other tools, 8/255 for what is 8 here."""
+        doubtful = [(epsilon, k) for epsilon in self.epsilons_255 if (k := looks_like_pixels(epsilon)) is not None]
+        if not doubtful:
+            return ()
+        epsilon, k = doubtful[0]
+        others = f" ({len(doubtful) - 1:,} more like it)" if len(doubtful) > 1 else ""
+        what = f"{epsilon:g} is in units of 1/255, so it means {epsilon:g}/255{others}"
+        return (Caution("epsilons_255", what, f"If {k}/255 is meant, write {k}, or `epsilons: [{k}/255]`."),)
+
 
 class FgsmParameters(EpsilonParameters):
     """Fast gradient sign method (Goodfellow et al., 2015): one step of size epsilon, no random start."""
@@ -202,6 +256,11 @@ class PgdParameters(EpsilonParameters):
     rel_stepsize: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01 / 0.3
     random_start: bool = True
     target: Literal["none", "least_likely"] = "none"
+
+    @property
+    def cautions(self) -> tuple[Caution, ...]:
+        """Warnings about epsilons, and about steps that do not reach the edge of the ball."""
+        return (*super().cautions, *_cautions_about_reach("rel_stepsize", self.rel_stepsize, self.steps, 1.0))
 
 
 class PgdVariants(Parameters):
@@ -232,6 +291,11 @@ class PgdLinf7Parameters(EpsilonParameters, PgdVariants):
     epsilons_255: tuple[Epsilon255, ...] = Field(default=(1.0, 2.0, 4.0, 8.0), min_length=1)
     rel_stepsize: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.25
     steps: PositiveInt = 7
+
+    @property
+    def cautions(self) -> tuple[Caution, ...]:
+        """Warnings about epsilons, and about steps that do not reach the edge of the ball."""
+        return (*super().cautions, *_cautions_about_reach("rel_stepsize", self.rel_stepsize, self.steps, 1.0))
 
 
 class RadiusParameters(Parameters):
@@ -285,6 +349,11 @@ class PgdL2Parameters(L2Parameters, PgdVariants):
         if self.label == "given":
             del identity["label"]
         return identity
+
+    @property
+    def cautions(self) -> tuple[Caution, ...]:
+        """Warnings about steps that do not reach the edge of the largest ball."""
+        return _cautions_about_reach("step_size", self.step_size, self.steps, max(self.epsilons))
 
 
 class ApgdParameters(EpsilonParameters):
@@ -484,6 +553,18 @@ class SpatialParameters(Parameters):
     def strengths(self) -> tuple[float, ...]:
         """One strength that says nothing."""
         return (CLEAN_STRENGTH,)
+
+    def shape_refusal(self, height: int, width: int) -> str | None:
+        """Reject images that are not square (see `Parameters`).
+
+        Foolbox maps both axes of an image to [-1, 1] before it rotates and translates, so that it shears other images,
+        and gives a pixel two lengths.
+        """
+        if height == width:
+            return None
+        return (
+            f"expected square images, since Foolbox's rotations and translations distort others, got {height}x{width}."
+        )
 
     @property
     def points(self) -> int:
