@@ -29,7 +29,7 @@ from robust201.images.checks import LabelledImages
 from robust201.images.given import as_labelled_images, check_label_range
 from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
-from robust201.statistics.attack_flags import Accuracies, AttackFlag, Evaluated, find_flags
+from robust201.statistics.attack_flags import ZERO_GRADIENTS, Accuracies, AttackFlag, Evaluated, find_flags
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import TASKS, Task, find_task
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
@@ -217,6 +217,7 @@ def evaluate(
                 tell(len(rows) + len(found), total)
             rows += [_row(result) for result in sorted(found, key=lambda result: result.strength)]
     accuracies = {(row["key"], row["strength"]): {name: row["accuracy"]} for row in rows if "accuracy" in row}
+    accuracies |= {ZERO_GRADIENTS: {name: row["zero_share"]} for row in rows if "zero_share" in row}
     _warn_of_weak_attacks(accuracies, len(image_set), image_set.n_classes)
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measured = dict.fromkeys(column for row, _ in chosen for column in row.columns)
