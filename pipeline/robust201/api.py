@@ -217,7 +217,9 @@ def evaluate(
                 tell(len(rows) + len(found), total)
             rows += [_row(result) for result in sorted(found, key=lambda result: result.strength)]
     accuracies = {(row["key"], row["strength"]): {name: row["accuracy"]} for row in rows if "accuracy" in row}
-    accuracies |= {ZERO_GRADIENTS: {name: row["zero_share"]} for row in rows if "zero_share" in row}
+    for row in rows:
+        if "zero_share" in row:
+            accuracies[ZERO_GRADIENTS] = {name: row["zero_share"]}
     _warn_of_weak_attacks(accuracies, len(image_set), image_set.n_classes)
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measured = dict.fromkeys(column for row, _ in chosen for column in row.columns)

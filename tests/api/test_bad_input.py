@@ -146,6 +146,13 @@ def test_a_weaker_attack_that_beats_a_stronger_one_warns() -> None:
     assert "(1 more like it)" in said
 
 
+def test_gradients_that_are_zero_warn() -> None:
+    saturated = Answering(lambda logits: 1e6 * logits)
+    with pytest.warns(RobustWarning, match=r"zero gradients: input_gradient: [01]\.\d+ above 0\.0100; the loss has no"):
+        frame = evaluate(saturated, PIXELS, LABELS, ["input_gradient"], progress=False)
+    assert frame["zero_share"].item() > 0.01
+
+
 @pytest.mark.parametrize(("last", "expected"), [(nn.Softmax(1), 1), (nn.LogSoftmax(1), 0), (nn.Sigmoid(), 0)])
 def test_a_network_that_ends_in_softmax_warns(last: nn.Module, expected: int) -> None:
     with warnings.catch_warnings(record=True) as warned:

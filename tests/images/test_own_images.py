@@ -39,6 +39,12 @@ def test_form_reads_a_file_that_is_named(tmp_path: Path, form: str) -> None:
     np.testing.assert_array_equal(load_images(SPEC, path=file).images, IMAGES)
 
 
+def test_npz_rejects_a_shape_that_reads_as_both_forms(tmp_path: Path) -> None:
+    file = write(tmp_path / "mine.npz", images=np.zeros((2, 3, 3, 3), np.uint8), labels=np.zeros(2, np.int64))
+    with pytest.raises(DatasetError, match=r"mine\.npz: shape \(2, 3, 3, 3\) is ambiguous"):
+        load_images(own_dataset("tiny", n_classes=4, image_size=3), path=file)
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint64])
 def test_npz_takes_channels_first_and_any_integers(tmp_path: Path, dtype: type) -> None:
     file = write(tmp_path / "mine.npz", images=IMAGES, labels=LABELS.astype(dtype), other=np.zeros(3))
