@@ -173,9 +173,6 @@ def show_parity(found: Values) -> Iterator[str]:
     yield f"{sum(sum(row['bits']) for row in found['rows'])} differing bits"
 
 
-# --- memory and speed ------------------------------------------------------------------------------------------------
-
-
 class Setup(NamedTuple):
     """A way to compute: what attacks, and at which batch; the fused engine chooses its own.
 

@@ -87,6 +87,8 @@ def make_results_folder(
     facts = assumed_facts(config)
     plan, store = make_plan(config, facts), ShardStore.create(results)
     save_plan(plan, facts, store)
+    for protocol in plan.protocols.values():  # those of corruptions too, which nobody has generated
+        store.save_protocol(protocol)
     return plan, store
 
 
@@ -195,9 +197,6 @@ def _tables(
             flat, kind = pa.array(values.ravel()), schema.field(name).type
             arrays[name] = pa.ListArray.from_arrays(offsets, flat, type=kind) if pa.types.is_list(kind) else flat
         yield pa.table(arrays, schema=schema)
-
-
-# Steps: each runs in a process of its own and returns what it counted.
 
 
 def plan_step(folder: Path) -> str:

@@ -57,4 +57,6 @@ def test_the_threat_model_runs_every_perturbation(monkeypatch: pytest.MonkeyPatc
 def test_the_transfer_matrix_shows_every_network_the_images_of_all() -> None:
     config = load_config(REPOSITORY / "jobs/transfer-matrix.yaml")
     assert set(config.transfers.values()) == set(config.selected_architectures)
-    assert all(config.parameters[key] == config.parameters["transfer_0"] for key in config.transfers)
+    attack = config.parameters["pgd"].model_dump(mode="json")
+    for key, source in config.transfers.items():
+        assert config.parameters[key].model_dump(mode="json") == {"source": source, "key": "pgd"} | attack
