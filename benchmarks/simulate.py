@@ -180,7 +180,8 @@ def make_rows(base: Machines) -> dict[str, Machines]:
     counts = dict.fromkeys((max(1, base.n_gpus // 100), max(1, base.n_gpus // 10), base.n_gpus))
     rows = {f"{count:,} GPUs": dataclasses.replace(base, n_gpus=count) for count in counts}
     for hours in (0.5, 24.0, math.inf):
-        name = f"{base.n_gpus:,} GPUs, preempted after {hours:g} h"
+        rate = "never preempted" if math.isinf(hours) else f"preempted after a mean of {hours:g} h"
+        name = f"{base.n_gpus:,} GPUs, {rate}"
         rows[name] = dataclasses.replace(base, preemption_hours=hours)
     return rows
 

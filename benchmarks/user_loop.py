@@ -49,8 +49,8 @@ def make_subject(name: str, images: ImageSet, data: Path, folder: Path) -> tuple
 def print_header(ways: Sequence[Way]) -> None:
     forms = " | ".join(f"{way.label}, s" for way in ways)
     print(
-        f"| network | weights | {forms} | **times as fast** | with start-up | largest difference of an accuracy |\n"
-        + "|---" * (len(ways) + 5)
+        f"| network | weights | {forms} | **times as fast** | by wall time | with start-up | largest difference of an accuracy |\n"
+        + "|---" * (len(ways) + 6)
         + "|",
         flush=True,
     )
@@ -62,7 +62,8 @@ def print_row(one: Compared, *, is_trained: bool, clock: str) -> None:
         name += f" ({CLASSES[int(one.subject.name)]})"
     seconds = [getattr(timed.attacks, clock) for timed in one.ways]
     cells = [name, "trained" if is_trained else "random", *(f"{value:.1f}" for value in seconds)]
-    cells += [f"**{one.ratio(clock):.2f}**", f"{one.ratio(clock, start_up=True):.2f}", f"{one.largest_difference:.3f}"]
+    ratios = one.ratio("wall"), one.ratio(clock, start_up=True), one.largest_difference
+    cells += [f"**{one.ratio(clock):.2f}**", *(f"{value:.2f}" for value in ratios)]
     print(f"| {' | '.join(cells)} |", flush=True)
 
 
