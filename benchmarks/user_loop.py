@@ -49,9 +49,8 @@ def make_subject(name: str, images: ImageSet, data: Path, folder: Path) -> tuple
 def print_header(ways: Sequence[Way]) -> None:
     forms = " | ".join(f"{way.label}, s" for way in ways)
     print(
-        f"| network | weights | {forms} | **times as fast** | by wall time | with start-up | largest difference of an accuracy |\n"
-        + "|---" * (len(ways) + 6)
-        + "|",
+        f"| network | weights | {forms} | **times as fast** | by wall time | with start-up | accuracies differ by at most |\n"
+        + f"{'|---' * (len(ways) + 6)}|",
         flush=True,
     )
 
