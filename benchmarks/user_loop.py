@@ -47,12 +47,9 @@ def make_subject(name: str, images: ImageSet, data: Path, folder: Path) -> tuple
 
 
 def print_header(ways: Sequence[Way]) -> None:
-    forms = " | ".join(f"{way.label}, s" for way in ways)
-    print(
-        f"| network | weights | {forms} | **times as fast** | by wall time | with start-up | accuracies differ by at most |\n"
-        + f"{'|---' * (len(ways) + 6)}|",
-        flush=True,
-    )
+    columns = ["network", "weights", *(f"{way.label}, s" for way in ways), "**times as fast**", "by wall time"]
+    columns += ["with start-up", "accuracies differ by at most"]
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|", flush=True)
 
 
 def print_row(one: Compared, *, is_trained: bool, clock: str) -> None:
