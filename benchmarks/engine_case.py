@@ -1,11 +1,11 @@
-"""What the benchmarks of the engines measure, on a CPU and on a GPU: passes, steps of attacks, convolutions."""
+"""What the benchmarks of the engines measure, on a CPU and on a GPU: passes, and steps of attacks, of one network."""
 
 import copy
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -16,36 +16,59 @@ from robust201.core.records import Normalisation
 from robust201.engine.classifier import Classifier
 from robust201.engine.context import Context, Perturbed, Request, to_float
 from robust201.engine.model import Model
-from robust201.spaces.nasbench201.cells import architecture, evaluated_indices, multiply_accumulates, parse
+from robust201.spaces.nasbench201.cells import architecture, evaluated_indices, multiply_accumulates
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
-from robust201.spaces.nasbench201.compiled.kernels import Convolution
-from robust201.spaces.nasbench201.compiled.program import plan_cell
 from robust201.spaces.nasbench201.network import build_network
 from robust201.tasks import TASKS
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import perturb
+from robust201.weights.published.base import Selection
+from robust201.weights.published.formats import open_members
 
 NORMALISATION = Normalisation((0.4914, 0.4824, 0.4467), (0.2471, 0.2435, 0.2616))
 N_CLASSES = 10
 N_PAPER_EPSILONS = 7
 LENGTHS = {"pgd": ("steps", 2, 6), "aa_apgd-ce": ("steps", 4, 8), "aa_square": ("queries", 4, 16)}
-FULL_LENGTHS = {"pgd": 40, "aa_apgd-ce": 100, "aa_square": 5000}
 HARMLESS_EPSILON_255 = 1e-4
 CLASSES = {13714: "heavy", 1462: "heavy", 21: "middling", 991: "middling", 309: "light", 0: "light"}
 CHANNELS, CELLS, IMAGE_SIZE = 16, 5, 32
+ARCHIVE = Path("checkpoints") / "NATS-tss-v1_0-3ffb9-full"
+"""Where a data folder keeps trained networks, in the layout of the official archive."""
+
+SUITE_STEPS = {"pgd": 40, "aa_apgd-ce": 100, "aa_square": 0.39 * 5000}
+"""Steps of the paper's attacks. Of Square's queries, those that are made (docs/protocol.md, "Cost")."""
 
 Task = Callable[[], object]
 Clock = Callable[[Task], float]
 Measurement = Callable[[Clock], float]
-"""A clock → seconds an image, of a pass or of a step of an attack."""
+"""A clock → seconds per image, of a pass or of a step of an attack."""
+
+
+def load_trained(folder: Path, index: int, *, n_classes: int) -> tuple[nn.Module, str]:
+    """Load a trained network of the published size.
+
+    Args:
+        folder: the data folder.
+        index: the architecture's.
+        n_classes: number of classes.
+
+    Returns:
+        The network and its cell string.
+    """
+    (member,) = open_members(folder / ARCHIVE, [index])[0]
+    (weights,) = member(Selection())
+    spec = architecture(index).spec
+    network = build_network(spec, n_classes=n_classes)
+    network.load_state_dict(weights.state_dict, strict=True)
+    return network, spec
 
 
 @dataclass
 class Case:
     """One network in both forms, with images that it classifies as they are labelled.
 
-    An engine is ``fused``, or a form of the published network that the libraries attack: a key of `classifiers`, which
-    is filled up by whoever needs more of them.
+    An engine is ``fused``, or a form of the published network that the libraries attack: a key of `classifiers`, to
+    which callers may add forms.
     """
 
     index: int
@@ -59,27 +82,23 @@ class Case:
     model_batch: int | None = None
 
     def __post_init__(self) -> None:
-        self.spec = architecture(self.index).spec
+        spec = architecture(self.index).spec
         torch.manual_seed(self.index)
-        self.network = build_network(self.spec, channels=self.channels, cells=self.cells, n_classes=N_CLASSES)
+        self.network = build_network(spec, channels=self.channels, cells=self.cells, n_classes=N_CLASSES)
         self.classifiers = {
             "reference": self.classify_by(copy.deepcopy(self.network)),
             "channels_last": self.classify_by(copy.deepcopy(self.network), channels_last=True),
         }
-        self.compiled = self.compile()
-        self.model = self.compiled
-        self.labels = self.compiled.logits(to_float(self.images)).argmax(dim=1)
-
-    def compile(self) -> InferenceNetwork:
-        """Compile the network anew."""
-        return compile_network(
+        self.compiled: InferenceNetwork = compile_network(
             self.network,
-            self.spec,
+            spec,
             NORMALISATION,
             n_classes=N_CLASSES,
             device=self.device,
             precision=self.precision,
         )
+        self.model = self.compiled
+        self.labels = self.compiled.logits(to_float(self.images)).argmax(dim=1)
 
     def classify_by(self, network: nn.Module, *, channels_last: bool = False) -> Classifier:
         """Make a form of the published network."""
@@ -110,7 +129,11 @@ class Case:
         yield from perturb(TASKS[key], context, parameters, request)
 
     def check(self, key: str, found: Sequence[Perturbed]) -> None:
-        """Complain if an attack fooled images: its steps were fewer then. One in a thousand may lie on the border."""
+        """Check that the images resisted, since an attack makes fewer steps for a fooled one.
+
+        Raises:
+            RuntimeError: more than one sample in a thousand was fooled; so many may lie on a border.
+        """
         fooled = sum(
             int((self.compiled.logits(images).argmax(dim=1) != self.labels[positions]).count_nonzero())
             for batch in found
@@ -141,65 +164,9 @@ class Case:
                 torch.autograd.grad(loss, [pixels])
 
 
-def convolutions_of(
-    spec: str, *, channels: int = CHANNELS, cells: int = CELLS
-) -> dict[tuple[int, int, int, int, int], int]:
-    """Count the convolutions of the fused forward pass: (inputs, outputs, kernel, stride, input size) to number."""
-    operations = parse(spec)
-    found: dict[tuple[int, int, int, int, int], int] = {(3, channels, 3, 1, IMAGE_SIZE): 1}
-    for stage in range(3):
-        width, size = channels * 2**stage, IMAGE_SIZE // 2**stage
-        for node in plan_cell(spec).nodes:
-            for term in node.terms:
-                if term.convolutions:
-                    kernel = 3 if any(operations[edge] == "nor_conv_3x3" for edge in term.convolutions) else 1
-                    shape = (width, width, kernel, 1, size)
-                    found[shape] = found.get(shape, 0) + cells
-        if stage < 2:
-            for shape in ((width, 2 * width, 3, 2, size), (width, 2 * width, 1, 1, size // 2)):
-                found[shape] = found.get(shape, 0) + 1
-            shape = (2 * width, 2 * width, 3, 1, size // 2)
-            found[shape] = found.get(shape, 0) + 1
-    return found
-
-
-class ConvolutionLimit:
-    """The time that a network's convolutions take by themselves, each repeated on data in the cache."""
-
-    def __init__(
-        self,
-        spec: str,
-        n_images: int,
-        device: torch.device,
-        *,
-        channels: int = CHANNELS,
-        cells: int = CELLS,
-    ) -> None:
-        self.n_images = n_images
-        self.kernels = []
-        self.flops = 0.0
-        for (inputs, outputs, size, stride, pixels), number in convolutions_of(
-            spec, channels=channels, cells=cells
-        ).items():
-            weight = torch.randn(outputs, inputs, size, size, dtype=torch.float64)
-            kernel = Convolution(weight, torch.zeros(outputs, dtype=torch.float64), device=device, stride=stride)
-            x = torch.randn(n_images, inputs, pixels, pixels, device=device).contiguous(
-                memory_format=torch.channels_last
-            )
-            self.kernels.append((kernel, x, number))
-            self.flops += 2.0 * number * inputs * outputs * size**2 * (pixels // stride) ** 2
-
-    def seconds(self, clock: Clock) -> float:
-        """Seconds an image."""
-        with torch.inference_mode():
-            timed = []
-            for kernel, x, number in self.kernels:
-                kernel(x)
-                timed.append(number * min(clock(partial(kernel, x)) for _ in range(2)))
-        return sum(timed) / self.n_images
-
-
 def make_clock(device: torch.device) -> Clock:
+    """Make a clock: CPU time of the thread, or wall time around a synchronised GPU."""
+
     def on_cpu(task: Task) -> float:
         start = time.thread_time()
         task()
@@ -241,7 +208,7 @@ def step_seconds(
 def measurements_of(
     case: Case, engine: str, epsilons: tuple[float, ...], batch: int | None = None
 ) -> Iterator[tuple[str, Measurement]]:
-    """What is measured of a network in one engine: (what, seconds an image as a function of the clock)."""
+    """What is measured of a network in one engine: (what, seconds per image as a function of the clock)."""
     n_images = len(case.images)
     parameters = TASKS["fgsm"].parameters()
     yield "forward", lambda clock: clock(lambda: case.forward(engine, batch)) / n_images
@@ -256,10 +223,9 @@ def measurements_of(
         yield key, step_seconds(case, engine, key, epsilons, batch)
 
 
-def suite_seconds(costs: dict[str, float], square_share: float) -> float:
-    """Seconds an image of the paper's attacks: FGSM at eleven epsilons, the others at seven."""
-    steps = FULL_LENGTHS | {"aa_square": FULL_LENGTHS["aa_square"] * square_share}
-    return costs["fgsm"] + N_PAPER_EPSILONS * sum(steps[key] * costs[key] for key in steps)
+def suite_seconds(costs: dict[str, float]) -> float:
+    """Seconds per image of the paper's attacks: FGSM at eleven epsilons, the others at seven."""
+    return costs["fgsm"] + N_PAPER_EPSILONS * sum(steps * costs[key] for key, steps in SUITE_STEPS.items())
 
 
 def stratified_sample(count: int) -> list[int]:

@@ -1,23 +1,21 @@
-"""Export of a synthetic sweep: speed, memory of all processes together, and the ratio to `json.dump`.
+"""Export of a synthetic sweep of 100 classes: speed, and memory of all processes.
 
     python -m benchmarks.export                      5 GB of JSON; needs 8 GB of disk, deleted at the end
     python -m benchmarks.export --gigabytes 0.2      a trial
 
 The sweep has 100 classes, as CIFAR-100's. Its rows are means of softmax vectors of networks of different confidence,
 so that they have as many digits, and as many tiny numbers, as a trained network's. They are committed as a worker does
-and compacted; then the shards are exported with each number of processes, and the memory of the whole family of
-processes (proportional set size) is sampled. `json.dump` writes the nested dict of one file that fits in memory, in one
-process; the export of the same file, in one process too, is what the first ratio compares.
+and compacted; then the shards are exported with each number of processes, and the memory of all processes
+(proportional set size) is sampled. An export at the size of the paper's sweep: `benchmarks.store`.
 """
 
 import argparse
-import json
 import os
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,6 @@ import psutil
 
 from robust201.core.records import EvaluationResult, Part, Unit, Weights, unit_id
 from robust201.dataset import export_dataset
-from robust201.dataset.json_files import JsonFile, row_text
 from robust201.shards import ShardStore
 from robust201.tasks import TASKS
 from robust201.tasks.columns import COLUMNS, FRACTION_BITS, columns_of
@@ -132,22 +129,26 @@ def fill(store: ShardStore, plan: SyntheticPlan) -> None:
     store.compact(grace_seconds=0)  # deletes what the first pass merged
 
 
+def _gigabytes(process: psutil.Process) -> float:
+    """Proportional set size of a process; 0 of one that has ended."""
+    try:
+        return float(process.memory_full_info().pss) / 1e9
+    except psutil.Error:
+        return 0.0
+
+
 @contextmanager
 def sampling_memory() -> Iterator[dict[str, float]]:
-    """Sample the proportional set size of this process and all below it, in GB; what is there at the start counts."""
-    peak = {"all": 0.0, "processes": 0.0}
+    """Sample proportional set sizes in GB: of this process and all below it together, and of the largest below it."""
+    peak = {"all": 0.0, "processes": 0.0, "largest": 0.0}
     stop = threading.Event()
 
     def sample() -> None:
         while not stop.wait(SAMPLE_SECONDS):
-            total, family = 0, [psutil.Process(), *psutil.Process().children(recursive=True)]
-            for process in family:
-                try:
-                    total += process.memory_full_info().pss
-                except psutil.Error:
-                    continue
-            peak["all"] = max(peak["all"], total / 1e9)
-            peak["processes"] = max(peak["processes"], len(family))
+            own, *workers = map(_gigabytes, [psutil.Process(), *psutil.Process().children(recursive=True)])
+            peak["all"] = max(peak["all"], own + sum(workers))
+            peak["processes"] = max(peak["processes"], 1 + len(workers))
+            peak["largest"] = max(peak["largest"], *workers, 0.0)
 
     thread = threading.Thread(target=sample)
     thread.start()
@@ -158,58 +159,10 @@ def sampling_memory() -> Iterator[dict[str, float]]:
         thread.join()
 
 
-def compare_with_json_dump(store: ShardStore, plan: SyntheticPlan, folder: Path, megabytes: float) -> float:
-    """Write a part of one file with `json.dump` and with the export; give the export's bytes a second."""
-    inventory = store.inventory()
-    units = plan.units[: max(1, round(megabytes * 1e6 / BYTES_PER_UNIT))]
-    nested: dict[str, Any] = {}
-    rows = store.select(units, inventory, MEASUREMENTS)
-    for unit, values in rows.iter_values("confidence"):
-        nested[str(unit.architecture)] = json.loads(b"".join(row_text("confidence", unit, values)))
-    content = {"cifar100": {units[0].key: {"confidence": nested}}}
-
-    def dump() -> None:
-        with (folder / "dump.json").open("w") as stream:
-            json.dump(content, stream)
-
-    def export() -> None:
-        JsonFile(
-            folder=folder,
-            name="export.json",
-            dataset="cifar100",
-            key=units[0].key,
-            units=units,
-            rows=rows,
-            measurement="confidence",
-            round_to=None,
-            empty="null",
-        ).write(lambda: None)
-
-    dumped, exported = fastest(dump), fastest(export)
-    n_bytes = (folder / "dump.json").stat().st_size
-    assert (folder / "export.json").read_bytes() == (folder / "dump.json").read_bytes()
-    print(f"one file of {n_bytes / 1e6:.0f} MB, one process, same bytes:")
-    for name, (wall, cpu) in (("json.dump", dumped), ("export", exported)):
-        print(f"  {name:10} {n_bytes / 1e6 / wall:8.1f} MB/s, {n_bytes / 1e6 / cpu:8.1f} MB a CPU second")
-    print(f"  export is {dumped[0] / exported[0]:.1f} times as fast, {dumped[1] / exported[1]:.1f} by CPU time")
-    return n_bytes / dumped[0]
-
-
-def fastest(work: Callable[[], None], repeats: int = 3) -> tuple[float, float]:
-    """Wall and CPU seconds of the fastest of some repeats."""
-    times = []
-    for _ in range(repeats):
-        wall, cpu = time.perf_counter(), time.process_time()
-        work()
-        times.append((time.perf_counter() - wall, time.process_time() - cpu))
-    return min(wall for wall, _ in times), min(cpu for _, cpu in times)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=5.0, help="of JSON, about")
     parser.add_argument("--processes", type=int, nargs="*", default=[1, len(os.sched_getaffinity(0))])
-    parser.add_argument("--dump-megabytes", type=float, default=200.0, help="size of the file given to json.dump")
     parser.add_argument("--folder", type=Path, help="where to work; a temporary folder if absent")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="robust201-export-", dir=options.folder))
@@ -221,7 +174,6 @@ def main() -> None:
         shards = sum(path.stat().st_size for path in (folder / "results").rglob("*.parquet"))
         made = time.perf_counter() - start
         print(f"{len(plan.units)} units of 100 classes x 5 severities, {shards / 1e9:.2f} GB of shards, {made:.0f} s")
-        dump_rate = compare_with_json_dump(store, plan, folder, options.dump_megabytes)
         for processes in dict.fromkeys(options.processes):
             with sampling_memory() as peak:
                 start = time.perf_counter()
@@ -230,8 +182,8 @@ def main() -> None:
                 seconds = time.perf_counter() - start
             print(
                 f"{processes} processes: {report.n_bytes / 1e9:.2f} GB of JSON in {seconds:.1f} s, "
-                f"{report.n_bytes / 1e6 / seconds:.1f} MB/s, {report.n_bytes / seconds / dump_rate:.1f} times "
-                f"json.dump, peak memory {peak['all']:.2f} GB over {peak['processes']:.0f} processes"
+                f"{report.n_bytes / 1e6 / seconds:.1f} MB/s, peak memory {peak['all']:.2f} GB over "
+                f"{peak['processes']:.0f} processes, of a worker {peak['largest']:.2f} GB"
             )
             shutil.rmtree(folder / "out")
     finally:

@@ -1,16 +1,13 @@
-"""Everything that is to be measured on a GPU, in steps of under eight minutes each.
+"""Measure parity, memory and speed on a GPU, in steps of under eight minutes each.
 
     python -m benchmarks.gpu --out gpu
-    python -m benchmarks.gpu --out gpu --only speed profile --budget-minutes 25
+    python -m benchmarks.gpu --out gpu --only speed --budget-minutes 25
     python -m benchmarks.gpu --device cpu
 
-Each step runs in a process of its own and leaves one JSON file in the output folder; a step whose file is there is not
-repeated, so the command can be given again after an interruption, on another day, or for what is left. A step that
-fails or runs too long is reported at the end, and the others go on. The tables are printed as steps end, and again from
-the files alone with --tables. `--device cpu` rehearses every step with tiny networks.
-
-Needed: a checkout, PyTorch with CUDA, and the packages that docs/performance.md lists under "GPU"; no Ray, no data, no
-network.
+Each step runs in its own process and writes one JSON file into the output folder. Steps whose file exists are not
+repeated, so the same command resumes. A step that fails or runs too long is reported at the end, and the others go on.
+The tables are printed as steps end; `--tables` prints them again from the files. `--device cpu` rehearses every step
+with tiny networks. Needs no Ray, no data and no network connection.
 """
 
 import argparse
@@ -26,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu_steps import Plan, read_values, rehearsal, steps_of, write_values
+from benchmarks.gpu_steps import Plan, describe_machine, read_values, rehearsal, steps_of, write_values
 
 STEP_MINUTES = 8.0
 
@@ -42,7 +39,7 @@ def run_step(device: str, folder: Path, name: str) -> None:
     step = next(step for step in steps_of(plan) if step.name == name)
     start = time.monotonic()
     values = step.measure(plan)
-    write_values(folder, name, values | {"step_seconds": time.monotonic() - start})
+    write_values(folder, name, values | {"machine": describe_machine(device), "step_seconds": time.monotonic() - start})
 
 
 def run_in_process(device: str, folder: Path, name: str, minutes: float) -> str:
@@ -73,7 +70,7 @@ def table_of(plan: Plan, name: str) -> Iterator[str]:
     """The lines of a step's table, under its name; none where it has not run."""
     values = read_values(plan.folder, name)
     if values is not None:
-        yield f"\n## {name}\n"
+        yield f"\n## {name}\n\n{values['machine']}\n"
         yield from next(step for step in steps_of(plan) if step.name == name).show(values)
 
 
@@ -82,11 +79,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="folder of the JSON files; a temporary one for a rehearsal")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--only", nargs="+", default=[], help="steps by the beginnings of their names")
-    parser.add_argument("--again", action="store_true", help="repeat steps that have run")
     parser.add_argument("--tables", action="store_true", help="only print the tables of what has run")
     parser.add_argument("--minutes", type=float, default=STEP_MINUTES, help="of one step, at most")
     parser.add_argument("--budget-minutes", type=float, help="begin no step after this time")
-    parser.add_argument("--list", action="store_true", help="only list the steps")
     parser.add_argument("--step", help="measure one step in this process")
     return parser.parse_args()
 
@@ -99,17 +94,14 @@ def main() -> int:
     if options.step:
         run_step(options.device, folder, options.step)
         return 0
-    if options.device == "cuda" and not (options.list or options.tables or torch.cuda.is_available()):
+    if options.device == "cuda" and not (options.tables or torch.cuda.is_available()):
         raise SystemExit("Measuring failed for cuda: expected a GPU that PyTorch can use, got none. Try --device cpu.")
     plan = make_plan(options.device, folder)
     names = chosen([step.name for step in steps_of(plan)], options.only)
     start = time.monotonic()
     failures: dict[str, str] = {}
     for name in names:
-        if options.list:
-            print(name, "done" if read_values(folder, name) else "missing")
-            continue
-        is_wanted = not options.tables and (options.again or read_values(folder, name) is None)
+        is_wanted = not options.tables and read_values(folder, name) is None
         if is_wanted and options.budget_minutes and time.monotonic() - start > 60 * options.budget_minutes:
             failures[name] = "not begun: the time is up"
             continue

@@ -1,123 +1,246 @@
-"""Prove that the fused attacks are Foolbox's and AutoAttack's, to the last bit, on whole trained networks.
+"""Compare every attack with its library on trained networks: bits, predicted classes, accuracies and CPU seconds.
 
-    ROBUST201_DATA=FOLDER python -m benchmarks.parity
+    ROBUST201_DATA=FOLDER python -m benchmarks.parity --networks 21 309 --images 32
+    ROBUST201_DATA=FOLDER python -m benchmarks.parity --paper --networks 21 --attacks fgsm pgd aa_square --images 16
 
-The folder holds `cifar10/test.parquet` and trained NAS-Bench-201 networks in `checkpoints/NATS-tss-v1_0-3ffb9-full`.
-Each attack runs with the paper's parameters and epsilons (Square with 500 queries) on one batch of images: by the
-library, once an epsilon, and by the fused attack, all epsilons together, with the library's draws replayed and in its
-batches. The table counts the bits in which images and logits differ. The exit status is 0 if there are none.
+The data folder holds `cifar10/test.parquet` and trained NAS-Bench-201 networks in
+`checkpoints/NATS-tss-v1_0-3ffb9-full`. For each network, its compiled form is compared with the published one; then
+each attack runs, on one thread:
 
-`309/100` is network #309 with a random head of 100 classes; its labels are its own predictions, every fourth one moved.
+- by its library (Foolbox, AutoAttack, `engine: reference`) on the published network, in both memory layouts;
+- fused, on the compiled network, with its own draws (`engine: fused`). Single images differ from the library's by
+  chance: McNemar's exact test on the images that only one of the two leaves right;
+- fused, with the library's draws and batches: on the published network no bit of the first `--bit-images` images and
+  their logits may differ; on the compiled network, which rounds differently, images whose predicted class differs are
+  counted. Attacks on a grid draw nothing, and are compared on the published network alone, on all images.
+
+By default an attack has one strength, and its steps, queries and rotations are cut to 30 forward passes per image. With
+`--paper` it has all its strengths and full length, but for Square (500 queries). The exit status is 1 if bits differ.
 On a GPU: `python -m benchmarks.gpu --only parity`.
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
 
-from benchmarks.trained import load_trained
-from robust201.bench.generated import random_network
+from benchmarks.engine_case import load_trained
 from robust201.core.records import ImageSet
 from robust201.engine.arithmetic import configure_torch
 from robust201.engine.classifier import Classifier
-from robust201.engine.context import to_float
+from robust201.engine.context import Context, Request, to_float
+from robust201.engine.model import Model
 from robust201.images import load_images, select
+from robust201.spaces.nasbench201.compiled import compile_network
+from robust201.statistics.significance import mcnemar_p_values
 from robust201.tasks import TASKS
-from tests.support.library_parity import Difference, compare
+from robust201.tasks.parameters import Parameters
+from robust201.tasks.perturbations.contract import perturb
+from tests.support.library_parity import compare, differing_bits, fused_images, library_images
 
-NETWORKS = ("0", "9", "21", "309", "309/100", "991", "13714")
-ATTACKS = ("fgsm", "pgd", "pgd_l2", "aa_apgd-ce", "aa_square")
-HEAD_CLASSES = 100
+ATTACKS = tuple(key for key, row in TASKS.items() if row.kind == "attack")
+STRENGTHS: dict[str, dict[str, Any]] = {
+    "Linf": {"epsilons_255": [1.0]},
+    "L2": {"epsilons": [0.25]},
+    "L1": {"epsilons": [6.0]},
+}
+LENGTHS = {"steps": 4, "queries": 20, "rotations": 3}
+"""Parameters that decide how long an attack takes, and the least of each."""
+
+PASSES = 30
+SEED = 0
+HEADER = (
+    "| network | attack | lengths | right: library | fused | only one of them, smallest p | differing bits "
+    "| classes that differ, compiled | fused, CPU s | library, times | channels_last, times |\n" + "|---" * 11 + "|"
+)
 
 
-def load_network(folder: Path, name: str, images: ImageSet) -> tuple[Classifier, torch.Tensor, torch.Tensor]:
-    """Load a trained network with the images and labels that it is attacked on."""
-    index, _, head = name.partition("/")
-    network, _ = load_trained(folder, int(index), n_classes=10)
-    pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
-    if not head:
-        return Classifier(network, images.normalisation, 10), pixels, labels
-    torch.manual_seed(0)
-    trained = network.classifier
-    assert isinstance(trained, nn.Linear)
-    network.classifier = nn.Linear(trained.in_features, HEAD_CLASSES)
-    nn.init.normal_(network.classifier.weight)
-    classifier = Classifier(network, images.normalisation, HEAD_CLASSES)
-    with torch.no_grad():
-        labels = classifier(to_float(pixels)).argmax(dim=1)
-    labels[3::4] = (labels[3::4] + 1) % HEAD_CLASSES
-    return classifier, pixels, labels
+def short_parameters(key: str, n_classes: int) -> Parameters:
+    """Set one strength, and cut an attack's lengths by one factor until an image takes `PASSES` forward passes."""
+    row = TASKS[key]
+    strength = {} if row.constraint is None else STRENGTHS[row.constraint.name]
+    chosen = whole = row.parameters(**strength)
+    lengths = {name: getattr(whole, name) for name in LENGTHS if name in row.parameters.model_fields}
+    for factor in np.geomspace(1, 1e-3, 61).tolist():
+        cut = {name: min(value, max(LENGTHS[name], int(value * factor))) for name, value in lengths.items()}
+        chosen = row.parameters(**strength, **cut)
+        if row.passes(chosen, n_classes) <= PASSES:
+            break
+    return chosen
+
+
+def paper_parameters(key: str) -> Parameters:
+    """All strengths and the full length, but for Square."""
+    changes: dict[str, Any] = {"queries": 500} if key == "aa_square" else {}
+    return TASKS[key].parameters(**changes)
+
+
+class Case:
+    """A trained network in the forms that are attacked, and the images."""
+
+    def __init__(self, folder: Path, index: int, images: ImageSet) -> None:
+        self.index, self.images = index, images
+        network, spec = load_trained(folder, index, n_classes=images.n_classes)
+        again, _ = load_trained(folder, index, n_classes=images.n_classes)
+        self.published = Classifier(network, images.normalisation, images.n_classes)
+        self.channels_last = Classifier(again, images.normalisation, images.n_classes, channels_last=True)
+        self.compiled = compile_network(network, spec, images.normalisation, n_classes=images.n_classes)
+        self.pixels, self.labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
+
+    def attack(self, engine: str, classifier: Classifier, model: Model, key: str, parameters: Parameters) -> Any:
+        """Attack all images at all strengths: (S, N, 3, H, W)."""
+        context = Context(classifier, SEED, len(self.images), key=key, engine=engine, model=model)
+        request = Request(parameters.strengths, self.pixels, self.labels, self.images.indices)
+        found = torch.full((len(parameters.strengths), *self.pixels.shape), torch.nan)
+        for batch in perturb(TASKS[key], context, parameters, request):
+            found[batch.strength, batch.positions] = batch.images
+        return found
+
+    def right(self, model: Model, perturbed: torch.Tensor) -> NDArray[np.bool_]:
+        """Which images are still classified correctly: (S, N)."""
+        with torch.inference_mode():
+            classes = [model.logits(images).argmax(dim=1) for images in perturbed]
+        return (torch.stack(classes) == self.labels).numpy()
+
+    def differing_bits(self, key: str, parameters: Parameters, n_images: int) -> list[int]:
+        """Bits of images and logits, at each strength, that differ between library and fused attack."""
+        pixels, labels = self.pixels[:n_images], self.labels[:n_images]
+        if TASKS[key].constraint is None:
+            by_engine = [
+                self.attack(engine, self.published, self.published, key, parameters)
+                for engine in ("reference", "fused")
+            ]
+            return [differing_bits(*pair) for pair in zip(*by_engine, strict=True)]  # type: ignore[no-untyped-call]
+        found = compare(key, self.published, pixels, labels, parameters, seed=SEED).values()
+        return [one.image_bits + one.logit_bits for one in found]
+
+    def differing_classes(self, key: str, parameters: Parameters) -> list[int]:
+        """Images, at each strength, whose class differs between library and fused attack on the compiled network."""
+        constraint = TASKS[key].constraint
+        if constraint is None:
+            return []
+        epsilons = [constraint.radius(strength) for strength in parameters.strengths]
+        replayed = fused_images(  # type: ignore[no-untyped-call]
+            key, self.published, self.pixels, self.labels, epsilons, SEED, parameters, model=self.compiled
+        )
+        counts = []
+        for epsilon, images in zip(epsilons, replayed, strict=True):
+            expected = library_images(  # type: ignore[no-untyped-call]
+                key, self.published, to_float(self.pixels), self.labels, epsilon, SEED, parameters
+            )
+            classes = [
+                model.logits(of).argmax(1) for model, of in ((self.published, expected), (self.compiled, images))
+            ]
+            counts.append(int((classes[0] != classes[1]).sum()))
+        return counts
+
+    def describe(self) -> str:
+        """How far the compiled network is from the published one, on clean images."""
+        pixels = to_float(self.pixels)
+        logits, _, gradient = self.published.loss_and_gradient(pixels, self.labels)
+        found, _, near = self.compiled.loss_and_gradient(pixels, self.labels)
+        return (
+            f"#{self.index}, compiled: largest logit {float(logits.abs().max()):.1f}, largest difference of a logit "
+            f"{float((found - logits).abs().max()):.1e}; gradient, relative (L2) "
+            f"{float((near - gradient).norm() / gradient.norm()):.1e}, signs that differ "
+            f"{float((near.sign() != gradient.sign()).float().mean()):.1e}"
+        )
+
+
+def measure(case: Case, key: str, parameters: Parameters, n_bit_images: int) -> tuple[list[str], int]:
+    """Attack with all forms in turn: cells of the table, and differing bits."""
+    seconds, right = [], []
+    for engine, classifier, model in (
+        ("reference", case.published, case.published),
+        ("reference", case.channels_last, case.channels_last),
+        ("fused", case.published, case.compiled),
+    ):
+        start = time.thread_time()
+        perturbed = case.attack(engine, classifier, model, key, parameters)
+        seconds.append(time.thread_time() - start)
+        right.append(case.right(model, perturbed))
+    library, fused = right[0], right[2]
+    only = (library & ~fused).sum(axis=1), (~library & fused).sum(axis=1)
+    bits = case.differing_bits(key, parameters, n_bit_images)
+    lengths = ", ".join(f"{getattr(parameters, name)} {name}" for name in LENGTHS if hasattr(parameters, name))
+    pairs = " ".join(f"{first}/{second}" for first, second in zip(*only, strict=True))
+    cells = [f"#{case.index}", f"`{key}`", lengths, joined(library.sum(axis=1)), joined(fused.sum(axis=1))]
+    cells += [
+        f"{pairs}, {mcnemar_p_values(*only).min():.3f}",
+        joined(bits),
+        joined(case.differing_classes(key, parameters)),
+    ]
+    cells += [f"{seconds[2]:.2f}", *(f"{taken / seconds[2]:.2f}" for taken in seconds[:2])]
+    return cells, sum(bits)
+
+
+def joined(numbers: Sequence[int] | NDArray[Any]) -> str:
+    return " ".join(map(str, numbers))
 
 
 def compare_random(
-    name: str, device: torch.device, *, n_images: int, steps: int | None, queries: int, size: tuple[int, int]
+    index: int, device: torch.device, *, n_images: int, lengths: dict[str, int], size: tuple[int, int]
 ) -> Iterator[tuple[str, list[int], list[int]]]:
-    """Compare on digits and random weights, which need no data.
+    """Compare bits on digits and random weights, which need no data.
 
     Args:
-        name: index of the network.
+        index: of the network.
         device: where to compute.
         n_images: images of the batch.
-        steps: of the attacks by gradient; None for the paper's.
-        queries: of Square.
+        lengths: steps and queries of the attacks that have them.
         size: channels and cells of the network.
 
     Yields:
         Attack, images correct and differing bits at each epsilon.
     """
+    from robust201.bench.generated import random_network
+
     digits = select(load_images("digits"), count=n_images, seed=0)
-    network, images = random_network(name, digits, channels=size[0], cells=size[1])
+    network, images = random_network(str(index), digits, channels=size[0], cells=size[1])
     classifier = Classifier(network, images.normalisation, images.n_classes, device=device)
     pixels, labels = torch.from_numpy(images.images).to(device), torch.from_numpy(images.labels.copy())
     labels[3::4] = (labels[3::4] + 1) % images.n_classes
-    for key in ATTACKS:
-        changes = {"queries": queries} if key == "aa_square" else {}
-        if steps is not None and key not in ("fgsm", "aa_square"):
-            changes = {"steps": steps}
+    for key in ("fgsm", "pgd", "pgd_l2", "aa_apgd-ce", "aa_square"):
+        fields = TASKS[key].parameters.model_fields
+        changes: dict[str, Any] = {name: value for name, value in lengths.items() if name in fields}
         parameters = TASKS[key].parameters(**changes)
         found = compare(key, classifier, pixels, labels.to(device), parameters, seed=1).values()
         yield key, [one.correct for one in found], [one.image_bits + one.logit_bits for one in found]
 
 
-def print_row(network: str, attack: str, found: dict[float, Difference]) -> int:
-    differing = [difference.image_bits + difference.logit_bits for difference in found.values()]
-    correct = " ".join(str(difference.correct) for difference in found.values())
-    bits = " ".join(str(bits) for bits in differing)
-    print(f"| #{network} | `{attack}` | {correct} | {bits} |", flush=True)
-    return sum(differing)
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
+    """Measure and print; the exit status is 1 where bits differ."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="+", type=int, default=[21, 309])
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=ATTACKS)
-    parser.add_argument("--images", type=int, default=16, help="images in the batch")
-    parser.add_argument("--queries", type=int, default=500, help="queries of Square")
+    parser.add_argument("--images", type=int, default=32)
+    parser.add_argument("--bit-images", type=int, default=16, help="images of which bits are compared, in one batch")
+    parser.add_argument("--paper", action="store_true", help="all strengths and full lengths; Square: 500 queries")
     options = parser.parse_args()
-    folder = Path(os.environ.get("ROBUST201_DATA", "data"))
     configure_torch(threads=1)
-    images = select(load_images("cifar10", path=folder / "cifar10"), count=options.images, seed=0)
-    print(
-        f"{len(images)} images a batch, torch {torch.__version__}, foolbox {version('foolbox')}, "
-        f"pyautoattack {version('pyautoattack')}\n\n"
-        "| network | attack | correct at each epsilon | differing bits at each epsilon |\n|---|---|---|---|",
-        flush=True,
-    )
-    total = 0
-    for name in options.networks:
-        classifier, pixels, labels = load_network(folder, name, images)
+    folder = Path(os.environ.get("ROBUST201_DATA", "data"))
+    images = select(load_images("cifar10", path=folder / "cifar10"), count=options.images, seed=SEED)
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "foolbox", "pyautoattack"))
+    print(f"{len(images)} images, {versions}\n\n{HEADER}", flush=True)
+    notes, n_bits = [], 0
+    for index in options.networks:
+        case = Case(folder, index, images)
+        notes.append(case.describe())
         for key in options.attacks:
-            changes = {"queries": options.queries} if key == "aa_square" else {}
-            parameters = TASKS[key].parameters(**changes)
-            total += print_row(name, key, compare(key, classifier, pixels, labels, parameters, seed=1))
-    print(f"\n{total} differing bits")
-    return 0 if total == 0 else 1
+            parameters = paper_parameters(key) if options.paper else short_parameters(key, images.n_classes)
+            cells, differing = measure(case, key, parameters, options.bit_images)
+            n_bits += differing
+            print(f"| {' | '.join(cells)} |", flush=True)
+    print("\n".join(("", *notes, f"{n_bits} differing bits")))
+    return int(n_bits > 0)
 
 
 if __name__ == "__main__":

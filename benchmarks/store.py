@@ -1,19 +1,23 @@
-"""Measure the store of results at the size of the paper's sweep: planning, scans, status, comparing, compaction.
+"""Measure everything that reads or writes results at the size of the paper's sweep, step by step.
 
     python -m benchmarks.store [--folder FOLDER] [--scale 1.0]
+    python -m benchmarks.store --only exported --scale 0.01
 
 Prints a table: what, how many, seconds, peak memory. Each line is a process of its own, from its start to its end,
 with Python's start and imports (a second or two). "Cold" means without the index and with no page of the results in
 the file cache; what the kernel knows of folders and files (names, sizes) stays there, and so do all pages of a FOLDER
-that lies in memory (tmpfs). All other lines have warm caches.
+that lies in memory (tmpfs). All other lines have warm caches. Needs 12 GB in FOLDER at scale 1.
 
-The results are invented, with the identities and sizes of `jobs/paper.yaml`. Those of a finished sweep are 1,610,034
-rows in as many compacted shards, row groups and footers as the 133 GB that `plan` estimates would have, but without
-confidences and with values that compress to nothing: a resume hashes a shard once only, scans read no values, and no
-disk is filled. What a first resume takes follows from the rate at which it hashes the shards that are then compacted.
-Those are real in size: confidences are drawn at random, which does not compress at all, where true ones do by a
-quarter. `verify` decodes and checks every value, so it gets rows that are sound: of ten classes on all datasets, cycled
-through a bank of eight. Needs 12 GB in FOLDER at scale 1.
+The results are invented, with the identities and sizes of `jobs/paper.yaml`, in four folders (`--only`):
+
+- finished: 1,610,034 rows in as many compacted shards, row groups and footers as the 133 GB that `plan` estimates would
+  have, but without confidences and with values that compress to nothing: a resume hashes a shard once only, and scans
+  read no values.
+- exported: the same rows with all measurements of ten classes, valid, cycled through a bank of eight. `verify` checks
+  them, an export writes JSON and Parquet, and the report is made from these.
+- small: 40,000 shards of one unit each.
+- compacted: shards of real size, which are merged. Confidences are drawn at random and do not compress at all, where
+  true ones do by a quarter. What a first resume takes follows from the rate at which it hashes these.
 """
 
 import argparse
@@ -33,9 +37,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.export import MEASUREMENTS, make_bank
+from benchmarks.export import MEASUREMENTS, make_bank, sampling_memory
 from robust201.core.files import bundled, make_folder, sha256_of
-from robust201.core.records import ArchitectureId, EvaluationResult, Part, Unit
+from robust201.core.records import EvaluationResult, Part, Unit
 from robust201.planning.config import SweepConfig
 from robust201.planning.estimates import estimate
 from robust201.planning.loading import load_config
@@ -49,6 +53,7 @@ ROWS_PER_SHARD = 2_440
 ROWS_PER_GROUP = 180
 INPUTS_PER_SHARD = 450
 SMALL_SHARDS = 40_000
+N_ARCHITECTURES = 6466
 COMPACTED_ARCHITECTURES = 250
 """Their shards, 45 each, are 5.6 GB: several outputs of compaction in each dataset."""
 
@@ -82,6 +87,8 @@ def make_results_folder(
     facts = assumed_facts(config)
     plan, store = make_plan(config, facts), ShardStore.create(results)
     save_plan(plan, facts, store)
+    for protocol in plan.protocols.values():  # those of corruptions too, which nobody has generated
+        store.save_protocol(protocol)
     return plan, store
 
 
@@ -101,24 +108,22 @@ def invented(unit: Unit, strength: float, draws: np.random.Generator, *, confide
     return EvaluationResult(Part(unit, unit.strengths, 0, unit.n_images), strength, values, 1.0, {"host": "invented"})
 
 
-def write_small_shards(store: ShardStore, units: Sequence[Unit], *, confidences: bool) -> int:
-    """Write a shard a unit, without waiting for the disk each time; return their bytes."""
+def write_small_shards(store: ShardStore, units: Sequence[Unit], *, confidences: bool) -> None:
+    """Write a shard per unit, without waiting for the disk each time."""
     from robust201.shards.folder import stem_of
     from robust201.shards.parquet import encode
 
-    draws, n_bytes = np.random.default_rng(0), 0
+    draws = np.random.default_rng(0)
     for unit in units:
         content = encode([invented(unit, s, draws, confidences=confidences) for s in unit.strengths])
         path = store.folder.shards / unit.dataset / "new"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         path.rename(path.with_name(f"{stem_of(unit.architecture, unit.key)}-{sha256_of(path)[:16]}.parquet"))
-        n_bytes += len(content)
-    return n_bytes
 
 
-def write_compacted_shards(store: ShardStore, plan: Plan, tables: "MakeTables | None" = None) -> int:
-    """Write all evaluations of a plan in compacted shards, as an export reads them; return the number of rows."""
+def write_compacted_shards(store: ShardStore, plan: Plan, tables: MakeTables) -> None:
+    """Write all evaluations of a plan in compacted shards."""
     from robust201.shards.parquet import Footer, write_tables
     from robust201.tasks.columns import columns_of
 
@@ -129,9 +134,8 @@ def write_compacted_shards(store: ShardStore, plan: Plan, tables: "MakeTables | 
         while block := list(itertools.islice(rows, ROWS_PER_SHARD)):
             inputs = tuple(f"{dataset}/{n_rows + i:06d}-pgd-{n_rows + i:016x}.parquet" for i in range(INPUTS_PER_SHARD))
             with store.folder.publishing_compacted(dataset) as stream:
-                write_tables(stream, (tables or zero_tables)(block, columns), Footer("compacted", columns, inputs))
+                write_tables(stream, tables(block, columns), Footer("compacted", columns, inputs))
             n_rows += len(block)
-    return n_rows
 
 
 _N_CLASSES = 10
@@ -148,8 +152,8 @@ def zero_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> I
     return _tables(rows, columns, zeros)
 
 
-def sound_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> Iterator[Any]:
-    """Row groups of evaluations whose values a check finds nothing wrong with."""
+def valid_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> Iterator[Any]:
+    """Row groups of evaluations with valid values."""
 
     @functools.cache
     def values(name: str, n_images: int) -> NDArray[Any]:
@@ -193,9 +197,6 @@ def _tables(
             flat, kind = pa.array(values.ravel()), schema.field(name).type
             arrays[name] = pa.ListArray.from_arrays(offsets, flat, type=kind) if pa.types.is_list(kind) else flat
         yield pa.table(arrays, schema=schema)
-
-
-# Steps: each runs in a process of its own and returns what it counted.
 
 
 def plan_step(folder: Path) -> str:
@@ -266,6 +267,36 @@ def verify_step(folder: Path) -> str:
     return f"{verdict.n_shards:,} shards, {verdict.n_evaluations:,} evaluations, {len(verdict.findings)} findings"
 
 
+def export_step(folder: Path) -> str:
+    """Write JSON and Parquet, by as many processes as `robust201 export`."""
+    from robust201.dataset import export_dataset
+    from robust201.dataset.pool import default_processes
+
+    store = ShardStore.open(folder)
+    processes = default_processes(parquet=True)
+    with sampling_memory() as peak:
+        report = export_dataset(
+            load_plan(folder),
+            store,
+            store.inventory(),
+            folder.with_name("dataset"),
+            formats=("json", "parquet"),
+            processes=processes,
+        )
+    return f"{report.n_bytes / 1e9:.2f} GB, {processes} processes, together {1e9 * peak['all'] / MIB:.0f} MiB"
+
+
+def report_step(folder: Path) -> str:
+    """Make the report of an exported dataset."""
+    from robust201.figures.report import write_report
+    from robust201.reader.dataset import RobustnessDataset
+
+    page = folder.with_name("report.html")
+    with sampling_memory() as peak:
+        write_report(RobustnessDataset(folder.with_name("dataset")), page)
+    return f"page of {page.stat().st_size / MIB:.1f} MiB, all processes together {1e9 * peak['all'] / MIB:.0f} MiB"
+
+
 STEPS: dict[str, Callable[[Path], str]] = {
     "plan": plan_step,
     "resume": resume_step,
@@ -274,6 +305,8 @@ STEPS: dict[str, Callable[[Path], str]] = {
     "compare": compare_step,
     "compact": compact_step,
     "verify": verify_step,
+    "export": export_step,
+    "report": report_step,
 }
 
 
@@ -308,27 +341,12 @@ def age(store: ShardStore) -> None:
         os.utime(store.folder.shards.joinpath(entry.name), (entry.modified - 60, entry.modified - 60))
 
 
-def describe_outputs(folder: Path) -> None:
-    """Print the sizes that compaction gave its shards and row groups."""
-    import pyarrow.parquet as pq
-
-    from robust201.shards.folder import is_compacted
-
-    store = ShardStore.open(folder)
-    for entry in filter(lambda entry: is_compacted(entry.name), store.folder.backend.entries()):
-        metadata = pq.read_metadata(store.folder.shards.joinpath(entry.name))
-        groups = [metadata.row_group(i).total_byte_size / MIB for i in range(metadata.num_row_groups)]
-        dataset = entry.name.partition("/")[0]
-        size = f"{entry.n_bytes / MIB:.0f} MiB, {len(groups)} row groups of at most {max(groups):.1f} MiB"
-        print(f"  compacted shard of {dataset}: {size}")
-
-
-def measure_all(folder: Path, scale: float) -> None:
-    """Write invented results and measure everything."""
+def measure_finished(folder: Path, scale: float) -> None:
+    """Plan, and resume, watch and compare a finished sweep."""
     measure("plan the paper's sweep", "plan", folder / "plan")
     finished = folder / "finished"
-    plan, store = make_results_folder(finished)
-    write_compacted_shards(store, plan.narrow(architectures=plan_architectures(plan, scale)))
+    plan, store = make_results_folder(finished, scale=scale)
+    write_compacted_shards(store, plan, zero_tables)
     age(store)
     cool(finished)
     measure("finished sweep: first resume, cold", "resume", finished)
@@ -338,11 +356,20 @@ def measure_all(folder: Path, scale: float) -> None:
     measure("finished sweep: status, cold", "status", finished)
     measure("finished sweep: status, index", "status", finished)
     measure("finished sweep: compared with itself", "compare", finished)
-    sound = folder / "sound"
-    plan, store = make_results_folder(sound, MEASUREMENTS)
-    write_compacted_shards(store, plan.narrow(architectures=plan_architectures(plan, scale)), sound_tables)
-    measure("finished sweep: verify", "verify", sound)
-    shutil.rmtree(sound)
+
+
+def measure_exported(folder: Path, scale: float) -> None:
+    """Verify and export a finished sweep, and report on it."""
+    exported = folder / "exported"
+    plan, store = make_results_folder(exported, MEASUREMENTS, scale)
+    write_compacted_shards(store, plan, valid_tables)
+    measure("finished sweep: verify", "verify", exported)
+    measure("finished sweep: export, JSON and Parquet", "export", exported)
+    measure("exported dataset: report", "report", exported)
+
+
+def measure_small(folder: Path, scale: float) -> None:
+    """Scan shards that were never compacted."""
     small = folder / "small"
     plan, store = make_results_folder(small)
     write_small_shards(store, plan.units[: round(SMALL_SHARDS * scale)], confidences=False)
@@ -350,22 +377,26 @@ def measure_all(folder: Path, scale: float) -> None:
     measure("uncompacted shards: scan, cold", "scan", small)
     measure("uncompacted shards: scan, index", "scan", small)
     measure("uncompacted shards: status, index", "status", small)
+
+
+def measure_compacted(folder: Path, scale: float) -> None:
+    """Hash and merge shards of real size."""
     compacted = folder / "compacted"
-    plan, store = make_results_folder(compacted)
-    chosen = plan_architectures(plan, scale * COMPACTED_ARCHITECTURES / len(plan_architectures(plan, 1)))
-    write_small_shards(store, plan.narrow(architectures=chosen).units, confidences=True)
+    plan, store = make_results_folder(compacted, scale=scale * COMPACTED_ARCHITECTURES / N_ARCHITECTURES)
+    write_small_shards(store, plan.units, confidences=True)
     age(store)
     cool(compacted)
     measure("shards of real size: first resume, cold", "resume", compacted)
     measure("shards of real size: resume scan", "resume", compacted)
     measure("compaction", "compact", compacted)
-    describe_outputs(compacted)
 
 
-def plan_architectures(plan: Plan, scale: float) -> tuple[ArchitectureId, ...]:
-    """The first architectures of a plan, as many as a fraction of all."""
-    indices = sorted({unit.architecture for unit in plan.units})
-    return tuple(indices[: max(1, round(scale * len(indices)))])
+FOLDERS = {
+    "finished": measure_finished,
+    "exported": measure_exported,
+    "small": measure_small,
+    "compacted": measure_compacted,
+}
 
 
 def main() -> None:
@@ -373,6 +404,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where results are invented; removed afterwards")
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the full size, to try it out")
+    parser.add_argument("--only", nargs="+", choices=FOLDERS, default=list(FOLDERS), help="folders to invent")
     parser.add_argument("--step", choices=sorted(STEPS), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.step:
@@ -381,11 +413,12 @@ def main() -> None:
         return
     if arguments.folder is not None:
         make_folder(arguments.folder)
-    folder = Path(tempfile.mkdtemp(prefix="robust201-store-", dir=arguments.folder))
-    try:
-        measure_all(folder, arguments.scale)
-    finally:
-        shutil.rmtree(folder)
+    for name in arguments.only:
+        folder = Path(tempfile.mkdtemp(prefix="robust201-store-", dir=arguments.folder))
+        try:
+            FOLDERS[name](folder, arguments.scale)
+        finally:
+            shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

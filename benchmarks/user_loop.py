@@ -10,12 +10,10 @@ images are CIFAR-10 test images of the folder, else scikit-learn's digits. Eithe
 which gives the start-up. Processes run in turn, in alternating order. Other programs lengthen wall time, so on a busy
 machine only CPU time counts.
 
-`--threads 0` uses all cores: the loop with as many threads, robust201 with as many threads or, with `--ray`, as many
-workers, whose CPU time is not known.
+`--threads 0` uses all cores.
 """
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -23,8 +21,7 @@ from collections.abc import Sequence
 from math import exp, log
 from pathlib import Path
 
-from benchmarks.engine_case import CLASSES, stratified_sample
-from benchmarks.trained import ARCHIVE, load_trained
+from benchmarks.engine_case import ARCHIVE, CLASSES, load_trained, stratified_sample
 from robust201.bench.comparison import Compared, Lengths, Machine, Subject, Sweep, Way, compare, loops
 from robust201.bench.generated import random_network, write_subject
 from robust201.core.records import ImageSet
@@ -50,26 +47,19 @@ def make_subject(name: str, images: ImageSet, data: Path, folder: Path) -> tuple
 
 
 def print_header(ways: Sequence[Way]) -> None:
-    forms = [way.label for way in ways]
-    print(
-        f"| network | weights | {' | '.join(f'{form}, s' for form in forms)} | **times as fast, CPU time** | wall time "
-        "| with start-up, CPU time | wall time | largest difference of an accuracy |\n"
-        + "|---" * (len(forms) + 7)
-        + "|",
-        flush=True,
-    )
+    columns = ["network", "weights", *(f"{way.label}, s" for way in ways), "**times as fast**", "by wall time"]
+    columns += ["with start-up", "accuracies differ by at most"]
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|", flush=True)
 
 
-def print_row(one: Compared, *, is_trained: bool, by_wall: bool) -> None:
+def print_row(one: Compared, *, is_trained: bool, clock: str) -> None:
     name = one.subject.label
     if name.startswith("#") and int(one.subject.name) in CLASSES:
         name += f" ({CLASSES[int(one.subject.name)]})"
-    seconds = [timed.attacks.wall if by_wall else timed.attacks.cpu for timed in one.ways]
-    ratios = [one.ratio(clock, start_up=start_up) for start_up in (False, True) for clock in ("cpu", "wall")]
-    if by_wall:
-        ratios[0] = ratios[2] = float("nan")
+    seconds = [getattr(timed.attacks, clock) for timed in one.ways]
     cells = [name, "trained" if is_trained else "random", *(f"{value:.1f}" for value in seconds)]
-    cells += [f"**{ratios[0]:.2f}**", *(f"{ratio:.2f}" for ratio in ratios[1:]), f"{one.largest_difference:.3f}"]
+    ratios = one.ratio("wall"), one.ratio(clock, start_up=True), one.largest_difference
+    cells += [f"**{one.ratio(clock):.2f}**", *(f"{value:.2f}" for value in ratios)]
     print(f"| {' | '.join(cells)} |", flush=True)
 
 
@@ -92,15 +82,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--apgd-steps", type=int, default=PAPER.apgd_steps)
     parser.add_argument("--queries", type=int, default=200, help="of Square; the paper makes 5,000")
     parser.add_argument("--batches", type=int, nargs="*", default=[50, 250], help="of the loop, besides all images")
-    parser.add_argument("--compile", action="store_true", help="time the loop with torch.compile, too")
     parser.add_argument("--threads", type=int, default=1, help="0 for all cores")
-    parser.add_argument("--ray", action="store_true", help="robust201 with a worker per core instead of threads")
-    parser.add_argument("--reference", action="store_true", help="time engine: reference, too")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--tf32", action="store_true")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("ROBUST201_DATA", "data")))
-    parser.add_argument("--json", type=Path, help="also write everything measured here")
     return parser.parse_args()
 
 
@@ -109,18 +94,15 @@ def main() -> None:
     lengths = Lengths(
         tuple(options.epsilons), tuple(options.fgsm_epsilons), options.pgd_steps, options.apgd_steps, options.queries
     )
-    machine = Machine(options.threads or len(os.sched_getaffinity(0)), options.device, options.tf32)
-    ways: list[Way] = [*loops(options.images, options.batches)]
-    ways += loops(options.images, options.batches, compiled=True) if options.compile else []
-    ways.append(Sweep(executor="ray" if options.ray else "inline"))
-    ways += [Sweep(engine="reference")] if options.reference else []
+    machine = Machine(options.threads or len(os.sched_getaffinity(0)), options.device)
+    ways: list[Way] = [*loops(options.images, options.batches), Sweep()]
     images = read_images(options.data, options.images)
-    by_wall = options.ray or options.device == "cuda"
+    clock = "wall" if options.device == "cuda" else "cpu"
     sample = [str(index) for index in stratified_sample(options.sample)] if options.sample else []
     print(
-        f"{'Wall' if by_wall else 'CPU'} time of the attacks, start-up apart; {options.images} images of "
+        f"{clock} time of the attacks, start-up apart; {options.images} images of "
         f"{images.dataset}, {options.queries} queries of Square, threads: {machine.threads}, {options.device}, "
-        f"{'tf32' if options.tf32 else 'float32'}, rounds: {options.rounds}\n"
+        f"rounds: {options.rounds}\n"
     )
     print_header(ways)
     compared: dict[str, Compared] = {}
@@ -136,12 +118,9 @@ def main() -> None:
                 rounds=options.rounds,
                 tell=lambda line: print(line, file=sys.stderr, flush=True),
             )
-            print_row(compared[name], is_trained=is_trained, by_wall=by_wall)
-            if options.json:
-                payload = [one.to_payload() for one in compared.values()]
-                options.json.write_text(json.dumps(payload, indent=1) + "\n")
+            print_row(compared[name], is_trained=is_trained, clock=clock)
     if sample:
-        print_summary([compared[name] for name in sample], "wall" if by_wall else "cpu")
+        print_summary([compared[name] for name in sample], clock)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -36,7 +36,6 @@ class Machines:
         replacement_seconds: from a preemption to the next machine.
         start_seconds: from a machine to a worker that computes.
         load_seconds: weights and compilation, whenever the network changes.
-        notice_seconds: told so much before, a worker begins no further part; 0 for one that computes to the end.
         window: bundles that a worker is given at once.
     """
 
@@ -46,7 +45,6 @@ class Machines:
     replacement_seconds: float = 300.0
     start_seconds: float = 30.0
     load_seconds: float = 2.0
-    notice_seconds: float = 0.0
     window: int = 2
 
 
@@ -56,7 +54,6 @@ class _Gpu:
 
     Attributes:
         life: number of its worker; events of an earlier one are void.
-        is_leaving: whether it was told to begin nothing more.
         position: part in progress of the bundle that stands first.
         network: what is loaded.
         offered: length of its queue under which it stands in the cluster's list of room.
@@ -66,7 +63,6 @@ class _Gpu:
     activity: Activity = "starting"
     since: float = 0.0
     life: int = 0
-    is_leaving: bool = False
     queue: deque[Bundle] = field(default_factory=deque)
     position: int = 0
     network: tuple[str, ArchitectureId] | None = None
@@ -160,7 +156,7 @@ class VirtualCluster:
         """Note how many bundles a worker has room for, after anything that changed it."""
         if gpu.offered is not None:
             del self._room[gpu.offered][gpu.number]
-        is_open = gpu.activity not in ("absent", "starting") and not gpu.is_leaving
+        is_open = gpu.activity not in ("absent", "starting")
         is_short = not gpu.queue or gpu.queue[-1].seconds <= SHORT_SECONDS
         gpu.offered = len(gpu.queue) if is_open and is_short and len(gpu.queue) < len(self._room) else None
         if gpu.offered is not None:
@@ -191,8 +187,6 @@ class VirtualCluster:
         if crash < preemption:
             self._after(crash, gpu, self._crash)
         elif math.isfinite(preemption):
-            if machines.notice_seconds:
-                self._after(max(0.0, preemption - machines.notice_seconds), gpu, self._leave)
             self._after(preemption, gpu, self._preempt)
         self._offer(gpu)
         self._hand_out()
@@ -220,27 +214,16 @@ class VirtualCluster:
         events: list[Event] = [Receipt(part.unit.id, part.strengths, part.start, part.stop, "", self.now - gpu.since)]
         self._turn(gpu, "idle")
         gpu.position += 1
-        is_done = gpu.position == len(bundle.parts)
-        if is_done or gpu.is_leaving:
+        if gpu.position == len(bundle.parts):
             gpu.position = 0
             gpu.queue.popleft()
             self._in_flight -= 1
-            lost = BundleLost(bundle, started=True, preempted=True, reason="its machine leaves")
-            events.append(BundleDone(bundle) if is_done else lost)
+            events.append(BundleDone(bundle))
         self._offer(gpu)
         if gpu.queue:
             self._begin(gpu)
         else:
             self._hand_out()
-        return events
-
-    def _leave(self, gpu: _Gpu) -> list[Event]:
-        """Heed a notice: give back what was not begun."""
-        gpu.is_leaving = True
-        events = self._give_back(gpu, list(gpu.queue)[1:], preempted=True)
-        while len(gpu.queue) > 1:
-            gpu.queue.pop()
-        self._offer(gpu)
         return events
 
     def _crash(self, gpu: _Gpu) -> list[Event]:
@@ -255,20 +238,16 @@ class VirtualCluster:
         """End a worker; the next one starts on the same machine, or on one that replaces it."""
         self._turn(gpu, "absent" if preempted else "starting", lost=True)
         gpu.life += 1
-        events = self._give_back(gpu, gpu.queue, preempted=preempted)
+        events: list[Event] = [
+            BundleLost(bundle, started=bundle is gpu.queue[0], preempted=preempted, reason="its machine was lost")
+            for bundle in gpu.queue
+        ]
+        self._in_flight -= len(events)
         gpu.queue.clear()
-        gpu.position, gpu.network, gpu.is_leaving = 0, None, False
+        gpu.position, gpu.network = 0, None
         self._offer(gpu)
         if preempted:
             self._after(self._machines.replacement_seconds, gpu, self._arrive)
         else:
             self._after(self._machines.start_seconds, gpu, self._start)
         return events
-
-    def _give_back(self, gpu: _Gpu, bundles: Iterable[Bundle], *, preempted: bool) -> list[Event]:
-        lost = [
-            BundleLost(bundle, started=bundle is gpu.queue[0], preempted=preempted, reason="its machine was lost")
-            for bundle in bundles
-        ]
-        self._in_flight -= len(lost)
-        return list(lost)

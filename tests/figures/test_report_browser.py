@@ -11,7 +11,6 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 
-from benchmarks.headless import DRAWN, Browser, find_chromium
 from robust201.analysis.dataset_results import read_results
 from robust201.figures.figure_data import pareto_front
 from robust201.figures.report import write_report
@@ -20,6 +19,7 @@ from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.neighbourhood import edit_distance
 from robust201.statistics.intervals import accuracy_intervals
 from tests.support.fabricated import N_IMAGES, export, make_plan
+from tests.support.headless import DRAWN, Browser, find_chromium
 from tests.support.small_results import write_results
 
 pytestmark = pytest.mark.skipif(

@@ -9,6 +9,7 @@ from robust201.planning.loading import load_config
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, run_sweep
 from robust201.shards import ShardStore
+from robust201.tasks import TASKS
 from robust201.weights.importing import import_weights
 from robust201.weights.store import CheckpointStore
 
@@ -43,3 +44,19 @@ def test_the_trial_on_real_images_runs(shared_data: Path, tmp_path: Path, monkey
     # trained networks: .6354 and .7326 on all 10,000 images; 40 of them are within .25 with near certainty
     assert clean[0] == pytest.approx(0.6354, abs=0.25)
     assert clean[21] == pytest.approx(0.7326, abs=0.25)
+
+
+def test_the_threat_model_runs_every_perturbation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
+    config = load_config(REPOSITORY / "jobs/threat-model.yaml")
+    assert {key for key, row in TASKS.items() if row.kind != "measure"} <= set(config.tasks)
+    assert config.transfers == {"transfer_21": 21, "transfer_309": 309}
+    assert all(len(parameters.strengths) == 1 for parameters in config.parameters.values())
+
+
+def test_the_transfer_matrix_shows_every_network_the_images_of_all() -> None:
+    config = load_config(REPOSITORY / "jobs/transfer-matrix.yaml")
+    assert set(config.transfers.values()) == set(config.selected_architectures)
+    attack = config.parameters["pgd"].model_dump(mode="json")
+    for key, source in config.transfers.items():
+        assert config.parameters[key].model_dump(mode="json") == {"source": source, "key": "pgd"} | attack

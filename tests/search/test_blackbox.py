@@ -12,7 +12,6 @@ import pytest
 from robust201 import RobustnessDataset
 from robust201.search.blackbox import CONFIGSPACE_FILE, write_blackbox
 from robust201.spaces.nasbench201 import OPERATIONS, cell_index, cell_operations
-from tests.conftest import REPOSITORY
 from tests.support.planted import best_cell, planted_accuracy, write_planted
 
 PYTHON = "ROBUST201_SYNE_TUNE_PYTHON"
@@ -58,7 +57,7 @@ def test_evolution_of_syne_tune_finds_the_optimum(blackbox: Path) -> None:
     python = os.environ.get(PYTHON)
     if not python:
         pytest.skip(f"{PYTHON} names no Python with syne-tune, fastparquet, huggingface_hub and ConfigSpace")
-    script = REPOSITORY / "benchmarks" / "syne_tune_evolution.py"
+    script = Path(__file__).with_name("syne_tune_evolution.py")
     command = [python, str(script), str(blackbox), "--queries", "600"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

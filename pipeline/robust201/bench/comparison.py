@@ -113,7 +113,6 @@ class Machine:
 
     threads: int = 1
     device: str = "cpu"
-    tf32: bool = False
 
     def environment(self) -> dict[str, str]:
         """Variables of a process: the libraries' pools have as many threads as PyTorch gets."""
@@ -126,17 +125,16 @@ class Loop:
 
     layout: str
     batch: int
-    compiled: bool = False
 
     @property
     def label(self) -> str:
         """How tables call it."""
-        return f"loop, {self.layout} layout, batch {self.batch}" + (", torch.compile" if self.compiled else "")
+        return f"loop, {self.layout} layout, batch {self.batch}"
 
     @property
     def starts_as(self) -> str:
         """What starts up alike: the loop without attacks, in any layout and batch."""
-        return f"loop, compiled: {self.compiled}"
+        return "loop"
 
     def command(
         self, subject: Subject, lengths: Lengths, machine: Machine, folder: Path, *, attacks: bool
@@ -150,8 +148,6 @@ class Loop:
             *("--mean", *map(str, subject.normalisation.mean), "--std", *map(str, subject.normalisation.std)),
             *("--layout", self.layout, "--batch", str(self.batch)),
             *("--threads", str(machine.threads), "--device", machine.device),
-            *(["--compile"] if self.compiled else []),
-            *(["--tf32"] if machine.tf32 else []),
             *lengths.words(),
             *(["--attacks", *_KEYS] if attacks else ["--attacks"]),
         ]
@@ -170,16 +166,12 @@ class Loop:
 class Sweep:
     """`robust201 run` on one network."""
 
-    executor: str = "inline"
     engine: str = "fused"
-    cuda_graphs: bool = True
 
     @property
     def label(self) -> str:
         """How tables call it."""
-        engine = "robust201" if self.engine == "fused" else f"robust201, engine: {self.engine}"
-        graphs = "" if self.cuda_graphs else ", no CUDA graphs"
-        return engine + ("" if self.executor == "inline" else f", {self.executor}") + graphs
+        return "robust201" if self.engine == "fused" else f"robust201, engine: {self.engine}"
 
     @property
     def starts_as(self) -> str:
@@ -191,7 +183,6 @@ class Sweep:
     ) -> list[str]:
         """Write the sweep, and give the words of its process."""
         is_cell = subject.name.isdigit()
-        on_ray = self.executor == "ray"
         sweep: dict[str, object] = {
             "name": "bench",
             "results": str(folder / "results"),
@@ -211,14 +202,11 @@ class Sweep:
             },
             "keys": lengths.keys() if attacks else {"clean": {}},
             "engine": self.engine,
-            "precision": "tf32" if machine.tf32 else "fp32",
             "execution": {
-                "executor": self.executor,
+                "executor": "inline",
                 "device": machine.device,
-                "threads": 1 if on_ray else machine.threads,
-                "cuda_graphs": self.cuda_graphs,
+                "threads": machine.threads,
                 "gmacs_per_second": 10,
-                **({"workers": machine.threads} if on_ray else {}),
             },
         }
         path = folder / "sweep.yaml"
@@ -245,10 +233,10 @@ class Sweep:
 Way = Loop | Sweep
 
 
-def loops(n_images: int, batches: Sequence[int] = (50, 250), *, compiled: bool = False) -> list[Loop]:
+def loops(n_images: int, batches: Sequence[int] = (50, 250)) -> list[Loop]:
     """The user's loop in both layouts at each batch that differs from the others, all images at once among them."""
     sizes = sorted({min(batch, n_images) for batch in (*batches, n_images)})
-    return [Loop(layout, batch, compiled) for layout in LAYOUTS for batch in sizes]
+    return [Loop(layout, batch) for layout in LAYOUTS for batch in sizes]
 
 
 def run_timed(words: Sequence[str], environment: Mapping[str, str], log: Path) -> tuple[RunTime, str]:

@@ -98,8 +98,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--queries", type=int, default=5000)
     parser.add_argument("--batch", type=int, default=250)
     parser.add_argument("--layout", choices=("default", "channels_last"), default="default")
-    parser.add_argument("--compile", action="store_true", help="torch.compile the network")
-    parser.add_argument("--tf32", action="store_true")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     return parser.parse_args()
@@ -109,8 +107,7 @@ def run_loop() -> None:
     """Evaluate the network under each attack at each epsilon."""
     options = parse_arguments()
     torch.set_num_threads(options.threads)
-    torch.backends.cudnn.allow_tf32 = options.tf32
-    torch.set_float32_matmul_precision("high" if options.tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = False
     layout = torch.channels_last if options.layout == "channels_last" else torch.contiguous_format
 
     name = options.architecture
@@ -121,8 +118,6 @@ def run_loop() -> None:
     network.load_state_dict(load_file(options.weights))
     model = Normalised(network, options.mean, options.std).eval().requires_grad_(requires_grad=False)
     model = model.to(options.device, memory_format=layout)  # type: ignore[call-overload]
-    if options.compile:
-        model.network = torch.compile(model.network)
 
     with np.load(options.images, allow_pickle=False) as arrays:
         images, labels = torch.from_numpy(arrays["images"]), torch.from_numpy(arrays["labels"]).long()

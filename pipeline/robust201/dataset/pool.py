@@ -15,7 +15,7 @@ MEMORY_BYTES = 1_500_000_000
 """Bound on what all processes hold together (proportional set sizes), by which their number is chosen."""
 
 WORKER_BYTES = 110_000_000
-"""What a process that writes JSON of 120 classes holds (``python -m benchmarks.export_memory``)."""
+"""What a process that writes JSON of 120 classes holds; ``python -m benchmarks.export`` measures one of 100."""
 
 PARQUET_WORKER_BYTES = 190_000_000
 """What a process that writes Parquet holds in the mean while all are busy; its row groups lie beside those it reads."""

@@ -16,7 +16,7 @@ ROUNDING: dict[Precision, float] = {"fp32": 1e-3, "tf32": 1e-3, "bf16": 1e-2}
 
 10 of 10,000 images in float32: between the engines on a CPU 0 to 3 of 10,000 predictions differ, and TF32, in which the
 published numbers were computed, moves logits by less than two images' margins in 100 (docs/protocol.md). In bfloat16 up
-to 1.5 points were seen on 200 images (docs/performance.md).
+to 1.5 points were seen on 200 images of one network.
 """
 
 CHECK_LEVEL = 1e-3

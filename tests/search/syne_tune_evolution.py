@@ -2,7 +2,7 @@
 
 Run it with a Python that has syne-tune, fastparquet, huggingface_hub and ConfigSpace; robust201 is not needed:
 
-    python benchmarks/syne_tune_evolution.py FOLDER [--task cifar10] [--metric metric_error_clean] [--queries 1000]
+    python tests/search/syne_tune_evolution.py FOLDER [--task cifar10] [--metric metric_error_clean] [--queries 1000]
 
 It prints one JSON object: what Syne Tune found, the optimum of the table, and how many draws of the ConfigSpace are
 cells of it.

@@ -1,4 +1,4 @@
-"""A headless Chromium, for tests and measurements of the report.
+"""A headless Chromium, for tests of the report.
 
 It is driven through pipes by the DevTools protocol (https://chromedevtools.github.io/devtools-protocol), so that one
 browser can open many pages.
@@ -160,9 +160,3 @@ def _describe(event: dict[str, Any]) -> list[str]:
     if event["method"] == "Log.entryAdded":
         return [f"{params['entry']['level'].upper()} {params['entry']['text']}"]
     return []
-
-
-def dump_page(page: Path, fragment: str = "", *, until: str = DRAWN) -> tuple[str, list[str]]:
-    """Open one page in a browser of its own (see `Browser.dump`)."""
-    with Browser() as browser:
-        return browser.dump(page, fragment, until=until)
