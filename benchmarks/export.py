@@ -27,7 +27,7 @@ import psutil
 
 from robust201.core.records import EvaluationResult, Part, Unit, Weights, unit_id
 from robust201.dataset import export_dataset
-from robust201.dataset.json_files import JsonFile, row_text
+from robust201.dataset.json_files import JsonFile, row_texts
 from robust201.shards import ShardStore
 from robust201.tasks import TASKS
 from robust201.tasks.columns import COLUMNS, FRACTION_BITS, columns_of
@@ -164,8 +164,9 @@ def compare_with_json_dump(store: ShardStore, plan: SyntheticPlan, folder: Path,
     units = plan.units[: max(1, round(megabytes * 1e6 / BYTES_PER_UNIT))]
     nested: dict[str, Any] = {}
     rows = store.select(units, inventory, MEASUREMENTS)
-    for unit, values in rows.iter_values("confidence"):
-        nested[str(unit.architecture)] = json.loads(b"".join(row_text("confidence", unit, values)))
+    for batch in rows.iter_batches("confidence"):
+        for unit, text in zip(batch.units, row_texts("confidence", batch), strict=True):
+            nested[str(unit.architecture)] = json.loads(text)
     content = {"cifar100": {units[0].key: {"confidence": nested}}}
 
     def dump() -> None:
@@ -183,7 +184,7 @@ def compare_with_json_dump(store: ShardStore, plan: SyntheticPlan, folder: Path,
             measurement="confidence",
             round_to=None,
             empty="null",
-        ).write(lambda: None)
+        ).write()
 
     dumped, exported = fastest(dump), fastest(export)
     n_bytes = (folder / "dump.json").stat().st_size

@@ -23,6 +23,7 @@ from robust201.core.records import Unit, unit_id
 from robust201.dataset import export_dataset
 from robust201.dataset.conversion import convert_dataset
 from robust201.reader.dataset import RobustnessDataset
+from robust201.shards import RowBatch
 from robust201.spaces.nasbench201 import cells as nasbench201
 
 KEYS = ("fog", "frost", "snow")
@@ -43,11 +44,13 @@ class MadeUpPlan(SyntheticPlan):
 class MadeUpStore:
     """Store, inventory and selection in one: results are drawn when they are read."""
 
-    digest = "made up"
-
     def __init__(self) -> None:
         self.bank = make_bank(np.random.default_rng(0), 4)
         self.units: tuple[Unit, ...] = ()
+
+    def count_complete(self, unit: Unit, _measurements: Any) -> int:
+        """Count all strengths: everything is there."""
+        return len(unit.strengths)
 
     def is_complete(self, *_arguments: Any) -> bool:
         """Everything is there."""
@@ -63,11 +66,11 @@ class MadeUpStore:
         chosen.bank, chosen.units = self.bank, tuple(units)
         return chosen
 
-    def iter_values(self, _measurement: str | None) -> Iterator[tuple[Unit, Any]]:
+    def iter_batches(self, _measurement: str | None) -> Iterator[RowBatch]:
         """Make up the results of each unit."""
         rng = np.random.default_rng(1)
         for unit in self.units:
-            yield unit, {strength: make_values(rng, self.bank) for strength in STRENGTHS}
+            yield RowBatch.of_unit(unit, {strength: make_values(rng, self.bank) for strength in STRENGTHS})
 
 
 def measure(label: str, look_up: Callable[[RobustnessDataset, int], Any], folder: Path, architectures: Any) -> None:

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from benchmarks.export import MEASUREMENTS, make_bank
 from robust201.core.files import bundled, make_folder, sha256_of
-from robust201.core.records import ArchitectureId, EvaluationResult, Part, Unit
+from robust201.core.records import ArchitectureId, EvaluationProtocol, EvaluationResult, Part, Unit
 from robust201.planning.config import SweepConfig
 from robust201.planning.estimates import estimate
 from robust201.planning.loading import load_config
@@ -82,6 +82,8 @@ def make_results_folder(
     facts = assumed_facts(config)
     plan, store = make_plan(config, facts), ShardStore.create(results)
     save_plan(plan, facts, store)
+    for payload in plan.describe()["protocols"]:
+        store.save_protocol(EvaluationProtocol.of(payload))
     return plan, store
 
 
