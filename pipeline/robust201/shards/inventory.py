@@ -5,7 +5,7 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
@@ -244,6 +244,15 @@ class Inventory:
         """Count for each of `units` the strengths, of some, that are done with every one of some columns."""
         unit, strength = self._complete_evaluations(columns)
         return np.bincount(unit[np.isin(strength, strengths)], minlength=len(self._units))
+
+    def find_complete(self, unit_ids: Iterable[str], strength: float, columns: frozenset[str]) -> set[str]:
+        """Find the units, of some, that are done at a strength with every one of some columns."""
+        names = [*unit_ids]
+        if not names:
+            return set()
+        numbers = self.find(np.array([name.encode() for name in names], dtype=np.bytes_))
+        done = np.append(self.count_complete_at((strength,), columns), 0)[numbers]  # the last of those without a row
+        return {name for name, is_done in zip(names, done.tolist(), strict=True) if is_done}
 
     def _complete_strengths(self, unit: Unit, columns: frozenset[str]) -> tuple[float, ...]:
         """Strengths of a unit at which every image is covered by rows with the given columns, ascending."""
