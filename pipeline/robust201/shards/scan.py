@@ -122,6 +122,7 @@ class _Scanner:
             if n_rows >= _ROWS_TOGETHER:
                 catalogues.append(make_catalogue(scanned))
                 scanned, n_rows = [], 0
+                give_back_freed_memory()
         return join([*catalogues, make_catalogue(scanned)])
 
     def _read(self, entry: Entry) -> tuple[Footer, ShardRows] | ShardDamagedError:

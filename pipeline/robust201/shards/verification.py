@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, ShardDamagedError
+from robust201.core.freed_memory import give_back_freed_memory
 from robust201.core.records import is_imported, show_architecture
 from robust201.shards.backends import Entry, map_ahead
 from robust201.shards.folder import ResultsFolder, has_stem, is_compacted, stem_of
@@ -106,6 +107,7 @@ def verify_shards(
         if finding.kind == "damaged":
             damaged.add(finding.shard)
         yield finding
+    give_back_freed_memory()
     intact = {*inventory.shards} - damaged
     yield from find_unequal_duplicates(RowReader(folder), inventory, intact)
     yield from _find_lost(folder, inventory)
