@@ -413,7 +413,7 @@ def living_members(session: int) -> list[str]:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize(("verb", "resumes"), [("run", True), ("export", True), ("bench", False), ("report", False)])
+@pytest.mark.parametrize(("verb", "resumes"), [("run", True), ("export", False), ("bench", False), ("report", False)])
 def test_only_what_can_be_resumed_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str, resumes: bool
 ) -> None:

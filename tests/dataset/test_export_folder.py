@@ -1,6 +1,7 @@
-"""The folder that an export writes: what it replaces, refuses, keeps of an export that broke off, and never shares."""
+"""The folder that an export writes: what it replaces, refuses, leaves when it fails or is killed, and never shares."""
 
 import errno
+import itertools
 import multiprocessing
 import os
 import signal
@@ -12,6 +13,7 @@ import pytest
 
 from robust201.core.errors import InputError, StorageError
 from robust201.core.files import LOCK_FILE, sole_writer
+from robust201.dataset.folder import STAGING_FOLDER
 from tests.conftest import read_tree
 from tests.support.fabricated import BrokenStore, export, make_plan
 
@@ -142,22 +144,77 @@ def test_out_may_not_be_a_file(tmp_path):
         export(tmp_path / "out", make_plan([0]))
 
 
-def test_an_export_that_breaks_off_leaves_whole_files_no_listing_and_can_be_repeated(tmp_path):
-    plan = make_plan(ARCHITECTURES)
-    export(tmp_path / "fresh", plan)
-    fresh = read_tree(tmp_path / "fresh")
-    export(tmp_path / "out", make_plan(ARCHITECTURES, ["snow"]))
+def test_an_export_that_fails_leaves_the_earlier_one(tmp_path):
+    export(tmp_path, make_plan(ARCHITECTURES, ["snow"]))
+    before = read_tree(tmp_path)
     with pytest.raises(StorageError):
-        export(tmp_path / "out", plan, BrokenStore())
-    left = read_tree(tmp_path / "out")
-    assert "SHA256SUMS" not in left
-    assert "cifar10/fgsm_confidence.json" in left
-    assert "cifar10/pgd_confidence.json" not in left
-    assert all(data == fresh[name] for name, data in left.items() if name.startswith("cifar10/") and "snow" not in name)
-    # A file that a killed process left half-written
-    (tmp_path / "out/cifar10/.pgd_cm.json.0123456789ab.tmp").write_text("{")
-    assert "cifar10/fgsm_confidence.json" in export(tmp_path / "out", plan).kept
-    assert read_tree(tmp_path / "out") == fresh
+        export(tmp_path, make_plan(ARCHITECTURES), BrokenStore())
+    assert read_tree(tmp_path) == before
+
+
+class Killed(BaseException):
+    """What stands for the end of a process."""
+
+
+def _die_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an export end before one of the steps, from 0, by which it takes the place of another."""
+    steps = itertools.count()
+
+    def counting(method):
+        def run(path, *arguments, **options):
+            moves_out = bool(arguments) and STAGING_FOLDER in str(path) and STAGING_FOLDER not in str(arguments[0])
+            removes_stale = not arguments and STAGING_FOLDER not in str(path) and path.suffix == ".json"
+            if (moves_out or removes_stale) and next(steps) >= step:
+                raise Killed
+            return method(path, *arguments, **options)
+
+        return run
+
+    monkeypatch.setattr(Path, "replace", counting(Path.replace))
+    monkeypatch.setattr(Path, "unlink", counting(Path.unlink))
+
+
+@pytest.mark.parametrize("step", [0, 1, 5, 12, 13, 15, 16])
+def test_an_export_killed_while_it_replaces_another_is_finished_by_the_next(tmp_path, monkeypatch, step):
+    out, plan, other = tmp_path / "out", make_plan([0, 2], ["clean", "fog"]), make_plan([0], ["fog", "pgd"])
+    export(tmp_path / "fresh", plan)
+    export(tmp_path / "other", other)
+    export(out, other)
+    (out / "cifar10/notes.txt").write_text("mine")
+    with monkeypatch.context() as killed:
+        _die_at(step, killed)
+        with pytest.raises(Killed):
+            export(out, plan)
+    if step == 0:
+        of_export = {name for name in read_tree(out) if not name.startswith(STAGING_FOLDER)}
+        assert of_export == {*read_tree(tmp_path / "other"), "cifar10/notes.txt"}
+    with pytest.raises(InputError, match="an export of the sweep 'fabricated'"):
+        export(out, replace(plan, name="another"))  # which finishes the other before it looks
+    left = read_tree(out)
+    assert left.pop("cifar10/notes.txt") == b"mine"
+    assert left == read_tree(tmp_path / "fresh")
+
+
+def test_the_results_of_a_staging_folder_that_lists_nothing_replace_nothing(tmp_path):
+    export(tmp_path / "fresh", make_plan([0]))
+    export(tmp_path / "out", make_plan([2]))
+    staging = tmp_path / "out" / STAGING_FOLDER
+    staging.mkdir()
+    (staging / "SHA256SUMS").write_text("")
+    (staging / "meta.json").write_text("{")
+    export(tmp_path / "out", make_plan([0]))
+    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_what_has_the_name_of_a_file_or_folder_to_come_is_told_before_anything_is_written(tmp_path, what):
+    export(tmp_path, make_plan([0], ["clean"]))
+    name = "cifar10/pgd_cm.json" if what == "folder" else "cifar100"
+    (tmp_path / name).mkdir() if what == "folder" else (tmp_path / name).write_text("mine")
+    before = read_tree(tmp_path)
+    with pytest.raises(InputError, match=f"no export listed, such as {name}"):
+        export(tmp_path, make_plan([0], ["clean", "pgd"], datasets=("cifar10", "cifar100")))
+    assert read_tree(tmp_path) == before
 
 
 def test_two_exports_never_write_into_one_folder(tmp_path, finished, robust201):

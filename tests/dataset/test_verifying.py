@@ -324,7 +324,7 @@ def test_a_value_that_no_export_can_hold_is_told_of(finished, tmp_path, monkeypa
     inventory = store.inventory(verify="all")
     plan = load_plan(finished)
     export_dataset(plan, store, inventory, tmp_path / "out")
-    monkeypatch.setattr("robust201.dataset.json_files.row_text", refuse)
+    monkeypatch.setattr("robust201.dataset.json_files.row_texts", refuse)
     lines = list(check_export(plan, store, inventory, tmp_path / "out"))
     assert len(lines) == len({(unit.dataset, unit.key) for unit in plan.units})
     assert all("expected an accuracy, got NaN" in line for line in lines)

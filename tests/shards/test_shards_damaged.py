@@ -219,7 +219,7 @@ def test_a_reader_of_parquet_tells_wrong_bytes_from_none(one_shard, monkeypatch,
     def fail(*_arguments, **_named):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("pyarrow.parquet.ParquetFile.read_row_group", fail)
+    monkeypatch.setattr("pyarrow.parquet.ParquetFile.read_row_groups", fail)
     monkeypatch.setattr("pyarrow.parquet.ParquetFile.__init__", fail)
     monkeypatch.setattr("pyarrow.parquet.ParquetFile.__del__", lambda _self: None, raising=False)
     attempts = [lambda: file.read(0), lambda: ShardFile(place, entry.name)]

@@ -12,6 +12,7 @@ from robust201.core.errors import StorageError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, Unit, Weights, content_digest
 from robust201.dataset import export_dataset
 from robust201.images import DATASETS
+from robust201.shards import RowBatch
 from robust201.tasks import TASKS, Task
 from robust201.tasks.columns import Values
 
@@ -123,6 +124,9 @@ class FabricatedStore:
         del measurements
         return (unit.architecture, unit.key, strength) not in self.lacking
 
+    def count_complete(self, unit: Unit, measurements: Collection[str]) -> int:
+        return sum(self.is_complete(unit, strength, measurements) for strength in unit.strengths)
+
     def select(
         self, units: Sequence[Unit], inventory: object, measurements: Collection[str], *, cache_bytes: int = 0
     ) -> "FabricatedSelection":
@@ -148,13 +152,10 @@ class FabricatedSelection:
     units: tuple[Unit, ...]
     measurements: tuple[str, ...]
 
-    @property
-    def digest(self) -> str:
-        return content_digest([[unit.id, list(unit.strengths)] for unit in self.units])
-
-    def iter_values(self, measurement: str | None = None) -> Iterator[tuple[Unit, dict[float, Values]]]:
+    def iter_batches(self, measurement: str | None = None) -> Iterator[RowBatch]:
         measurements = self.measurements if measurement is None else (measurement,)
-        return iter(self.store.iter_values(self.units, self.store, measurements))
+        for unit, values in self.store.iter_values(self.units, self.store, measurements):
+            yield RowBatch.of_unit(unit, values)
 
 
 @dataclass

@@ -12,12 +12,12 @@ from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.records import Unit, Weights
 from robust201.dataset import export_dataset
 from robust201.dataset.imported_plan import load_imported_plan
-from robust201.dataset.json_files import row_text
+from robust201.dataset.json_files import row_texts
 from robust201.dataset.json_import import import_json
 from robust201.dataset.published_layout import describe_strength, layout_of, parquet_columns
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.value_checks import check_json_values
-from robust201.shards import ShardStore
+from robust201.shards import RowBatch, ShardStore
 from robust201.tasks import TASKS
 from robust201.tasks.columns import (
     COLUMNS,
@@ -80,7 +80,7 @@ def test_parts_merge_to_the_bytes_of_the_whole_in_any_order(measurement):
 @every_measurement
 def test_json_gives_the_bytes_back(measurement):
     values = measure(measurement)
-    plain = json.loads(b"".join(row_text(measurement, UNIT, {0.0: values})))
+    plain = json.loads(next(row_texts(measurement, RowBatch.of_unit(UNIT, {0.0: values}))))
     check_json_values(Path("file"), "clean", measurement, {"0": plain})
     check_json_values(Path("file"), "fog", measurement, {"0": [plain, plain]})
     again = columns_of_json(measurement, plain)
@@ -114,7 +114,7 @@ def test_a_wrong_number_in_json_is_refused(name, wrong):
         pytest.skip("a fraction")
     if wrong == 1.5 and column.is_exact:
         pytest.skip("no whole number either")
-    plain = json.loads(b"".join(row_text(column.measurement, UNIT, {0.0: of_column(name)})))
+    plain = json.loads(next(row_texts(column.measurement, RowBatch.of_unit(UNIT, {0.0: of_column(name)}))))
     holder = [plain]
     place, key = (plain, column.field) if column.field else (holder, 0)
     for _ in column.dimensions:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from robust201.core.errors import EvaluationError
 from robust201.core.records import Unit
-from robust201.dataset.json_files import row_text
+from robust201.dataset.json_files import row_texts
+from robust201.shards import RowBatch
 from robust201.tasks.columns import COLUMNS, MEASUREMENTS, columns_of
 from robust201.tasks.measurements import MAX_IMAGES, Accumulator, check_values, merge_values
 
@@ -44,7 +45,8 @@ def measure(logits, labels, order=None, batch=1000, measurements=ALL):
 def to_json(measurement, values):
     """What an export writes of the values of one evaluation."""
     unit = Unit("u", 0, "digits", "clean", (0.0,), 1, "p", "c")
-    return json.loads(b"".join(row_text(measurement, unit, {0.0: values})))
+    (text,) = row_texts(measurement, RowBatch.of_unit(unit, {0.0: values}))
+    return json.loads(text)
 
 
 def assert_same_bytes(one, two):

@@ -1,7 +1,7 @@
 """What figures show of confidences and confusion matrices: a few numbers per architecture, or a sum over all.
 
 These are the largest files of a dataset: under one key, CIFAR-100's confidences of all architectures are 14 GB of JSON.
-Of Parquet only the columns needed are read, a row group at a time; JSON is gone through with one value in memory.
+Of Parquet only the columns needed are read, a row group at a time; JSON is gone through with some values in memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -70,18 +70,33 @@ def summarise_classes(
 
 def _value_blocks(files: ResultFiles, dataset: str, key: str, measure: str) -> Iterator[_Block]:
     strengths = files.strengths(dataset, key)
-    for identifier, row in files.iter_values(dataset, key, measure):
-        whose = f"#{identifier} {dataset} {key} {measure}"
-        values = [row] if key == "clean" else values_by_strength(row, strengths, whose)
-        for strength, value in zip(strengths, values, strict=True):
-            if value is None:  # of folders seen as one, none has it
-                continue
+    for rows, arrays in files.iter_stacks(dataset, key, measure):
+        if arrays is None or len(next(iter(arrays.values()))[0]) != len(strengths):
+            for identifier, row in rows.items():
+                yield from _blocks_of_value(f"#{identifier} {dataset} {key} {measure}", row, key, strengths, measure)
+            continue
+        whose = f"#{next(iter(rows))} {dataset} {key} {measure}"
+        for number, strength in enumerate(strengths):
+            at_strength = {name: array[:, number] for name, array in arrays.items()}
             if measure == "cm":
-                matrix = np.array(value, dtype=np.float64)
-                yield _Block(whose, strength, matrix, len(matrix))
+                matrices = at_strength[""]
+                yield _Block(whose, strength, matrices.sum(axis=0), matrices.shape[-1])
             else:
-                label, prediction = (np.array(value[name], dtype=np.float64) for name in ("label", "prediction"))
-                yield _Block(whose, strength, _reduce(np.diag(label)[None], prediction[None]), len(label))
+                true = np.ascontiguousarray(np.diagonal(at_strength["label"], axis1=1, axis2=2))
+                yield _Block(whose, strength, _reduce(true, at_strength["prediction"]), true.shape[1])
+
+
+def _blocks_of_value(whose: str, row: Any, key: str, strengths: Sequence[float], measure: str) -> Iterator[_Block]:
+    values = [row] if key == "clean" else values_by_strength(row, strengths, whose)
+    for strength, value in zip(strengths, values, strict=True):
+        if value is None:  # of folders seen as one, none has it
+            continue
+        if measure == "cm":
+            matrix = np.array(value, dtype=np.float64)
+            yield _Block(whose, strength, matrix, len(matrix))
+        else:
+            label, prediction = (np.array(value[name], dtype=np.float64) for name in ("label", "prediction"))
+            yield _Block(whose, strength, _reduce(np.diag(label)[None], prediction[None]), len(label))
 
 
 def _parquet_blocks(files: ResultFiles, file: Path, dataset: str, key: str, measure: str) -> Iterator[_Block]:

@@ -35,7 +35,7 @@ PANELS = {
 }
 """Verbs by the group under which the help lists them, in the order in which a sweep meets them."""
 
-KEEP_FINISHED_WORK = ("fetch", "import-weights", "train", "corrupt", "robustify", "run", "submit", "audit", "export")
+KEEP_FINISHED_WORK = ("fetch", "import-weights", "train", "corrupt", "robustify", "run", "submit", "audit")
 """Verbs that, run again after an interruption, go on where they stopped."""
 
 EXAMPLES = {

@@ -27,6 +27,7 @@ from robust201.reader.result_files import (
     values_by_strength,
 )
 from robust201.reader.value_checks import architecture_of
+from robust201.shards import RowBatch
 from robust201.tasks.columns import COLUMNS, COUNTS, Values, count_images
 
 NOT_TOLD = ""
@@ -80,7 +81,7 @@ def convert_dataset(
         if not key.is_converted(_listed_name(key.name) in listed):
             _forget(folder, key.name)
             try:
-                key.task().write(lambda: None)
+                key.task().write()
             except EvaluationError as error:
                 raise ResultsError(str(error)) from error
             _list_rows(folder, key.name)
@@ -235,19 +236,15 @@ class _JsonKey:
     def _iter_json(self, measure: str) -> Iterator[tuple[str, Any]]:
         return self.files.iter_json_file(self.json_files[measure], self.dataset, self.key, measure)
 
-    @property
-    def digest(self) -> str:
-        """Nothing is resumed by it: a file is written whole, or again."""
-        return ""
-
-    def iter_values(self, measurement: str | None) -> Iterator[tuple[Unit, Mapping[float, Values]]]:
-        """Columns by strength, row by row (see `dataset.written_file.RowSource`).
+    def iter_batches(self, measurement: str | None) -> Iterator[RowBatch]:
+        """Columns, unit by unit (see `dataset.written_file.RowSource`).
 
         Raises EvaluationError where a file lacks an architecture that another has, or is damaged: `ResultsError`, an
         OSError, would look like an error of the file being written.
         """
         try:
-            yield from self._rows(measurement)
+            for unit, by_strength in self._rows(measurement):
+                yield RowBatch.of_unit(unit, by_strength)
         except ResultsError as error:
             raise EvaluationError(str(error)) from error
 

@@ -42,7 +42,7 @@ from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.pool import POOL_CACHE_BYTES, write_files
 from robust201.dataset.published_layout import ParquetColumn, describe_strength, layout_of, parquet_columns
 from robust201.dataset.side_files import side_file_texts, weight_hashes
-from robust201.dataset.written_file import Compression, WrittenFile
+from robust201.dataset.written_file import Compression
 from robust201.images import DATASETS
 from robust201.reader.checksum_listing import CHECKSUM_FILE
 from robust201.reader.expected_files import PARQUET_FILES, ListedFile, parquet_files_text
@@ -57,14 +57,12 @@ Format = Literal["json", "parquet"]
 class ExportReport:
     """What an export wrote, by names relative to the folder.
 
-    `kept` files had been left whole by an interrupted export, `removed` ones were of an earlier export. `missing`
-    counts the evaluations of the plan that it lacks, by (dataset, key). A unit that lacks one strength is left out, and
-    all its evaluations count here.
+    `removed` files were of an earlier export. `missing` counts the evaluations of the plan that it lacks, by (dataset,
+    key). A unit that lacks one strength is left out, and all its evaluations count here.
     """
 
     out: Path
     files: tuple[str, ...]
-    kept: tuple[str, ...]
     removed: tuple[str, ...]
     n_units: int
     n_evaluations: int
@@ -98,8 +96,8 @@ def export_dataset(
 ) -> ExportReport:
     """Write the evaluations of a plan as a dataset in the published layout, and say what is missing.
 
-    Rows stream through one at a time, each file appears whole or not at all, and equal results give equal bytes. An
-    earlier export of the same sweep is replaced; whole files that an interrupted one of the same results left are kept.
+    Rows stream through one at a time, and equal results give equal bytes. An earlier export of the same sweep stays
+    until the new one is whole, and is then replaced.
 
     Args:
         plan: what to export; evaluations in the store that it does not name are left out.
@@ -121,7 +119,7 @@ def export_dataset(
         images_of: (plan, dataset) → the images evaluated, whose labels outcomes follow from.
         processes: files written at once; with more than 1, each by a process of its own, and a script that calls this
             must guard its main part by ``if __name__ == "__main__"``.
-        progress: called with (rows of files written or kept, rows to write).
+        progress: called with (rows of files written, rows to write).
 
     Raises:
         IncompleteError: evaluations are missing and `partial` is false; nothing was written.
@@ -182,12 +180,10 @@ def export_dataset(
     with open_folder(out, planned, record, hashes) as folder:
         n_rows = sum(len(group.complete_units) for group, _ in listed)
         tell = (lambda done: progress(done, n_rows)) if progress is not None else (lambda _done: None)
-        kept = []
         measures: dict[str, dict[str, ParquetColumn]] = {}
-        files = _noting_measures(make_files(listed, form, out, plan, store, inventory, folder.earlier), measures)
-        for file, was_kept in write_files(files, processes, tell):
+        files = _noting_measures(make_files(listed, form, folder.staging, plan, store, inventory), measures)
+        for file in write_files(files, processes, tell):
             folder.record(file)
-            kept += [file.name] if was_kept else []
         for dataset, held in images.items():
             folder.write(images_name(dataset), image_table_bytes(held))
         for name, text in side_files.items():
@@ -207,13 +203,14 @@ def export_dataset(
             )
             folder.write(name, text_of(facts))
         if parquet:
-            files_there = {name.removeprefix(f"{PARQUET_FOLDER}/"): ListedFile.of(out / name) for name in parquet}
-            folder.write(PARQUET_FILES, parquet_files_text(files_there))
+            rows_of = {
+                name.removeprefix(f"{PARQUET_FOLDER}/"): ListedFile.of(folder.staging / name) for name in parquet
+            }
+            folder.write(PARQUET_FILES, parquet_files_text(rows_of))
         removed = folder.close()
     return ExportReport(
         out=out,
         files=tuple(sorted({*folder.written, CHECKSUM_FILE})),
-        kept=tuple(sorted(kept)),
         removed=removed,
         n_units=sum(len(group.complete_units) for group in exported),
         n_evaluations=sum(group.n_evaluations for group in exported),
@@ -327,9 +324,8 @@ def make_files(
     plan: SweepPlan,
     store: ShardStore,
     inventory: Inventory,
-    earlier: Callable[[str], WrittenFile | None] = lambda _name: None,
 ) -> Iterator[JsonFile | ParquetFile]:
-    """Make the files of `list_files`, ready to be written; `earlier` has what an interrupted export noted of one."""
+    """Make the files of `list_files`, ready to be written."""
     selections: dict[tuple[str, str], RowSelection] = {}
     listed = list(listed)
     names = names_of_weights(unit for group, _ in listed for unit in group.units)
@@ -348,7 +344,6 @@ def make_files(
             "key": group.spell(form.key_style),
             "units": group.complete_units,
             "rows": selections[held],
-            "earlier": earlier(name),
         }
         if measurement == PARQUET_FOLDER:
             yield ParquetFile(

@@ -1,26 +1,25 @@
-"""The folder that an export writes: whole files, a listing with hashes, nothing left over from an earlier export."""
+"""The folder that an export writes: an export beside it until the last file is whole, then put in its place."""
 
-import glob
-import json
 import os
+import shutil
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from robust201.core.errors import InputError
-from robust201.core.files import MAX_JSON_BYTES, load_json, read_bounded, sole_writer, visible_entries, write_text
+from robust201.core.errors import InputError, StorageError
+from robust201.core.files import fsync_folder, load_json, make_folder, sole_writer, visible_entries, write_text
 from robust201.core.records import IMPORTED, canonical_json
 from robust201.dataset.listing import listing_text
 from robust201.dataset.side_files import WEIGHTS_FILE, WeightHashes
 from robust201.dataset.written_file import WrittenFile, hashed_file
-from robust201.reader.checksum_listing import CHECKSUM_FILE, is_below, read_checksums
+from robust201.reader.checksum_listing import CHECKSUM_FILE, read_checksums
 from robust201.reader.result_files import SWEEP_FILE
 
-JOURNAL_FILE = ".export-journal.json"
-"""Names of the files that an export in progress owns, and a line for each that is finished; there only until the
-listing is."""
+STAGING_FOLDER = ".export.tmp"
+"""Folder inside the export's in which a new export is written. Once it has a listing, its files are whole, and are
+moved to where they belong; so a kill before that leaves the old export, and after that the next export moves the rest.
+"""
 
 
 @contextmanager
@@ -44,8 +43,24 @@ def open_folder(
             f"{results} or one inside it. Choose another folder."
         )
     with sole_writer(path, "Exporting"):
+        if read_checksums(path / STAGING_FOLDER):
+            _publish(path)
         _refuse_other_sweeps(path, record, weights)
-        yield ExportFolder(path, planned)
+        _refuse_foreign_files(path, planned)
+        _discard(path / STAGING_FOLDER)
+        try:
+            yield ExportFolder(path)
+        finally:
+            if not read_checksums(path / STAGING_FOLDER):
+                _discard(path / STAGING_FOLDER)
+
+
+def _discard(staging: Path) -> None:
+    """Remove what a killed export wrote, or whatever has the name."""
+    if staging.is_dir() and not staging.is_symlink():
+        shutil.rmtree(staging)
+    else:
+        staging.unlink(missing_ok=True)
 
 
 def _refuse_other_sweeps(path: Path, record: Mapping[str, Any], weights: WeightHashes) -> None:
@@ -109,91 +124,83 @@ def _protocol_marks(record: Mapping[str, Any]) -> set[str]:
     return marks
 
 
+def _refuse_foreign_files(path: Path, planned: Collection[str]) -> None:
+    """Reject a folder with files that no export listed, under the names of files to come or in place of an export."""
+    listed = read_checksums(path)
+    owned = {*listed, CHECKSUM_FILE} if listed else set()
+    foreign = sorted(name for name in {*planned, CHECKSUM_FILE} if _is_taken(path, name, owned))
+    if not listed:
+        foreign += [name for name in visible_entries(path) if name not in foreign]
+    if foreign:
+        raise InputError(
+            f"Exporting failed for {path}: expected a new folder or an earlier export, got {len(foreign)} files "
+            f"that no export listed, such as {foreign[0]}. Choose another folder."
+        )
+
+
+def _is_taken(path: Path, name: str, owned: Collection[str]) -> bool:
+    """Whether something that is not an export's has the name of a file to come, or of a folder above it."""
+    file = path / name
+    above = (path / folder for folder in Path(name).parents)
+    return (file.exists() and (name not in owned or file.is_dir())) or any(
+        os.path.lexists(folder) and not folder.is_dir() for folder in above
+    )
+
+
 class ExportFolder:
     """A folder being filled by an export, new, empty or holding an earlier one, which is replaced (see `open_folder`).
 
-    `written` has the files written or kept so far, by name.
+    `staging` is where its files are written; `written` has those that are whole, by name.
     """
 
-    def __init__(self, path: Path, planned: Collection[str]) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
+        self.staging = path / STAGING_FOLDER
         self.written: dict[str, WrittenFile] = {}
-        self._earlier, journaled = _listed_files(path)
-        owned = self._earlier | {CHECKSUM_FILE} if self._earlier else set()
-        foreign = sorted(name for name in {*planned, CHECKSUM_FILE} if (path / name).exists() and name not in owned)
-        if not self._earlier:
-            foreign += [name for name in visible_entries(path) if name not in foreign]
-        if foreign:
-            raise InputError(
-                f"Exporting failed for {path}: expected a new folder or an earlier export, got {len(foreign)} files "
-                f"that no export listed, such as {foreign[0]}. Choose another folder."
-            )
-        # After a kill the journal still shows the next export which files are an export's own, and which are whole.
-        self._finished = {file.name: file for file in journaled if file.name in planned}
-        lines = [sorted({*self._earlier, *planned}), *map(asdict, self._finished.values())]
-        write_text(path / JOURNAL_FILE, "".join(f"{json.dumps(line)}\n" for line in lines))
-        (path / CHECKSUM_FILE).unlink(missing_ok=True)
-        for name in self._earlier:
-            file = path / name
-            for leftover in file.parent.glob(f".{glob.escape(file.name)}.*.tmp"):
-                leftover.unlink(missing_ok=True)
-
-    def earlier(self, name: str) -> WrittenFile | None:
-        """What an interrupted export noted of a file; recipe and bytes are still to be compared."""
-        return self._finished.get(name)
 
     def record(self, file: WrittenFile) -> None:
-        """Note that a file is whole, so that a repeated export can keep it."""
+        """Note that a file is whole."""
         self.written[file.name] = file
-        with (self.path / JOURNAL_FILE).open("a", encoding="utf-8") as journal:
-            journal.write(json.dumps(asdict(file)) + "\n")
-            journal.flush()
-            os.fsync(journal.fileno())
 
     def write(self, name: str, content: str | bytes) -> None:
         """Write a whole file."""
-        with hashed_file(self.path / name) as (stream, hashed):
+        with hashed_file(self.staging / name) as (stream, hashed):
             stream.write(content.encode() if isinstance(content, str) else content)
         self.record(WrittenFile(name, hashed.digest.hexdigest(), hashed.n_bytes))
 
     def close(self) -> tuple[str, ...]:
-        """Remove what earlier exports left, list the files written, and name those removed, sorted."""
-        stale = sorted(name for name in self._earlier - {*self.written} if (self.path / name).is_file())
-        for name in stale:
-            file = self.path / name
-            file.unlink()
-            for folder in file.relative_to(self.path).parents:
-                place = self.path / folder
-                if place != self.path and not any(place.iterdir()):
-                    place.rmdir()
-        write_text(self.path / CHECKSUM_FILE, listing_text({name: file.sha256 for name, file in self.written.items()}))
-        (self.path / JOURNAL_FILE).unlink()
-        return tuple(stale)
+        """Put the files written in place of an earlier export's, and name the files of that which are gone, sorted."""
+        listing = listing_text({name: file.sha256 for name, file in self.written.items()})
+        write_text(self.staging / CHECKSUM_FILE, listing)
+        return _publish(self.path)
 
 
-def _listed_files(path: Path) -> tuple[set[str], list[WrittenFile]]:
-    """Names of files that earlier exports, finished or killed, wrote or were about to write; and those known whole."""
-    names: list[str] = []
-    finished: list[WrittenFile] = []
-    journal = path / JOURNAL_FILE
-    if journal.is_file():
-        for line in _read_lines(journal):
-            content = None
-            with suppress(ValueError, RecursionError):  # a kill left half of the last line
-                content = json.loads(line)
-            if isinstance(content, list):
-                names += [name for name in content if isinstance(name, str)]
-            elif isinstance(content, dict) and content.keys() == WrittenFile.__annotations__.keys():
-                finished.append(WrittenFile(**content))
-    names += read_checksums(path)
-    # The listing may have been edited: only files below the folder are ever removed.
-    inside = {name for name in names if is_below(name)}
-    return inside, [file for file in finished if file.name in inside and file.recipe]
+def _publish(path: Path) -> tuple[str, ...]:
+    """Move the files of a whole staging folder to where they belong, and remove others that the export listed.
 
-
-def _read_lines(journal: Path) -> list[str]:
-    """Lines of a journal; none of one that is damaged, which names nothing to be kept or removed."""
+    Repeated after a kill, it does what is left; the old listing, which names what is to go, is replaced last.
+    """
+    staging = path / STAGING_FOLDER
+    stale = sorted(name for name in {*read_checksums(path)} - {*read_checksums(staging)} if (path / name).is_file())
     try:
-        return read_bounded(journal, MAX_JSON_BYTES).splitlines()
-    except ValueError:
-        return []
+        for name in read_checksums(staging):
+            if (staging / name).is_file():
+                make_folder((path / name).parent)
+                (staging / name).replace(path / name)
+        for name in stale:
+            (path / name).unlink()
+            for folder in Path(name).parents[:-1]:
+                if not any((path / folder).iterdir()):
+                    (path / folder).rmdir()
+        for folder in {(path / name).parent for name in read_checksums(staging)}:
+            fsync_folder(folder)
+        (staging / CHECKSUM_FILE).replace(path / CHECKSUM_FILE)
+        fsync_folder(path)
+        shutil.rmtree(staging)
+    except OSError as error:
+        raise StorageError(
+            f"Exporting failed for {path}: expected to move its files there from {STAGING_FOLDER}, got "
+            f"{error.strerror or error} for {error.filename}. Remove what is in the way, or correct the permissions, "
+            "and run the same command again."
+        ) from error
+    return tuple(stale)

@@ -167,7 +167,8 @@ def group_units(plan: SweepPlan, inventory: Inventory, weights: str | None = Non
         lacking = {
             unit.id: absent
             for unit in members
-            if (absent := tuple(s for s in unit.strengths if not inventory.is_complete(unit, s, measurements)))
+            if inventory.count_complete(unit, measurements) < len(unit.strengths)
+            and (absent := tuple(s for s in unit.strengths if not inventory.is_complete(unit, s, measurements)))
         }
         groups.append(Group(dataset, plan.tasks[key], measurements, members, lacking))
     return groups

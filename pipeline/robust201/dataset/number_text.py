@@ -54,6 +54,15 @@ def array_text(values: NDArray[Any], round_to: int | None = None, empty: Empty =
     return text.replace(b",", b", ")
 
 
+def array_texts(values: NDArray[Any], round_to: int | None = None, empty: Empty = "null") -> list[bytes]:
+    """Write each array of a stack (E, …) as `array_text` does, all at once."""
+    text, depth = array_text(values, round_to, empty), values.ndim - 1
+    opening, closing = b"[" * depth, b"]" * depth
+    # So many brackets meet only where an array of the stack ends.
+    pieces = text[1 + depth : len(text) - 1 - depth].split(closing + b", " + opening)
+    return [opening + piece + closing for piece in pieces]
+
+
 def _serialise(values: NDArray[Any]) -> bytes:
     if values.ndim == 0:
         return orjson.dumps(values.item())

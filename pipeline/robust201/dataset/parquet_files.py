@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from robust201.core.records import Unit, Weights
+from robust201.core.records import Weights
 from robust201.dataset.published_layout import (
     MATRIX,
     NAMES,
@@ -24,11 +24,9 @@ from robust201.dataset.published_layout import (
     parquet_columns,
 )
 from robust201.dataset.written_file import ResultFile
+from robust201.shards import RowBatch
 from robust201.statistics.outcomes import pack_outcomes
 from robust201.tasks.columns import CORRECT_BITS, count_classes
-
-PARQUET_VERSION = 2
-"""Raised when the same rows would give other columns or bytes."""
 
 EXPORTED_GROUP_BYTES = 16 << 20
 
@@ -53,19 +51,13 @@ class ParquetFile(ResultFile):
     metadata: Mapping[bytes, bytes] | None = None
     labels: NDArray[np.int64] | None = None
 
-    def _ingredients(self) -> list[Any]:
-        made_of = [PARQUET_VERSION, pa.__version__, self.name, list(self.measurements), self.space, list(self.weights)]
-        made_of += [self.labels.tolist()] if self.labels is not None else []
-        steps = [state.steps for state in self.weights.values()]
-        return [*made_of, {"steps": steps}] if any(steps) else made_of
-
     @cached_property
     def columns(self) -> dict[str, ParquetColumn]:
         """Columns in order; of a measure, its first row is read to tell numbers from lists."""
         measured = None
         if self.is_measure:
-            unit, values = next(iter(self.read_units(None)))
-            measured = values[unit.strengths[0]]
+            batch = next(iter(self.read_batches(None)))
+            measured = {name: np.asarray(column[0]) for name, column in batch.columns.items()}
         return parquet_columns(
             self.measurements,
             layout_of(self.space).columns,
@@ -80,7 +72,7 @@ class ParquetFile(ResultFile):
         fields = [pa.field(name, c.kind, metadata={"description": c.meaning}) for name, c in self.columns.items()]
         return pa.schema(fields, metadata=self.metadata)
 
-    def _write_content(self, stream: BinaryIO, on_row: Callable[[], None]) -> None:
+    def _write_content(self, stream: BinaryIO, on_rows: Callable[[int], None]) -> None:
         columns = self.columns
         matrices = [f"{name}.list.element.list.element" for name, c in columns.items() if c.kind == MATRIX]
         with pq.ParquetWriter(
@@ -92,42 +84,49 @@ class ParquetFile(ResultFile):
             write_statistics=[name for name in _STATISTICS if name in columns],
             write_page_checksum=True,
         ) as writer:
-            for table in self.tables(on_row):
+            for table in self.tables(on_rows):
                 writer.write_table(table, row_group_size=len(table))
                 del table  # before the next is made
 
-    def tables(self, on_row: Callable[[], None] = lambda: None) -> Iterator[pa.Table]:
+    def tables(self, on_rows: Callable[[int], None] = lambda _units: None) -> Iterator[pa.Table]:
         """Make the file's row groups."""
-        for pieces in self._row_groups(on_row):
-            table = self._table(pieces)
-            pieces.clear()  # the table has copies, and writing it takes as much again
+        for batches in self._row_groups(on_rows):
+            table = self._table(batches)
+            batches.clear()  # the table has copies, and writing it takes as much again
             yield table
             del table
 
-    def _row_groups(self, on_row: Callable[[], None]) -> Iterator[list[tuple[Unit, float, Mapping[str, Any]]]]:
-        pieces: list[tuple[Unit, float, Mapping[str, Any]]] = []
+    def _row_groups(self, on_rows: Callable[[int], None]) -> Iterator[list[RowBatch]]:
+        batches: list[RowBatch] = []
         n_bytes = 0
-        for unit, values in self.read_units(None):
-            for strength in unit.strengths:
-                pieces.append((unit, strength, values[strength]))
-                n_bytes += sum(array.nbytes for array in values[strength].values())
-            on_row()
-            if n_bytes >= EXPORTED_GROUP_BYTES:
-                yield pieces
-                pieces, n_bytes = [], 0
-        if pieces:
-            yield pieces
+        for batch in self.read_batches(None):
+            first = 0
+            for stop, size in enumerate(batch.bytes_by_unit(), start=1):
+                n_bytes += size
+                if n_bytes >= EXPORTED_GROUP_BYTES:
+                    yield [*batches, batch[first:stop]]
+                    batches, n_bytes, first = [], 0, stop
+            if first < len(batch.units):
+                batches.append(batch[first:])
+            on_rows(len(batch.units))
+        if batches:
+            yield batches
 
-    def _table(self, pieces: Sequence[tuple[Unit, float, Mapping[str, Any]]]) -> pa.Table:
+    def _table(self, batches: Sequence[RowBatch]) -> pa.Table:
         columns, layout = self.columns, layout_of(self.space)
-        units = [unit for unit, _, _ in pieces]
+        units = [unit for batch in batches for unit in batch.units for _ in unit.strengths]
+        n_classes = [
+            count_classes({name: np.asarray(column[0]) for name, column in batch.columns.items()}) or self.n_classes
+            for batch in batches
+            for _ in range(batch.n_evaluations)
+        ]
         arrays: dict[str, Any] = {
-            "dataset": [self.dataset] * len(pieces),
-            "key": [self.key] * len(pieces),
+            "dataset": [self.dataset] * len(units),
+            "key": [self.key] * len(units),
             **layout.values([unit.architecture for unit in units]),
-            "strength": [strength for _, strength, _ in pieces],
+            "strength": [strength for batch in batches for unit in batch.units for strength in unit.strengths],
             "n_images": [unit.n_images or None for unit in units],
-            "n_classes": [count_classes(values) or self.n_classes for _, _, values in pieces],
+            "n_classes": n_classes,
             "protocol": [unit.protocol or None for unit in units],
             "checkpoint_sha256": [unit.checkpoint_sha256 or None for unit in units],
         }
@@ -141,23 +140,24 @@ class ParquetFile(ResultFile):
                 "weights_seed": [state.seed for state in states],
             }
         if CORRECT_BITS in columns:
-            predicted = np.stack([values["predictions"] for _, _, values in pieces])
+            predicted = np.concatenate([batch.columns["predictions"] for batch in batches])
             arrays[CORRECT_BITS] = [row.tobytes() for row in pack_outcomes(predicted == self.labels)]
         for name, column in columns.items():
             if column.form is not None:
-                place = ... if column.form.element is None else column.form.element
-                stacked = [values[column.form.source][place] for _, _, values in pieces]
-                arrays[name] = (
-                    [array.tolist() for array in stacked] if self.is_measure else _lists(stacked, column.kind)
-                )
+                values = [batch.columns[column.form.source] for batch in batches]
+                if self.is_measure:
+                    arrays[name] = [array.tolist() for one in values for array in one]
+                else:
+                    stacked = np.concatenate(values)
+                    element = column.form.element
+                    arrays[name] = _lists(stacked if element is None else stacked[:, element], column.kind)
         return pa.table([pa.array(arrays[name], kind.kind) for name, kind in columns.items()], schema=self._schema)
 
 
-def _lists(values: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.Array:
-    """Put equal arrays below each other as nested lists, NaN as null."""
-    stacked = np.stack(values)
-    array = pa.array(stacked.ravel(), from_pandas=stacked.dtype.kind == "f")
-    for level in range(stacked.ndim - 1, 0, -1):
-        n_lists = int(np.prod(stacked.shape[:level]))
-        array = pa.ListArray.from_arrays(np.arange(n_lists + 1, dtype=np.int32) * stacked.shape[level], array)
+def _lists(values: NDArray[Any], kind: pa.DataType) -> pa.Array:
+    """Make nested lists of arrays (E, …), NaN as null."""
+    array = pa.array(values.ravel(), from_pandas=values.dtype.kind == "f")
+    for level in range(values.ndim - 1, 0, -1):
+        n_lists = int(np.prod(values.shape[:level]))
+        array = pa.ListArray.from_arrays(np.arange(n_lists + 1, dtype=np.int32) * values.shape[level], array)
     return array.cast(kind)

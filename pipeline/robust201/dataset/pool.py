@@ -43,13 +43,10 @@ def most_processes(*, parquet: bool) -> int:
     return max(1, room // (PARQUET_WORKER_BYTES if parquet else WORKER_BYTES))
 
 
-def write_files(
-    files: Iterable[ResultFile], processes: int, on_rows: Callable[[int], None]
-) -> Iterator[tuple[WrittenFile, bool]]:
+def write_files(files: Iterable[ResultFile], processes: int, on_rows: Callable[[int], None]) -> Iterator[WrittenFile]:
     """Write files of results, made as processes become free, in this process where one is asked for.
 
-    Yields each file when it is whole, and whether an interrupted export had left it; `on_rows` receives now and then
-    how many rows are written in all.
+    Yields each file when it is whole; `on_rows` receives now and then how many rows are written in all.
 
     Raises:
         StorageError: a process died, or see `ResultFile.write`. Other files in the making are abandoned.
@@ -59,9 +56,9 @@ def write_files(
         return
     n_rows = 0
 
-    def count() -> None:
+    def count(n_units: int) -> None:
         nonlocal n_rows
-        n_rows += 1
+        n_rows += n_units
         on_rows(n_rows)
 
     for file in files:
@@ -70,7 +67,7 @@ def write_files(
 
 def _write_in_pool(
     files: Iterable[ResultFile], processes: int, on_rows: Callable[[int], None]
-) -> Iterator[tuple[WrittenFile, bool]]:
+) -> Iterator[WrittenFile]:
     from robust201.core.freed_memory import give_back_freed_memory
 
     context = fork_server(["robust201.dataset.json_files", "robust201.shards"])
@@ -79,7 +76,7 @@ def _write_in_pool(
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(stopped, rows))
     give_back_freed_memory()  # this process keeps what it holds now as long as the others work
     left = iter(files)
-    pending: set[Future[tuple[WrittenFile, bool]]] = set()
+    pending: set[Future[WrittenFile]] = set()
     try:
         while True:
             # One file waits beside those that run: making more would hold their rows in memory for nothing.
@@ -96,7 +93,7 @@ def _write_in_pool(
     except BrokenProcessPool as error:
         raise StorageError(
             "Exporting failed for a worker process: expected it to finish its file, got a process that died, perhaps "
-            "for lack of memory. Run the same command again, with fewer --processes; files that are whole are kept."
+            "for lack of memory. Run the same command again, with fewer --processes."
         ) from error
     finally:
         with holding_interrupts():  # a second one would leave workers that nobody has told to stop
@@ -110,14 +107,14 @@ def _start(stopped: Any, rows: Any) -> None:
     end_with_parent()
 
 
-def _write(file: ResultFile) -> tuple[WrittenFile, bool]:
-    return file.write(_count_row)
+def _write(file: ResultFile) -> WrittenFile:
+    return file.write(_count_rows)
 
 
-def _count_row() -> None:
+def _count_rows(n_units: int) -> None:
     with _rows.get_lock():
-        _rows.value += 1
+        _rows.value += n_units
     if _stopped.value:
         raise ExportStoppedError(
-            "Exporting failed for a file: expected to finish it, got a request to stop. Export again to resume."
+            "Exporting failed for a file: expected to finish it, got a request to stop. Export again."
         )

@@ -330,10 +330,16 @@ def _check_file(out: Path, file: JsonFile | ParquetFile) -> Iterator[str]:
 
 def _text_differs(file: JsonFile) -> str | None:
     with open_decompressed(file.folder / file.name) as stream:
-        for unit, pieces in file.texts():
-            text = b"".join(pieces)
-            if bytes(stream.read(len(text))) != text:
-                return f"from {unit.label} on" if unit is not None else "before its first or after its last network"
+        for units, pieces in file.texts():
+            stored = bytes(stream.read(sum(map(len, pieces))))
+            if stored == b"".join(pieces):
+                continue
+            if not units:
+                return "before its first or after its last network"
+            for unit, piece in zip(units, pieces, strict=True):
+                if not stored.startswith(piece):
+                    return f"from {unit.label} on"
+                stored = stored[len(piece) :]
         return "after its last network" if stream.read(1) else None
 
 

@@ -1,20 +1,19 @@
 """Whole files of an export, hashed as they are written; of results, what JSON and Parquet have in common."""
 
 import gzip
-import hashlib
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol, cast, get_args
 
 from robust201.core.errors import ConfigError, EvaluationError, StorageError, closest
-from robust201.core.files import atomic_write, sha256_of
+from robust201.core.files import atomic_write
 from robust201.core.records import Unit
+from robust201.shards import RowBatch
 from robust201.shards.backends import HashingStream
-from robust201.tasks.columns import Values
 
 Compression = Literal["gz", "zst"]
 
@@ -23,19 +22,11 @@ GZIP_LEVEL = 6
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A whole file of an export, named relative to the folder.
-
-    `recipe` is a digest of everything that its bytes follow from, ``""`` for a file that is written anew each time.
-    """
+    """A whole file of an export, named relative to the folder."""
 
     name: str
     sha256: str
     n_bytes: int
-    recipe: str = ""
-
-    def is_at(self, path: Path) -> bool:
-        """Whether the file lies there, byte for byte."""
-        return path.is_file() and path.stat().st_size == self.n_bytes and sha256_of(path) == self.sha256
 
 
 def parse_choice(what: str, text: str, known: Sequence[str]) -> Any:
@@ -90,20 +81,15 @@ class ExportStoppedError(EvaluationError):
 class RowSource(Protocol):
     """Where rows come from: `shards.RowSelection`, or the JSON files that are converted."""
 
-    @property
-    def digest(self) -> str:
-        """Name of what is read, by content."""
-
-    def iter_values(self, measurement: str | None) -> Iterator[tuple[Unit, Mapping[float, Values]]]:
-        """Columns by strength, unit by unit: those of a measurement, or of all."""
+    def iter_batches(self, measurement: str | None) -> Iterator[RowBatch]:
+        """Columns of some units at a time: those of a measurement, or of all."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ResultFile(ABC):
     """A file of results to write; it can be pickled, since a process of its own may write it.
 
-    `name` is relative to the export's folder, `key` spelled as in the file; `earlier` is what an interrupted export
-    noted.
+    `name` is relative to the folder, `key` spelled as in the file.
     """
 
     folder: Path
@@ -113,52 +99,40 @@ class ResultFile(ABC):
     units: Sequence[Unit]
     rows: RowSource
     compression: Compression | None = None
-    earlier: WrittenFile | None = None
-
-    @property
-    def recipe(self) -> str:
-        """Digest of everything that the file's content follows from."""
-        return hashlib.sha256(json.dumps([*self._ingredients(), self.rows.digest]).encode()).hexdigest()
 
     @abstractmethod
-    def _ingredients(self) -> list[Any]:
-        """What the content follows from besides the rows, as JSON values."""
+    def _write_content(self, stream: BinaryIO, on_rows: Callable[[int], None]) -> None:
+        """Write the content, and call `on_rows` after some units with their number."""
 
-    @abstractmethod
-    def _write_content(self, stream: BinaryIO, on_row: Callable[[], None]) -> None:
-        """Write the content, and call `on_row` after each unit."""
+    def write(self, on_rows: Callable[[int], None] = lambda _units: None) -> WrittenFile:
+        """Write the file.
 
-    def write(self, on_row: Callable[[], None]) -> tuple[WrittenFile, bool]:
-        """Write the file, or keep the one that an interrupted export made by the same recipe; say whether it was kept.
-
-        `on_row` is called after each unit, of a kept file too; what it raises ends the file, of which nothing stays.
+        `on_rows` is called after some units, with their number; what it raises ends the file, of which nothing stays.
         Raises StorageError where the rows are not those that were asked for, or hold a number that the file cannot.
         """
-        path, recipe = self.folder / self.name, self.recipe
-        if self.earlier is not None and self.earlier.recipe == recipe and self.earlier.is_at(path):
-            for _ in self.units:
-                on_row()
-            return self.earlier, True
-        with hashed_file(path, self.compression) as (stream, hashed):
-            self._write_content(stream, on_row)
-        return WrittenFile(self.name, hashed.digest.hexdigest(), hashed.n_bytes, recipe), False
+        with hashed_file(self.folder / self.name, self.compression) as (stream, hashed):
+            self._write_content(stream, on_rows)
+        return WrittenFile(self.name, hashed.digest.hexdigest(), hashed.n_bytes)
 
-    def read_units(self, measurement: str | None) -> Iterator[tuple[Unit, Mapping[float, Values]]]:
-        """Read the units' columns by strength, of a measurement or of all, and hold them to what was asked for."""
-        expected = iter(self.units)
-        for unit, values in self.rows.iter_values(measurement):
-            wanted = next(expected, None)
-            if wanted is None or unit.id != wanted.id or any(strength not in values for strength in unit.strengths):
-                described = (
-                    "no further network" if wanted is None else f"{wanted.label} at strengths {list(wanted.strengths)}"
-                )
-                raise StorageError(
-                    f"Exporting failed for {unit.label}: expected {described}, got {unit.label} at strengths "
-                    f"{sorted(values)}. Run `robust201 verify` on the results folder."
-                )
-            yield unit, values
-        if (left := next(expected, None)) is not None:
-            raise StorageError(
-                f"Exporting failed for {left.label}: expected its values from the store, got none. "
-                "Run `robust201 verify` on the results folder."
-            )
+    def read_batches(self, measurement: str | None) -> Iterator[RowBatch]:
+        """Read the columns of the units, of a measurement or of all, and compare them with what was asked for."""
+        done = 0
+        for batch in self.rows.iter_batches(measurement):
+            for unit, expected in zip_longest(batch.units, self.units[done : done + len(batch.units)]):
+                if expected is None or unit.id != expected.id:
+                    described = "no further network" if expected is None else expected.label
+                    raise _other_rows(unit, described, unit.label)
+            if any(len(column) != batch.n_evaluations for column in batch.columns.values()):
+                n_found = len(next(iter(batch.columns.values())))
+                raise _other_rows(batch.units[0], f"{batch.n_evaluations} evaluations", f"{n_found}")
+            done += len(batch.units)
+            yield batch
+        if done < len(self.units):
+            raise _other_rows(self.units[done], "its values from the store", "none")
+
+
+def _other_rows(unit: Unit, expected: str, got: str) -> StorageError:
+    return StorageError(
+        f"Exporting failed for {unit.label}: expected {expected}, got {got}. "
+        "Run `robust201 verify` on the results folder."
+    )

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from numpy.typing import NDArray
+
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.records import EvaluationProtocol, canonical_json
 from robust201.reader.kept_files import KeptRows
@@ -188,6 +190,15 @@ class OverlaidFiles(ResultFiles):
         if len(having) == 1 and having[0].strengths(dataset, key) == self.strengths(dataset, key):
             return having[0].iter_values(dataset, key, measure)
         return iter(self.read(dataset, key, measure).items())
+
+    def iter_stacks(
+        self, dataset: str, key: str, measure: str
+    ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
+        """Go through a measurement as `ResultFiles.iter_stacks` does; values of several folders are not stacked."""
+        having = self._having(dataset, key, measure)
+        if len(having) == 1 and having[0].strengths(dataset, key) == self.strengths(dataset, key):
+            return having[0].iter_stacks(dataset, key, measure)
+        return (({identifier: row}, None) for identifier, row in self.read(dataset, key, measure).items())
 
     def read_layers(self, dataset: str, key: str, measure: str) -> OverlaidRows:
         """Read a measurement, and which folder each value comes from."""

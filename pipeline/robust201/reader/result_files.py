@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, closest
 from robust201.core.records import CLEAN_STRENGTH
@@ -23,7 +24,7 @@ from robust201.reader.expected_files import (
 )
 from robust201.reader.json_files import iter_json_values, read_json, read_object
 from robust201.reader.kept_files import KeptRows, hash_once
-from robust201.reader.value_checks import check_ids, check_json_values, is_sound_meta, is_sound_sweep
+from robust201.reader.value_checks import check_ids, check_json_values, is_sound_meta, is_sound_sweep, stack_values
 from robust201.spaces import DEFAULT_SPACE, cell_space
 from robust201.tasks import CORRUPTIONS, TASKS, Task
 from robust201.tasks.columns import COLUMNS, MEASUREMENTS, PUBLISHED
@@ -36,6 +37,9 @@ EXPORT_FORMAT = 1
 META_FILE = "meta.json"
 SWEEP_FILE = "sweep.json"
 MISSING_FILE = "missing.json"
+
+_NUMBERS_TOGETHER = 100_000
+"""Numbers of values that are stacked, where one value has fewer."""
 
 _ENDINGS = ("", ".gz", ".zst")
 
@@ -599,6 +603,30 @@ class ResultFiles:
             yield from self.read(dataset, key, measure).items()
             return
         yield from self.iter_json_file(file, dataset, key, measure)
+
+    def iter_stacks(
+        self, dataset: str, key: str, measure: str
+    ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
+        """Go through a measurement, with some values in memory at a time (see `iter_values`).
+
+        Yields:
+            Values by id, checked, and the arrays that they make together by field (see `stack_values`), if they do.
+        """
+        file = self._file(dataset, key, measure)
+        if file.suffix == ".parquet" or self.space is None:
+            yield from (({identifier: row}, None) for identifier, row in self.iter_values(dataset, key, measure))
+            return
+        values = iter_json_values(file, dataset, spellings(key), measure)
+        n_together = 1
+        while rows := dict(itertools.islice(values, n_together)):
+            check_ids(file, key, measure, rows, self.meta["ids"])
+            arrays = stack_values(measure, rows.values(), single=self.is_single(dataset, key))
+            if arrays is None:
+                self._check_values(file, key, measure, rows)
+            else:
+                size = sum(array[0].size for array in arrays.values())
+                n_together = max(1, _NUMBERS_TOGETHER // size)
+            yield rows, arrays
 
     def iter_json_file(self, file: Path, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
         """Go through a JSON file of results (see `iter_values`)."""

@@ -190,6 +190,53 @@ def check_json_values(file: Path, key: str, measure: str, rows: Mapping[str, Any
             )
 
 
+def stack_values(measure: str, rows: Iterable[Any], *, single: bool) -> "dict[str, np.ndarray[Any, Any]] | None":
+    """Make arrays of several values of a measurement that `check_json_values` accepts, all of one form.
+
+    Returns:
+        By field (N, S, …): of N architectures, at S strengths, or 1 where values are single. None where values are
+        not of one form, which says nothing of each, or one is not accepted.
+    """
+    by_strength = [[row] for row in rows] if single else list(rows)
+    if not _are_lists_of_one_length(by_strength):
+        return None
+    values, n_strengths = list(chain.from_iterable(by_strength)), len(by_strength[0])
+    arrays = {}
+    for name, column in MEASUREMENTS[measure].items():
+        if name and not all(type(value) is dict and name in value for value in values):
+            return None
+        array = _stack([value[name] for value in values] if name else values, column)
+        if array is None or not (are_counts(array) if column.is_exact else are_fractions(array)):
+            return None
+        arrays[name] = array.reshape(len(by_strength), n_strengths, *array.shape[1:])
+    sizes = match_shapes({column.name: arrays[name].shape[2:] for name, column in MEASUREMENTS[measure].items()})
+    return None if sizes is None or 0 in sizes.values() else arrays
+
+
+def _stack(nested: list[Any], column: Column) -> "np.ndarray[Any, Any] | None":
+    """Make an array of lists of numbers of one shape; of nested lists, this takes a fraction of NumPy's time."""
+    shape = [len(nested)]
+    for _ in column.dimensions:
+        if not _are_lists_of_one_length(nested):
+            return None
+        shape.append(len(nested[0]))
+        nested = list(chain.from_iterable(nested))
+    kinds = {*map(type, nested)}
+    if type(None) in kinds and not column.is_exact:
+        nested, kinds = [np.nan if value is None else value for value in nested], kinds - {type(None)}
+    if not kinds <= {int, float}:
+        return None
+    try:
+        array = np.array(nested, dtype=np.float64)
+    except OverflowError:
+        return None
+    return None if np.isinf(array).any() else array.reshape(shape)
+
+
+def _are_lists_of_one_length(values: list[Any]) -> bool:
+    return {*map(type, values)} == {list} and len({*map(len, values)}) == 1
+
+
 def _describe(column: Column) -> str:
     kind = "count" if column.is_exact else "fraction"
     sizes = " x ".join({"classes": "C", "images": "N"}.get(str(one), str(one)) for one in column.dimensions)

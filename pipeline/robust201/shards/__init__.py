@@ -9,7 +9,7 @@ A shard under its final name is the record that its evaluations are done. `store
 from robust201.shards.compaction import CompactReport
 from robust201.shards.inventory import Inventory
 from robust201.shards.merging import MergeReport, merge_folders
-from robust201.shards.row_reader import RowSelection
+from robust201.shards.row_reader import RowBatch, RowSelection
 from robust201.shards.store import ShardStore
 from robust201.shards.verification import ShardFinding, requeue_shards
 
@@ -17,6 +17,7 @@ __all__ = [
     "CompactReport",
     "Inventory",
     "MergeReport",
+    "RowBatch",
     "RowSelection",
     "ShardFinding",
     "ShardStore",

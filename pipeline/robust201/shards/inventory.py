@@ -5,7 +5,7 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
@@ -130,6 +130,15 @@ class Inventory:
         return {name: column.take(from_numpy(numbers)) for name, column in self._units.columns.items()}
 
     @cached_property
+    def dataset_protocols(self) -> tuple[list[tuple[str, str]], NDArray[np.int64]]:
+        """Pairs of dataset and protocol that units have, and the position of its pair for each of the `units`."""
+        dataset, protocol = (self._units.columns[name].dictionary_encode() for name in ("dataset", "protocol"))
+        codes = to_numpy(dataset.indices).astype(np.int64) * len(protocol.dictionary) + to_numpy(protocol.indices)
+        _, first, pair = np.unique(codes, return_index=True, return_inverse=True)
+        names = (column.take(from_numpy(first)).to_pylist() for column in (dataset, protocol))
+        return list(zip(*names, strict=True)), pair.astype(np.int64)
+
+    @cached_property
     def _numbers(self) -> dict[str, int]:
         return {name: number for number, name in enumerate(self._units.columns["unit_id"].to_pylist())}
 
@@ -204,6 +213,24 @@ class Inventory:
             )
         return chosen
 
+    def sole_rows(self, units: Sequence[Unit], columns: frozenset[str]) -> NDArray[np.int64] | None:
+        """Find the rows of units by strength where each evaluation has one row, of all images and with the columns.
+
+        None where some evaluation has none or several, for `slices` to choose among.
+        """
+        ids = np.array([unit.id.encode() for unit in units], dtype=np.bytes_)
+        number = self.find(ids)
+        n_strengths = np.array([len(unit.strengths) for unit in units])
+        if (number < 0).any() or (self._offsets[number + 1] - self._offsets[number] != n_strengths).any():
+            return None
+        first = np.cumsum(n_strengths) - n_strengths
+        rows = np.repeat(self._offsets[number] - first, n_strengths) + np.arange(n_strengths.sum())
+        n_images = np.repeat([unit.n_images for unit in units], n_strengths)
+        has_columns = np.array([columns <= found for found in self._shard_columns])[self._rows["shard"][rows]]
+        strengths = np.array([strength for unit in units for strength in unit.strengths])
+        is_whole = (self._rows["start"][rows] == 0) & (self._rows["stop"][rows] == n_images) & has_columns
+        return rows if (is_whole & (self._rows["strength"][rows] == strengths)).all() else None
+
     def is_complete(self, unit: Unit, strength: float, measurements: Collection[str]) -> bool:
         """Say whether an evaluation is done, with every measurement asked for."""
         return strength in self._complete_strengths(unit, columns_needed(unit, measurements))
@@ -217,6 +244,15 @@ class Inventory:
         """Count for each of `units` the strengths, of some, that are done with every one of some columns."""
         unit, strength = self._complete_evaluations(columns)
         return np.bincount(unit[np.isin(strength, strengths)], minlength=len(self._units))
+
+    def find_complete(self, unit_ids: Iterable[str], strength: float, columns: frozenset[str]) -> set[str]:
+        """Find the units, of some, that are done at a strength with every one of some columns."""
+        names = [*unit_ids]
+        if not names:
+            return set()
+        numbers = self.find(np.array([name.encode() for name in names], dtype=np.bytes_))
+        done = np.append(self.count_complete_at((strength,), columns), 0)[numbers]  # the last of those without a row
+        return {name for name, is_done in zip(names, done.tolist(), strict=True) if is_done}
 
     def _complete_strengths(self, unit: Unit, columns: frozenset[str]) -> tuple[float, ...]:
         """Strengths of a unit at which every image is covered by rows with the given columns, ascending."""
@@ -305,6 +341,12 @@ class Inventory:
     def locate(self, row: int) -> tuple[str, int]:
         """Where a row of the inventory is: name of its shard, and position in it."""
         return self.shards[self._rows["shard"][row]], int(self._rows["position"][row])
+
+    def locate_all(self, rows: NDArray[np.int64]) -> tuple[tuple[str, ...], NDArray[np.int32], NDArray[np.int32]]:
+        """Where rows of the inventory are: names of shards, and which of them and which position each row has."""
+        numbers, shard = np.unique(self._rows["shard"][rows], return_inverse=True)
+        names = tuple(self.shards[number] for number in numbers.tolist())
+        return names, shard.astype(np.int32), self._rows["position"][rows].astype(np.int32)
 
     def columns(self, row: int) -> frozenset[str]:
         """Measurement columns of a row of the inventory."""

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import FormatVersionError, ShardDamagedError, StorageError
 from robust201.core.parquet_footer import RowGroup, parse_row_groups, read_footer_bytes
 from robust201.core.records import EvaluationResult, canonical_json
-from robust201.shards.arrow_arrays import from_numpy, from_values
+from robust201.shards.arrow_arrays import from_numpy, from_values, to_numpy
 from robust201.shards.backends import unreadable
 from robust201.shards.object_store import StorageBackend
 from robust201.shards.validation import WrongShardError, check_row_count, check_schema, check_sizes, check_table
@@ -269,10 +269,11 @@ class ShardFile:
         self.first_rows = np.cumsum([0, *counts])
         """(G + 1,) int64: the first row of each row group, then the number of rows."""
 
-    def read(self, row_group: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read one row group, or some of its columns (raises as the class does)."""
+    def read(self, row_group: int, columns: Sequence[str] | None = None, *, stop: int | None = None) -> pa.Table:
+        """Read one row group, or those before `stop`, or some of their columns (raises as the class does)."""
         try:
-            table = self._file.read_row_group(row_group, columns=columns, use_threads=False)
+            groups = [row_group] if stop is None else [*range(row_group, stop)]
+            table = self._file.read_row_groups(groups, columns=columns, use_threads=False)
             check_table(table)
             for text in table["provenance"].unique().to_pylist() if "provenance" in table.schema.names else ():
                 parse_provenance(text)
@@ -284,6 +285,17 @@ class ShardFile:
         """Size of a row group, or of some of its columns, before compression."""
         sizes = self._columns_of_groups[row_group]
         return sum(size for name, size in sizes.items() if columns is None or name in columns)
+
+    def runs(self, n_bytes: int) -> Iterator[tuple[int, int]]:
+        """Divide the row groups into runs, first and last + 1, of at most so many bytes before compression, or one."""
+        first, size = 0, 0
+        for group in range(len(self._columns_of_groups)):
+            coming = self.encoded_bytes(group)
+            if group > first and size + coming > n_bytes:
+                yield first, group
+                first, size = group, 0
+            size += coming
+        yield first, len(self._columns_of_groups)
 
     def close(self) -> None:
         """Close the file."""
@@ -313,6 +325,38 @@ def row_values(table: pa.Table, row: int, columns: Sequence[str]) -> dict[str, N
         else:
             values[name] = np.array(flat, dtype=column.dtype).reshape(column.shape(n_classes, stop - start))
     return values
+
+
+def values_of_rows(
+    table: pa.Table, rows: NDArray[np.integer[Any]], columns: Sequence[str]
+) -> dict[str, NDArray[Any]] | None:
+    """Copy measurements of some rows out of a table, as `row_values` does of one: (R, …); None if shapes differ."""
+    forms = np.column_stack([to_numpy(_one_array(table[name]))[rows] for name in LOCATING_COLUMNS]).astype(np.int64)
+    if (forms != forms[0]).any():
+        return None
+    n_classes, start, stop = forms[0].tolist()
+    values: dict[str, NDArray[Any]] = {}
+    for name in columns:
+        array, column = _one_array(table[name]), COLUMNS.get(name)
+        if not isinstance(array, pa.ListArray):
+            values[name] = to_numpy(array)[rows]
+        else:
+            offsets, flat = to_numpy(array.offsets), to_numpy(array.values)
+            lengths = offsets[rows + 1] - offsets[rows]
+            if (lengths != lengths[0]).any():
+                return None
+            if (np.diff(rows) == 1).all():
+                values[name] = flat[offsets[rows[0]] : offsets[rows[-1] + 1]].reshape(len(rows), -1).copy()
+            else:
+                values[name] = np.stack([flat[first : first + lengths[0]] for first in offsets[rows].tolist()])
+        if column is not None:
+            shape = column.shape(n_classes, stop - start)
+            values[name] = values[name].astype(column.dtype, copy=False).reshape(len(rows), *shape)
+    return values
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:

@@ -31,13 +31,14 @@ def find_suspects(table: pa.Table, names: tuple[str, ...]) -> tuple[RowMask, NDA
     if COLUMNS.keys().isdisjoint(names):
         finite = all(np.isfinite(_flat(table, name)).all() for name in names)
         return np.full(n_rows, not finite), None
-    sizes = {*table["n_classes"].to_pylist()}
+    sizes = np.unique(table["n_classes"].to_numpy())
     if not {*ALWAYS} <= {*names} <= COLUMNS.keys() or len(sizes) != 1:
         return np.ones(n_rows, dtype=bool), None
-    (n_classes,) = sizes
+    n_classes = int(sizes[0])
     n_images = table["stop"].to_numpy().astype(np.int64) - table["start"].to_numpy()
     cm = _flat(table, COUNTS).astype(np.int64).reshape(n_rows, n_classes, n_classes)
-    wrong: RowMask = (cm < 0).any(axis=(1, 2)) | (cm.sum(axis=(1, 2)) != n_images)
+    images = cm.sum(axis=2)
+    wrong: RowMask = (cm.min(axis=(1, 2)) < 0) | (images.sum(axis=1) != n_images)
     totals = []
     for column in (COLUMNS[name] for name in names if name != COUNTS):
         if column.by_image:
@@ -49,16 +50,15 @@ def find_suspects(table: pa.Table, names: tuple[str, ...]) -> tuple[RowMask, NDA
                 wrong |= values != column.of_counts(cm)
         elif column.counts is None:
             wrong[:] = True  # of a kind that this module does not know
+        elif column.is_distribution:
+            counts = column.counts(cm)
+            wrong |= _are_no_distributions(values, counts[..., 0])
+            totals.append(_sums(values, counts))
         else:
-            counts = np.broadcast_to(column.counts(cm), values.shape)
-            wrong |= _out_of_range(values, counts > 0)
-            if column.is_distribution:
-                wrong |= ((counts[..., 0] > 0) & ~(np.abs(values.sum(axis=-1) - 1) <= ROW_SUM_TOLERANCE)).any(axis=1)
-                sums = np.where(counts > 0, values, 0.0) * (counts * 2.0**FRACTION_BITS)
-                totals.append(np.rint(sums).sum(axis=1))  # whole numbers below 2**53
+            wrong |= _out_of_range(values, column.counts(cm) > 0)
     for total in totals[1:]:
         wrong |= ~(totals[0] == total).all(axis=1)
-    return wrong, cm.sum(axis=2)
+    return wrong, images
 
 
 def _flat(table: pa.Table, name: str) -> NDArray[Any]:
@@ -71,8 +71,31 @@ def _flat(table: pa.Table, name: str) -> NDArray[Any]:
 def _out_of_range(means: NDArray[Any], filled: RowMask) -> RowMask:
     """Find the rows with a mean that is no number in [0, 1] over some images, or a number over none."""
     sound = np.where(filled, (means >= 0) & (means <= 1), np.isnan(means))
-    found: RowMask = ~np.all(sound.reshape(len(means), -1), axis=1)
+    found: RowMask = ~np.asarray(sound.all(axis=tuple(range(1, sound.ndim))))
     return found
+
+
+def _are_no_distributions(means: NDArray[Any], counts: NDArray[np.int64]) -> RowMask:
+    """Find the rows with vectors (R, C, C) over some images, (R, C), not in [0, 1] or of another sum, or over none."""
+    flat = means.reshape(len(means), -1)
+    with np.errstate(invalid="ignore"):  # of infinities of both signs
+        sums = np.abs(means.sum(axis=-1) - 1) <= ROW_SUM_TOLERANCE
+    # NaN, as over no image, is neither.
+    found: RowMask = ~((flat.min(axis=1) >= 0) & (flat.max(axis=1) <= 1) & (counts > 0).all(axis=1) & sums.all(axis=1))
+    rows = np.flatnonzero(found)
+    filled = counts[rows] > 0
+    found[rows] = _out_of_range(means[rows], filled[..., None]) | (filled & ~sums[rows]).any(axis=1)
+    return found
+
+
+def _sums(means: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
+    """Sum over all images, (R, C), from means of each class (R, C, C) over (R, C, 1) images: whole below 2**53."""
+    with np.errstate(invalid="ignore", over="ignore"):  # of a damaged mean over no image
+        sums = means * (counts * 2.0**FRACTION_BITS)
+    np.rint(sums, out=sums)
+    sums[counts[..., 0] <= 0] = 0
+    total: NDArray[Any] = sums.sum(axis=1)
+    return total
 
 
 def _contradicts(column: Column, values: NDArray[Any], n_images: NDArray[np.int64], cm: NDArray[np.int64]) -> RowMask:

@@ -1,12 +1,11 @@
 """Values of evaluations, read from shards in any order, cheaply in the order in which they are stored."""
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +16,13 @@ from robust201.core.freed_memory import give_back_freed_memory
 from robust201.core.records import Unit
 from robust201.shards.folder import ResultsFolder
 from robust201.shards.inventory import Inventory, required_columns
-from robust201.shards.parquet import LOCATING_COLUMNS, ShardFile, row_values
+from robust201.shards.parquet import LOCATING_COLUMNS, ShardFile, row_values, values_of_rows
 from robust201.tasks.columns import fields_of
 from robust201.tasks.measurements import merge_values
 
 SELECTION_CACHE_BYTES = 64 << 20
 _OPEN_FILES = 64
+_BATCH_BYTES = 2 << 20  # of decoded rows that are read together
 _READ_BYTES = 2 << 20  # at a row group's columns, not at each small shard
 _CACHE_BYTES = 256 << 20  # sixteen row groups: as many compacted shards may overlap before reading slows down
 
@@ -92,6 +92,11 @@ class RowReader:
             give_back_freed_memory()
         return table
 
+    def rows_of_group(self, shard: str, group: int) -> tuple[int, int]:
+        """Positions in a shard of the rows of a row group: first, and last + 1."""
+        first, stop = self._file(shard).first_rows[group : group + 2].tolist()
+        return first, stop
+
     def bytes_per_row(self, shard: str, group: int, table: pa.Table) -> float:
         """Mean size of a row, in memory or encoded, whichever is more: bytes of `predictions` are stored as four."""
         n_bytes: int = max(table.nbytes, self._file(shard).encoded_bytes(group))
@@ -160,6 +165,61 @@ def _gather(pieces: Collection[_Piece], n_rows: int) -> pa.Table:
     return pa.concat_tables(slices).combine_chunks().take(pa.array(order))
 
 
+Column: TypeAlias = NDArray[Any] | list[NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class RowBatch:
+    """Columns of the E evaluations of some units, in the order of unit and strength.
+
+    A column has the shape (E, …), or is a list of E arrays where these differ in shape.
+    """
+
+    units: tuple[Unit, ...]
+    columns: Mapping[str, Column]
+
+    @classmethod
+    def of_unit(cls, unit: Unit, by_strength: Mapping[float, Mapping[str, NDArray[Any]]]) -> Self:
+        """Make the batch of one unit from its columns by strength."""
+        rows = [by_strength[strength] for strength in unit.strengths if strength in by_strength]
+        columns: dict[str, Column] = {}
+        for name in rows[0] if rows else ():
+            arrays = [np.asarray(row[name]) for row in rows]
+            columns[name] = np.stack(arrays) if len({array.shape for array in arrays}) == 1 else arrays
+        return cls((unit,), columns)
+
+    @property
+    def n_evaluations(self) -> int:
+        """Number of evaluations of the units."""
+        return sum(len(unit.strengths) for unit in self.units)
+
+    def __getitem__(self, units: slice) -> "RowBatch":
+        """Choose some consecutive units."""
+        starts = np.cumsum([0, *(len(unit.strengths) for unit in self.units)])
+        first, stop, _ = units.indices(len(self.units))
+        rows = slice(starts[first], starts[stop])
+        return RowBatch(self.units[units], {name: column[rows] for name, column in self.columns.items()})
+
+    def bytes_by_unit(self) -> list[int]:
+        """Size of the values of each unit."""
+        sizes = np.zeros(self.n_evaluations, np.int64)
+        for column in self.columns.values():
+            sizes += column.nbytes // len(column) if isinstance(column, np.ndarray) else [one.nbytes for one in column]
+        starts = np.cumsum([0, *(len(unit.strengths) for unit in self.units)])[:-1]
+        by_unit: list[int] = np.add.reduceat(sizes, starts).tolist()
+        return by_unit
+
+    def by_unit(self) -> Iterator[tuple[Unit, dict[float, dict[str, NDArray[Any]]]]]:
+        """Go through the units with their columns by strength."""
+        evaluation = 0
+        for unit in self.units:
+            values = {}
+            for strength in unit.strengths:
+                values[strength] = {name: np.asarray(column[evaluation]) for name, column in self.columns.items()}
+                evaluation += 1
+            yield unit, values
+
+
 @dataclass(frozen=True, eq=False)
 class RowSelection:
     """Where the values of some units lie: 8 bytes per row and the names of the shards, to be sent to other processes.
@@ -177,42 +237,68 @@ class RowSelection:
     position: NDArray[np.int32]
     cache_bytes: int = SELECTION_CACHE_BYTES
 
-    @cached_property
-    def digest(self) -> str:
-        """Name of what is read, by content: shards are named by their bytes, so equal digests mean equal values."""
-        digest = hashlib.sha256()
-        for unit in self.units:
-            digest.update(f"{unit.id} {unit.architecture} {unit.strengths}\n".encode())
-        digest.update("\n".join(self.shards).encode())
-        for array in (self.offsets, self.shard, self.position):
-            digest.update(array.tobytes())
-        return digest.hexdigest()
-
     def iter_values(
         self, measurement: str | None = None
     ) -> Iterator[tuple[Unit, Mapping[float, dict[str, NDArray[Any]]]]]:
-        """Read one measurement, or all, unit by unit, and of each row only what is needed: columns by strength.
+        """Read one measurement, or all, unit by unit: columns by strength (raises as `iter_batches` does)."""
+        for batch in self.iter_batches(measurement):
+            yield from batch.by_unit()
+
+    def iter_batches(self, measurement: str | None = None) -> Iterator[RowBatch]:
+        """Read one measurement, or all, of some units at a time, and of each row only what is needed.
 
         Raises ShardDamagedError and StorageError, as where a shard vanished since the selection was made.
         """
         measurements = self.measurements if measurement is None else (measurement,)
         wanted = [column for name in measurements for column in fields_of(name).values()]
+        starts = np.cumsum([0, *(len(unit.strengths) for unit in self.units)])
         reader = RowReader(ResultsFolder(self.root), self.cache_bytes)
+        first = 0
         try:
-            evaluation = 0
-            for unit in self.units:
-                values: dict[float, dict[str, NDArray[Any]]] = {}
-                for strength in unit.strengths:
-                    first, stop = self.offsets[evaluation : evaluation + 2].tolist()
-                    values[strength] = self._read(reader, first, stop, wanted)
-                    evaluation += 1
-                yield unit, values
+            while first < len(self.units):
+                n_units, columns = self._read_together(reader, starts[first:], wanted)
+                if columns is None:
+                    n_units, batch = 1, self._read_one(reader, self.units[first], int(starts[first]), wanted)
+                else:
+                    batch = RowBatch(self.units[first : first + n_units], columns)
+                yield batch
+                first += n_units
         finally:
             reader.close()
 
-    def _read(self, reader: RowReader, first: int, stop: int, wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
-        # Parts are merged by the counts of their confusion matrices; a whole needs nothing but what is asked for.
-        columns: Collection[str] = wanted if stop - first == 1 else {*wanted, *required_columns(())}
-        rows = [(self.shards[self.shard[row]], int(self.position[row])) for row in range(first, stop)]
-        merged = reader.merged(rows, columns)
-        return {name: merged[name] for name in wanted}
+    def _read_together(
+        self, reader: RowReader, starts: NDArray[np.int64], wanted: Sequence[str]
+    ) -> tuple[int, Mapping[str, Column] | None]:
+        """Read the first of some units, as far as their rows lie in one row group: how many, and their columns.
+
+        `starts` are the first evaluations of the units, and the end of the last. None in place of the columns: the
+        first unit lies in several row groups or in parts, or its rows differ in shape.
+        """
+        first = int(self.offsets[starts[0]])
+        shard = self.shards[self.shard[first]]
+        group, _ = reader.locate(shard, int(self.position[first]))
+        table = reader.row_group(shard, group, frozenset(wanted) | set(LOCATING_COLUMNS))
+        low, high = reader.rows_of_group(shard, group)
+        most = max(int(starts[1] - starts[0]), int(_BATCH_BYTES * len(table) / max(1, table.nbytes)))
+        n_rows = np.diff(self.offsets[starts[0] : min(starts[0] + most, starts[-1]) + 1])
+        rows = slice(first, first + len(n_rows))
+        is_here = (n_rows == 1) & (self.shard[rows] == self.shard[first])
+        is_here &= (self.position[rows] >= low) & (self.position[rows] < high)
+        n_evaluations = len(is_here) if is_here.all() else int(is_here.argmin())
+        n_units = int(np.searchsorted(starts, starts[0] + n_evaluations, side="right")) - 1
+        if not n_units:
+            return 0, None
+        stop = first + int(starts[n_units] - starts[0])
+        return n_units, values_of_rows(table, self.position[first:stop] - low, wanted)
+
+    def _read_one(self, reader: RowReader, unit: Unit, evaluation: int, wanted: Sequence[str]) -> RowBatch:
+        """Read the evaluations of a unit, from a number on, each from its own rows."""
+        by_strength = {}
+        edges = self.offsets[evaluation : evaluation + len(unit.strengths) + 1].tolist()
+        for strength, (first, stop) in zip(unit.strengths, pairwise(edges), strict=True):
+            # Parts are merged by the counts of their confusion matrices; a whole needs nothing but what is asked for.
+            columns: Collection[str] = wanted if stop - first == 1 else {*wanted, *required_columns(())}
+            rows = [(self.shards[self.shard[row]], int(self.position[row])) for row in range(first, stop)]
+            merged = reader.merged(rows, columns)
+            by_strength[strength] = {name: merged[name] for name in wanted}
+        return RowBatch.of_unit(unit, by_strength)

@@ -20,6 +20,7 @@ Verify = Literal["none", "unverified", "all"]
 """Which shards are hashed: none; those that were not hashed before at their present size and mark; or all of them."""
 
 _SCAN_ATTEMPTS = 5
+_ROWS_TOGETHER = 1 << 17  # rows whose arrays lie beside the catalogue that they are copied into
 
 
 def scan(
@@ -108,14 +109,21 @@ class _Scanner:
         return network_of(shard) in self.networks
 
     def _read_all(self, entries: Sequence[Entry]) -> Catalogue:
-        scanned = []
+        catalogues: list[Catalogue] = []
+        scanned: list[ScannedShard] = []
+        n_rows = 0
         threads = min(self.folder.backend.threads, len(entries))
         for entry, found in zip(entries, map_ahead(self._read, entries, threads), strict=True):
             if isinstance(found, ShardDamagedError):
                 self._record(entry.name, found)
             else:
                 scanned.append(ScannedShard(entry, *found, verified=entry.name in self.settled))
-        return make_catalogue(scanned)
+                n_rows += len(found[1].unit)
+            if n_rows >= _ROWS_TOGETHER:
+                catalogues.append(make_catalogue(scanned))
+                scanned, n_rows = [], 0
+                give_back_freed_memory()
+        return join([*catalogues, make_catalogue(scanned)])
 
     def _read(self, entry: Entry) -> tuple[Footer, ShardRows] | ShardDamagedError:
         backend, shard = self.folder.backend, entry.name

@@ -178,23 +178,27 @@ class ShardStore:
 
         Raises IncompleteError where images are missing.
         """
-        shards: dict[str, int] = {}
-        offsets, shard, position = [0], [], []
-        for unit in units:
-            for strength in unit.strengths:
-                for item in inventory.slices(unit, strength, columns_needed(unit, measurements)):
-                    name, position_in_shard = inventory.locate(item.row)
-                    shard.append(shards.setdefault(name, len(shards)))
-                    position.append(position_in_shard)
-                offsets.append(len(shard))
+        alike = {columns_needed(unit, measurements) for unit in units}
+        rows = inventory.sole_rows(units, *alike) if len(alike) == 1 else None
+        if rows is None:
+            chosen = [
+                [item.row for item in inventory.slices(unit, strength, columns_needed(unit, measurements))]
+                for unit in units
+                for strength in unit.strengths
+            ]
+            offsets = np.cumsum([0, *map(len, chosen)])
+            rows = np.array([row for of_evaluation in chosen for row in of_evaluation], dtype=np.int64)
+        else:
+            offsets = np.arange(len(rows) + 1)
+        shards, shard, position = inventory.locate_all(rows)
         return RowSelection(
             root=self.root,
             units=tuple(units),
             measurements=tuple(measurements),
-            shards=tuple(shards),
-            offsets=np.array(offsets, dtype=np.int32),
-            shard=np.array(shard, dtype=np.int32),
-            position=np.array(position, dtype=np.int32),
+            shards=shards,
+            offsets=offsets.astype(np.int32),
+            shard=shard,
+            position=position,
             cache_bytes=cache_bytes,
         )
 

@@ -5,7 +5,7 @@ have the hash of its name and still be none that a writer of ours made. Every re
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from robust201.core.parquet_footer import RowGroup
 from robust201.core.records import MAX_CLASSES
-from robust201.tasks.columns import COLUMNS
+from robust201.shards.arrow_arrays import to_numpy
+from robust201.tasks.columns import COLUMNS, Column
 
 MAX_SMALL_ROWS = 1 << 20
 """Rows of a shard of any size; a larger one may have as many as it has bytes."""
@@ -111,9 +112,8 @@ def check_table(table: pa.Table) -> None:
             if chunk.values.null_count:
                 raise WrongShardError(f"{name} with an empty place")
             if shapes is not None and form is not None:
-                sizes = {shape: int(np.prod(form.shape(*shape))) for shape in set(shapes)}
-                wanted = [sizes[shape] for shape in shapes[first_row : first_row + len(chunk)]]
-                lengths = np.diff(chunk.offsets.to_numpy())
+                wanted = shapes.lengths(form)[shapes.of_row[first_row : first_row + len(chunk)]]
+                lengths = np.diff(to_numpy(chunk.offsets))
                 if not np.array_equal(lengths, wanted):
                     row = int((lengths != wanted).argmax())
                     raise WrongShardError(
@@ -122,14 +122,31 @@ def check_table(table: pa.Table) -> None:
             first_row += len(chunk)
 
 
-def _shapes_of(table: pa.Table) -> list[tuple[int, int]]:
-    """Number of classes and of images of each row."""
-    n_classes, start, stop = (table[name].to_pylist() for name in ("n_classes", "start", "stop"))
-    if None in n_classes or None in start or None in stop:
+class _Shapes(NamedTuple):
+    """Numbers of classes and of images of rows: the different ones (S, 2), and which of them each row has (R,)."""
+
+    different: NDArray[np.int64]
+    of_row: NDArray[np.intp]
+
+    def lengths(self, form: Column) -> NDArray[np.int64]:
+        """Values that a column has by shape (S,)."""
+        return np.array([np.prod(form.shape(*shape), dtype=np.int64) for shape in self.different.tolist()])
+
+
+def _shapes_of(table: pa.Table) -> _Shapes:
+    """Find the shapes of the rows."""
+    columns = [pa.concat_arrays(table[name].chunks) for name in ("n_classes", "start", "stop")]
+    if any(column.null_count for column in columns):
         raise WrongShardError("a row without n_classes, start or stop")
-    shapes = [(count, last - first) for count, first, last in zip(n_classes, start, stop, strict=True)]
+    n_classes, start, stop = (to_numpy(column).astype(np.int64) for column in columns)
+    pairs = np.column_stack([n_classes, stop - start])
+    if (pairs == pairs[:1]).all():
+        shapes = _Shapes(pairs[:1], np.zeros(len(pairs), np.intp))
+    else:
+        different, of_row = np.unique(pairs, axis=0, return_inverse=True)
+        shapes = _Shapes(different, of_row.ravel())
     fewest = 1 if "cm" in table.schema.names else 0
-    for count, n_images in set(shapes):
+    for count, n_images in shapes.different.tolist():
         if not fewest <= count <= MAX_CLASSES or n_images < fewest:
             raise WrongShardError(f"a row of {count} classes and {n_images} images")
     return shapes

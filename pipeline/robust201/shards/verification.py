@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, ShardDamagedError
+from robust201.core.freed_memory import give_back_freed_memory
 from robust201.core.records import is_imported, show_architecture
 from robust201.shards.backends import Entry, map_ahead
 from robust201.shards.folder import ResultsFolder, has_stem, is_compacted, stem_of
@@ -40,6 +41,10 @@ from robust201.tasks.columns import COUNTS
 from robust201.tasks.measurements import check_values
 
 FindingKind = Literal["damaged", "invalid", "misplaced", "unlike others", "unequal duplicates", "lost in compaction"]
+
+
+_READ_BYTES = 4 << 20
+"""Bytes of small row groups that are checked together."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,7 @@ def verify_shards(
         if finding.kind == "damaged":
             damaged.add(finding.shard)
         yield finding
+    give_back_freed_memory()
     intact = {*inventory.shards} - damaged
     yield from find_unequal_duplicates(RowReader(folder), inventory, intact)
     yield from _find_lost(folder, inventory)
@@ -154,14 +160,15 @@ class _ClassCounts:
         if not len(rows):
             return
         number, start, stop = (self._inventory.row_column(name)[rows] for name in ("unit", "start", "stop"))
-        units = self._inventory.unit_columns(number)
-        shown = list(zip(units["dataset"].to_pylist(), units["protocol"].to_pylist(), strict=True))
-        kinds = {kind: code for code, kind in enumerate(dict.fromkeys(shown))}
-        codes = np.array([kinds[kind] for kind in shown])
-        different, group = np.unique(np.column_stack([codes, start, stop, images]), axis=0, return_inverse=True)
+        kinds, kind_of_unit = self._inventory.dataset_protocols
+        counted = np.column_stack([kind_of_unit[number], start, stop, images])
+        if (counted == counted[:1]).all():
+            different, group = counted[:1], np.zeros(len(rows), np.intp)
+        else:
+            different, group = np.unique(counted, axis=0, return_inverse=True)
         with self._lock:
-            for place, (code, first, last, *counts) in enumerate(different.tolist()):
-                dataset, protocol = list(kinds)[code]
+            for place, (kind, first, last, *counts) in enumerate(different.tolist()):
+                dataset, protocol = kinds[kind]
                 by_counts = self._rows.setdefault((dataset, self._images_of(protocol), first, last), {})
                 by_counts.setdefault(tuple(counts), []).append(rows[group.ravel() == place])
 
@@ -208,8 +215,8 @@ def _check_rows(
     try:
         if int(file.first_rows[-1]) != len(rows_in_order):
             raise damaged_shard(file.label, f"{file.first_rows[-1]:,} rows where {len(rows_in_order):,} were scanned")
-        for group in range(len(file.first_rows) - 1):
-            table = file.read(group)
+        for group, stop in file.runs(_READ_BYTES):
+            table = file.read(group, stop=stop)
             first_row = int(file.first_rows[group])
             rows = rows_in_order[first_row : first_row + len(table)]
             suspects, images = find_suspects(table, file.columns)
