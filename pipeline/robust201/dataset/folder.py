@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import InputError
-from robust201.core.files import MAX_JSON_BYTES, load_json, read_bounded, sole_writer, visible_entries, write_text
+from robust201.core.files import (
+    MAX_JSON_BYTES,
+    load_json,
+    open_file,
+    read_text,
+    sole_writer,
+    visible_entries,
+    write_text,
+)
 from robust201.core.records import IMPORTED, canonical_json
 from robust201.dataset.listing import listing_text
 from robust201.dataset.side_files import WEIGHTS_FILE, WeightHashes
@@ -145,8 +153,8 @@ class ExportFolder:
     def record(self, file: WrittenFile) -> None:
         """Note that a file is whole, so that a repeated export can keep it."""
         self.written[file.name] = file
-        with (self.path / JOURNAL_FILE).open("a", encoding="utf-8") as journal:
-            journal.write(json.dumps(asdict(file)) + "\n")
+        with open_file(self.path / JOURNAL_FILE, None, "ab") as journal:
+            journal.write(json.dumps(asdict(file)).encode() + b"\n")
             journal.flush()
             os.fsync(journal.fileno())
 
@@ -194,6 +202,6 @@ def _listed_files(path: Path) -> tuple[set[str], list[WrittenFile]]:
 def _read_lines(journal: Path) -> list[str]:
     """Lines of a journal; none of one that is damaged, which names nothing to be kept or removed."""
     try:
-        return read_bounded(journal, MAX_JSON_BYTES).splitlines()
+        return read_text(journal, MAX_JSON_BYTES).splitlines()
     except ValueError:
         return []

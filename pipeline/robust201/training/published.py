@@ -21,9 +21,10 @@ from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.spaces.base import Space
 from robust201.training.data import OneSource
 from robust201.training.loop import Snapshot, measure_accuracy, train
-from robust201.training.recipes import TRAINING_VERSION, Augmentation, CosineSchedule, Recipe, Schedule
+from robust201.training.recipes import Augmentation, CosineSchedule, Recipe, Schedule
 from robust201.training.state import EpochRecord
 from robust201.weights.store import CheckpointRecord, CheckpointStore
+from robust201.weights.training_identity import TRAINING_VERSION, hash_recipe
 
 _SPACE = SPACES[DEFAULT_SPACE]
 """The space of the published recipe."""
@@ -130,7 +131,7 @@ def train_into_store(
     specs = [str(space.spec(index)) for index in indices]
     for index, spec in zip(indices, specs, strict=True):
         recipe = _recipe(spec, train_images, settings)
-        recipe_sha256 = hashlib.sha256(canonical_json(recipe).encode()).hexdigest()
+        recipe_sha256 = hash_recipe(recipe)
         there = _find_trained(store, index, train_images.dataset, recipe_sha256)
         if there is not None and _is_whole(store, there):
             yield there

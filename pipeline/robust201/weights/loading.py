@@ -1,12 +1,12 @@
 """Weights of one safetensors file into a network."""
 
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import CheckpointError, one_line
-from robust201.weights.published.state_dicts import parse_safetensors
+from robust201.core.files import read_file
+from robust201.weights.published.state_dicts import MAX_WEIGHTS_BYTES, parse_safetensors
 
 if TYPE_CHECKING:
     import torch
@@ -20,16 +20,11 @@ def read_weights(path: Path) -> "dict[str, torch.Tensor]":
         CheckpointError: it cannot be read, is truncated or no safetensors file, or holds NaN or infinity.
     """
     try:
-        # A device may have no end, and a pipe no writer.
-        raw = path.read_bytes() if stat.S_ISREG(path.stat().st_mode) else None
+        raw = read_file(path, MAX_WEIGHTS_BYTES)
     except OSError as error:
         raise CheckpointError(
             f"Loading weights failed for {path}: expected a readable file, got {error.strerror}. Correct the path."
         ) from error
-    if raw is None:
-        raise CheckpointError(
-            f"Loading weights failed for {path}: expected a regular file, got a folder or a device. Correct the path."
-        )
     return parse_safetensors(raw, str(path))
 
 
