@@ -20,6 +20,7 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.zoo.space import NETWORKS, ZooNetwork
 from robust201.submission.shipment import _paths
 from robust201.weights.store import CheckpointStore
+from robust201.weights.training_identity import hash_recipe
 from tests.conftest import RunCommand, WriteSweep
 from tests.runtime.test_widened import write_parquet
 
@@ -74,8 +75,9 @@ def test_manifests_of_earlier_versions_are_read_and_continued_to_the_byte(tmp_pa
     assert old.find("resnet18", "cifar10", space="zoo").file == "cifar10/resnet18-mine-e12-s0.safetensors"
     with CheckpointStore(tmp_path / "new") as store:
         store.add(index=21, epochs=200, seed=777, **SIZE, **TOLD)
-        recipe = {"recipe": "trained-3f9a2c1b", "training": {"recipe": {"a": 1}}}
-        store.add(index=21, epochs=12, seed=0, **SIZE | {"spec": "|x|"}, **recipe, **TOLD)
+        recipe: dict[str, Any] = {"recipe": "trained-3f9a2c1b", "training": {"recipe": {"a": 1}}}
+        recipe["source_sha256"] = hash_recipe(recipe["training"]["recipe"])
+        store.add(index=21, epochs=12, seed=0, **SIZE | {"spec": "|x|"}, **TOLD | recipe)
     assert store.manifest.read_bytes().splitlines() == OLD_MANIFEST.read_bytes().splitlines()[:3]
     assert (tmp_path / "new/cifar10/000021-trained-3f9a2c1b-e12-s0.safetensors").is_file()
 

@@ -5,6 +5,7 @@ that is damaged asks for memory. See numpy.lib.format for the format.
 """
 
 import math
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
+
+from robust201.core.files import open_file
 
 _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
@@ -29,10 +32,8 @@ def read_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
         OSError: it cannot be read (FileNotFoundError: there is none).
         ValueError: it is no whole .npy file of numbers.
     """
-    if path.exists() and not path.is_file():
-        raise ValueError("no file")
-    with path.open("rb") as stream:
-        n_bytes = path.stat().st_size
+    with open_file(path, None) as stream:
+        n_bytes = os.fstat(stream.fileno()).st_size
         dtype, shape, is_fortran = read_header(stream)
         order: Any = "F" if is_fortran else "C"
         _check_size(n_bytes - stream.tell(), dtype, shape)

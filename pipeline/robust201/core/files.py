@@ -1,4 +1,4 @@
-"""Files on disk that are either whole or absent: atomic writes, content hashes, bundled resources."""
+"""Files on disk: regular files, read without waiting; atomic writes, after which a file is whole or absent; locks."""
 
 import contextlib
 import errno
@@ -8,12 +8,14 @@ import json
 import os
 import re
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from robust201.core.errors import InputError, StorageError, StorageFullError
 
@@ -29,10 +31,124 @@ def show_bytes(count: float) -> str:
     return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
-def sha256_of(path: Path) -> str:
-    """Hash a file's bytes: 64 lower-case hex digits of SHA-256."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+class IrregularFileError(OSError, ValueError):
+    """A path leads to something other than a regular file, or to a file above its size limit; `str` is the reason.
+
+    Also a ValueError, since readers treat both like wrong content.
+    """
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFREG: "a file",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def describe_kind(mode: int) -> str:
+    """Name the kind of file that has a mode (`st_mode`), such as ``a named pipe``."""
+    return _KINDS.get(stat.S_IFMT(mode), "a device")
+
+
+def open_file(path: Path, max_bytes: int | None, mode: str = "rb", *, buffering: int = -1) -> BinaryIO:
+    """Open a regular file of at most `max_bytes`; the only way to open a file that this process did not make itself.
+
+    A plain `open` of a named pipe waits for its other end, in a thread beyond the reach of any signal, and reading a
+    device may never end. `max_bytes` is None where a file may have any size: it is then read in pieces.
+
+    Raises:
+        OSError: the file cannot be opened (FileNotFoundError: there is none; IsADirectoryError: it is a folder).
+        IrregularFileError: it is a pipe, a socket or a device, or too large.
+    """
+
+    def open_regular(_path: str, flags: int) -> int:
+        try:
+            descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, 0o666)
+        except BlockingIOError:  # an NFS client holds a delegation on this regular file, which the server recalls
+            descriptor = os.open(path, flags | os.O_NOCTTY, 0o666)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # a socket, or a pipe to be written to that nobody reads
+                raise _irregular(path, describe_kind(path.stat().st_mode)) from error
+            raise
+        try:
+            _check_regular(path, os.fstat(descriptor), max_bytes)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    return cast(BinaryIO, open(path, mode, buffering, opener=open_regular))
+
+
+def _check_regular(path: Path, status: os.stat_result, max_bytes: int | None) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "a folder instead of a regular file", str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise _irregular(path, describe_kind(status.st_mode))
+    if max_bytes is not None and status.st_size > max_bytes:
+        reason = f"{show_bytes(status.st_size)}, more than {show_bytes(max_bytes)}"
+        raise IrregularFileError(errno.EFBIG, reason, str(path))
+
+
+def _irregular(path: Path, kind: str) -> IrregularFileError:
+    return IrregularFileError(errno.ENXIO, f"{kind} instead of a regular file", str(path))
+
+
+def check_file(path: Path, max_bytes: int | None = None) -> None:
+    """Raise what `open_file` raises: for a library that opens a path itself."""
+    open_file(path, max_bytes).close()
+
+
+def read_file(path: Path, max_bytes: int) -> bytes:
+    """Read a whole file of at most so many bytes (raises as `open_file`)."""
+    with open_file(path, max_bytes) as stream:
+        # A read of so many bytes reserves memory for all of them at once, so the limit itself is never asked for.
+        return stream.read(os.fstat(stream.fileno()).st_size)
+
+
+def read_text(path: Path, max_bytes: int) -> str:
+    """Read a whole UTF-8 file of at most so many bytes (raises as `open_file`; UnicodeDecodeError: no UTF-8)."""
+    return read_file(path, max_bytes).decode()
+
+
+def sha256_of(path: Path, max_bytes: int | None = None) -> str:
+    """Hash a file's bytes: 64 lower-case hex digits of SHA-256 (raises as `open_file`)."""
+    return digest_of(path, hashlib.sha256, max_bytes)
+
+
+def digest_of(path: Path, hasher: "Callable[[], hashlib._Hash]", max_bytes: int | None = None) -> str:
+    """Hash a file's bytes with a new `hasher`: lower-case hex digits (raises as `open_file`)."""
+    with open_file(path, max_bytes) as stream:
+        return hashlib.file_digest(cast(BufferedReader, stream), hasher).hexdigest()
+
+
+MAX_JSON_BYTES = 1 << 30
+"""Largest JSON file of our own: the hashes of every network's weights take some megabytes."""
+
+MAX_STATE_BYTES = 1 << 20
+"""Largest file with the state of a process or of a folder: lease, heartbeat, progress, format."""
+
+MAX_LISTED_BYTES = 16 << 30
+"""Largest file of an exported dataset, which is read in pieces."""
+
+
+def load_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
+    """Read a JSON file of our own.
+
+    Raises:
+        OSError: the file cannot be opened (FileNotFoundError: there is none).
+        ValueError: it is not JSON or not a regular file, or too large.
+    """
+    try:
+        return json.loads(read_text(path, max_bytes))
+    except IsADirectoryError as error:
+        raise _irregular(path, "a folder") from error
+    except RecursionError as error:
+        raise ValueError("brackets nested too deeply") from error
 
 
 def fsync_folder(folder: Path) -> None:
@@ -61,39 +177,6 @@ def make_folder(path: Path) -> None:
             f"Making a folder failed for {path}: expected a folder, got {got}. Choose another path, or correct the "
             "permissions."
         ) from error
-
-
-def read_bounded(path: Path, most: int) -> str:
-    """Read a text file that has no more than so many bytes.
-
-    Raises:
-        OSError: it cannot be read (FileNotFoundError: there is none).
-        ValueError: it is longer, or no UTF-8.
-    """
-    with path.open("rb") as stream:
-        content = stream.read(most + 1)
-    if len(content) > most:
-        raise ValueError(f"more than {show_bytes(most)}")
-    return content.decode()
-
-
-MAX_JSON_BYTES = 1 << 30
-"""Bytes of a JSON file of our own: the hashes of every network's weights are some megabytes."""
-
-
-def load_json(path: Path) -> Any:
-    """Read a JSON file of our own.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: it is no JSON, too long, or no file: the far end of a pipe is not waited for.
-    """
-    if path.exists() and not path.is_file():
-        raise ValueError("no file")
-    try:
-        return json.loads(read_bounded(path, MAX_JSON_BYTES))
-    except RecursionError as error:
-        raise ValueError("brackets nested too deeply") from error
 
 
 def is_amount(value: object) -> bool:
@@ -261,7 +344,7 @@ def sole_writer(folder: Path, doing: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         while True:
             try:
-                lock = stack.enter_context(path.open("wb"))
+                lock = stack.enter_context(open_file(path, None, "wb"))
             except OSError as error:
                 raise _failed_to_write(path, error) from error
             try:

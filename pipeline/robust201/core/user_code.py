@@ -3,7 +3,6 @@
 import hashlib
 import importlib.abc
 import importlib.util
-import stat
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import ConfigError, closest, one_line
+from robust201.core.files import read_file
 from robust201.core.interrupts import SignalInterrupt
 
 _MAX_CODE_BYTES = 16 << 20
@@ -22,27 +22,13 @@ def read_code(path: Path) -> bytes:
     Raises:
         ConfigError: it cannot be read.
     """
-    source = None
     try:
-        if stat.S_ISREG(path.stat().st_mode):  # a device may have no end, and a pipe no writer
-            with path.open("rb") as stream:
-                source = stream.read(_MAX_CODE_BYTES + 1)
+        return read_file(path, _MAX_CODE_BYTES)
     except OSError as error:
         raise ConfigError(
             f"Reading a Python file failed for {path}: expected a readable file, got {error.strerror}. "
             "Correct the path."
         ) from error
-    if source is None:
-        raise ConfigError(
-            f"Reading a Python file failed for {path}: expected a regular file, got a folder or a device. "
-            "Correct the path."
-        )
-    if len(source) > _MAX_CODE_BYTES:
-        raise ConfigError(
-            f"Reading a Python file failed for {path}: expected at most {_MAX_CODE_BYTES >> 20} MiB, got more. "
-            "Correct the path."
-        )
-    return source
 
 
 def hash_file(path: Path) -> str:

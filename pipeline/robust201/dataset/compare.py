@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, InputError
-from robust201.core.files import sha256_of
+from robust201.core.files import MAX_LISTED_BYTES, sha256_of
 from robust201.core.records import IMPORTED, ArchitectureId, Unit
 from robust201.dataset.imported_plan import load_any_plan
 from robust201.dataset.json_import import count_decimals
@@ -265,7 +265,7 @@ def read_result_set(folder: Path) -> ResultSet:
     read = [dataset.files.find(name, key, "accuracy") for name in dataset.data for key in dataset.keys_all]
     # Parquet files hold every measurement, and hashing them would take longer than the comparison.
     json_files = [file for file in read if file is not None and file.suffix != ".parquet"]
-    remarks = explain_changes(folder, {file: sha256_of(file) for file in json_files})
+    remarks = explain_changes(folder, {file: sha256_of(file, MAX_LISTED_BYTES) for file in json_files})
     return ResultSet(by_weights, decimals, source, remarks=tuple(remarks))
 
 

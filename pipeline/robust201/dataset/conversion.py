@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import EvaluationError, ResultsError
-from robust201.core.files import sha256_of, write_text
+from robust201.core.files import MAX_LISTED_BYTES, sha256_of, write_text
 from robust201.core.records import Unit, show_architecture
 from robust201.dataset.json_import import Origin, json_files_of, read_origin
 from robust201.dataset.listing import add_to_listing, remove_from_listing
@@ -159,7 +159,7 @@ class _JsonKey:
     def task(self) -> ParquetFile:
         """Make the file to write."""
         sources = {
-            measure: {"size": file.stat().st_size, "sha256": sha256_of(file)}
+            measure: {"size": file.stat().st_size, "sha256": sha256_of(file, MAX_LISTED_BYTES)}
             for measure, file in self.json_files.items()
         }
         return ParquetFile(

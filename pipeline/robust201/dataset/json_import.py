@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from robust201 import __version__
 from robust201.core.errors import EvaluationError, InputError, ResultsError
-from robust201.core.files import sha256_of
+from robust201.core.files import MAX_LISTED_BYTES, MAX_STATE_BYTES, IrregularFileError, read_file, sha256_of
 from robust201.core.records import IMPORTED, IMPORTED_FILE, EvaluationResult, Part
 from robust201.dataset.card import CARD_FILE
 from robust201.dataset.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
@@ -194,7 +194,7 @@ def _import_group(
         "key": key,
         "strengths": list(strengths),
         "n_images": n_images,
-        "files": {measure: sha256_of(file) for measure, file in files.items()},
+        "files": {measure: sha256_of(file, MAX_LISTED_BYTES) for measure, file in files.items()},
         "decimals": decimals,
         "imported_by": f"robust201 {__version__}",
     }
@@ -369,7 +369,10 @@ def explain_gaps(
 def read_licence(source: Path) -> str | None:
     """Licence that the card of an export names; None where there is no such card."""
     card = source / CARD_FILE
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    try:
+        text = read_file(card, MAX_STATE_BYTES).decode(errors="replace")
+    except (FileNotFoundError, IsADirectoryError, IrregularFileError):
+        return None
     parts = text.split("---\n", 2)
     if len(parts) < 3 or parts[0]:
         return None

@@ -7,8 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from robust201.core.errors import ResultsError
-from robust201.core.files import sha256_of, write_text
-from robust201.reader.checksum_listing import CHECKSUM_FILE, parse_checksums
+from robust201.core.files import (
+    MAX_LISTED_BYTES,
+    IrregularFileError,
+    describe_kind,
+    read_text,
+    sha256_of,
+    write_text,
+)
+from robust201.reader.checksum_listing import CHECKSUM_FILE, MAX_LISTING_BYTES, parse_checksums
 from robust201.reader.result_files import META_FILE, SWEEP_FILE
 
 AGAIN = "Export it again."
@@ -38,8 +45,8 @@ def read_listing(out: Path) -> Listing:
             f"Verifying failed for {out}: expected a whole export with the file {CHECKSUM_FILE}, got {got}. {AGAIN}"
         )
     try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
+        text = read_text(path, MAX_LISTING_BYTES)
+    except (UnicodeDecodeError, IrregularFileError) as error:
         message = f"Verifying failed for {path}: expected a listing, got other content ({error}). {AGAIN}"
         return Listing({}, (message,))
     lines = parse_checksums(text)
@@ -111,7 +118,9 @@ def explain_changes(out: Path, digests: Mapping[Path, str]) -> Iterator[str]:
         yield f"{path} is not a checksum listing: whether the files of {out} are those of the export is unknown"
         return
     listed = listing.digests
-    side_files = {file: sha256_of(file) for name in (META_FILE, SWEEP_FILE) if (file := out / name).is_file()}
+    side_files = {
+        file: sha256_of(file, MAX_LISTED_BYTES) for name in (META_FILE, SWEEP_FILE) if (file := out / name).is_file()
+    }
     read = {file.relative_to(out).as_posix(): digest for file, digest in {**digests, **side_files}.items()}
     other = [name for name, digest in sorted(read.items()) if listed.get(name) != digest]
     if other:
@@ -141,7 +150,7 @@ def check_listing(out: Path, listing: Listing) -> Iterator[str]:
         try:
             if not path.is_file():
                 yield f"Verifying failed for {path}: expected a file, got {_describe(path)}. {AGAIN}"
-            elif sha256_of(path) != digest:
+            elif sha256_of(path, MAX_LISTED_BYTES) != digest:
                 yield f"Verifying failed for {path}: expected the SHA-256 of {CHECKSUM_FILE}, got another. {AGAIN}"
         except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
             yield f"Verifying failed for {path}: expected a file that can be read, got {error}. {AGAIN}"
@@ -176,5 +185,4 @@ def _describe(path: Path) -> str:
         return "none"
     if stat.S_ISLNK(mode):
         return f"a symbolic link to {str(path.readlink())!r}"
-    kinds = {stat.S_IFDIR: "a folder", stat.S_IFREG: "a file", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
-    return kinds.get(stat.S_IFMT(mode), "a device")
+    return describe_kind(mode)

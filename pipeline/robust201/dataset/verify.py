@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError, StorageError
+from robust201.core.files import MAX_LISTED_BYTES, check_file
 from robust201.core.records import IMPORTED_FILE, EvaluationProtocol, ImageSet, show_architecture
 from robust201.dataset.attack_flags import find_attack_flags
 from robust201.dataset.export import FileForm, Format, list_files, make_files
@@ -309,6 +310,7 @@ def _check_images(path: Path, images: ImageSet) -> Iterator[str]:
     if not path.is_file():
         return
     try:
+        check_file(path, MAX_LISTED_BYTES)
         with pq.ParquetFile(path) as stored:
             same = stored.read().equals(image_table(images))
     except (OSError, pa.ArrowException) as error:
@@ -344,7 +346,9 @@ def _text_differs(file: JsonFile) -> str | None:
 
 
 def _table_differs(file: ParquetFile) -> str | None:
-    with pq.ParquetFile(file.folder / file.name) as stored:
+    path = file.folder / file.name
+    check_file(path, MAX_LISTED_BYTES)
+    with pq.ParquetFile(path) as stored:
         groups: Iterator[Any] = (stored.read_row_group(number) for number in range(stored.num_row_groups))
         for got, expected in itertools.zip_longest(groups, file.tables()):
             if got is None or expected is None:

@@ -8,9 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
+from robust201.core.files import MAX_STATE_BYTES, read_file, read_text
 from robust201.core.records import Split
 from robust201.images.downloads.registry import SUMS_FILE, Checksum
 from robust201.images.specs import UNKNOWN_COUNT, DatasetSpec
+
+_MAX_IMAGE_BYTES = 4 << 30
 
 
 class LabelledImages(NamedTuple):
@@ -30,7 +33,7 @@ def read_verified(path: Path, checksum: Checksum | None) -> bytes:
         DatasetError: the file is missing, cannot be read, or is another.
     """
     try:
-        content = path.read_bytes()
+        content = read_file(path, _MAX_IMAGE_BYTES)
     except OSError as error:
         raise DatasetError(
             f"Reading images failed for {path}: expected a readable file, got {error.strerror}. "
@@ -47,9 +50,11 @@ def read_verified(path: Path, checksum: Checksum | None) -> bytes:
 
 def _recorded_sha256(path: Path) -> str | None:
     sums = path.parent / SUMS_FILE
-    if not sums.is_file():
+    try:
+        text = read_text(sums, MAX_STATE_BYTES)
+    except FileNotFoundError:
         return None
-    lines = (line.split(maxsplit=1) for line in sums.read_text(encoding="utf-8").splitlines())
+    lines = (line.split(maxsplit=1) for line in text.splitlines())
     return {fields[1]: fields[0] for fields in lines if len(fields) == 2}.get(path.name)
 
 

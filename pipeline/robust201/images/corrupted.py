@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from robust201.core.arrays import read_npy
 from robust201.core.errors import DatasetError
-from robust201.core.files import sha256_of
+from robust201.core.files import digest_of, sha256_of
 from robust201.core.records import ImageSet, canonical_json
 from robust201.images.downloads.registry import download
 from robust201.images.generated_folder import (
@@ -274,8 +274,7 @@ def _map_npy(path: Path, shape: tuple[int, ...], source: str, dtype: str = "uint
 
 
 def _check_md5(path: Path, expected: str) -> None:
-    with path.open("rb") as stream:
-        got = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    got = digest_of(path, lambda: hashlib.md5(usedforsecurity=False))
     if got != expected:
         raise DatasetError(
             f"Verifying published corruptions failed for {path}: expected md5 {expected}, got {got}. "

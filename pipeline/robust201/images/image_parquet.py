@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
+from robust201.core.files import check_file
 from robust201.core.records import Split
 from robust201.images.checks import LabelledImages, check_labels
 from robust201.images.specs import DatasetSpec
@@ -48,6 +49,7 @@ def _read_columns(path: Path) -> Any:
     from pyarrow import parquet
 
     try:
+        check_file(path)
         with parquet.ParquetFile(path) as file:
             schema = file.schema_arrow
             _check_columns(path, {field.name: field.type for field in schema})

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from robust201.core.arrays import parse_npy
 from robust201.core.errors import DatasetError, one_line
+from robust201.core.files import open_file
 from robust201.core.records import Split
 from robust201.images.checks import LabelledImages, check_count, check_labels
 from robust201.images.specs import DatasetSpec
@@ -49,21 +50,21 @@ def load_npz(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> La
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        with path.open("rb") as stream:
+        with open_file(path, None) as stream:
             if not zipfile.is_zipfile(stream):
                 raise DatasetError(
                     f"Reading images failed for {path}: expected a whole .npz archive, got a file that is none. "
                     "Write it with numpy.savez, or copy it again."
                 )
-        with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            missing = [name for name in _ARRAYS if name not in members]
-            if missing:
-                raise DatasetError(
-                    f"Reading images failed for {path}: expected arrays {' and '.join(_ARRAYS)}, got "
-                    f"{', '.join(members) or 'none'}. Write both with numpy.savez(file, images=…, labels=…)."
-                )
-            return {name: _read_member(archive, members[name]) for name in _ARRAYS}
+            with zipfile.ZipFile(stream) as archive:
+                members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+                missing = [name for name in _ARRAYS if name not in members]
+                if missing:
+                    raise DatasetError(
+                        f"Reading images failed for {path}: expected arrays {' and '.join(_ARRAYS)}, got "
+                        f"{', '.join(members) or 'none'}. Write both with numpy.savez(file, images=…, labels=…)."
+                    )
+                return {name: _read_member(archive, members[name]) for name in _ARRAYS}
     # What zipfile says of encrypted members is a RuntimeError, of unknown compressions a NotImplementedError.
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
         raise DatasetError(

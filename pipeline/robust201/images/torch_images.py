@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
-from robust201.core.files import sha256_of
+from robust201.core.files import open_file, sha256_of
 from robust201.core.records import Split
 from robust201.core.unpickling import load_torch
 from robust201.images.checks import LabelledImages, check_labels
@@ -58,7 +58,7 @@ def _read_tensors(file: Path, what: str) -> Sequence[Any]:
     """Read one tensor, or the tensors of a list; `what` they are is for errors."""
     import torch
 
-    with file.open("rb") as stream:
+    with open_file(file, None) as stream:
         content = load_torch(stream, str(file), what=what, error=DatasetError)
     tensors = list(content) if isinstance(content, list | tuple) else [content]
     wrong = [type(tensor).__name__ for tensor in tensors if not isinstance(tensor, torch.Tensor)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robust201.core.files import is_amount
+from robust201.core.files import IrregularFileError, is_amount, read_file
 from robust201.planning.coverage import count_coverage
 from robust201.planning.plan import Plan
 from robust201.planning.shares import share_folders
@@ -15,6 +15,7 @@ from robust201.runtime.progress import FAILURES_FILE
 from robust201.shards import Inventory
 
 _TEXTS_OF_A_FAILURE = ("unit", "label", "kind", "message")
+_MAX_FAILURES_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class EvaluationCounter:
         found = {
             (failure["label"], *failure["strengths"]): failure
             for folder in (results, *share_folders(results))
-            for failure in _read_failures(folder)
+            for failure in read_failures(folder)
         }
         units = self._plan.find_units({failure["unit"] for failure in found.values()})
         return tuple(
@@ -79,10 +80,14 @@ class EvaluationCounter:
         )
 
 
-def _read_failures(folder: Path) -> list[dict[str, Any]]:
-    path = folder / FAILURES_FILE
+def read_failures(folder: Path) -> list[dict[str, Any]]:
+    """Read what the last driver or share in a folder wrote of failures; without lines that are damaged."""
+    try:
+        content = read_file(folder / FAILURES_FILE, _MAX_FAILURES_BYTES)
+    except (FileNotFoundError, IsADirectoryError, IrregularFileError):
+        return []
     failures = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+    for line in content.decode(errors="replace").splitlines():
         try:
             failure = json.loads(line)
         except (ValueError, RecursionError):

@@ -12,10 +12,14 @@ from os.path import commonprefix
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from robust201.core.errors import InputError, closest
+from robust201.core.errors import InputError, StorageError, closest
+from robust201.core.files import IrregularFileError, open_file
 from robust201.core.records import Unit, show_architecture
-from robust201.runtime.work_log import LOGS_FOLDER, label_of
+from robust201.runtime.work_log import LOGS_FOLDER, MAX_BYTES, label_of
 from robust201.spaces import DEFAULT_SPACE, SPACES
+
+MAX_LOG_BYTES = 8 * MAX_BYTES
+"""Largest log that is read."""
 
 _SHOWN_CANDIDATES = 5
 _LABEL = re.compile(
@@ -124,9 +128,13 @@ def _open_all(results: Path) -> Iterator[BinaryIO]:
     """Open one log file after the other; what went since it was listed is left out, for logs may go at any time."""
     for path in log_files(results):
         try:
-            stream = path.open("rb")
+            stream = open_file(path, MAX_LOG_BYTES)
         except FileNotFoundError:
             continue
+        except (IsADirectoryError, IrregularFileError) as error:
+            raise StorageError(
+                f"Reading logs failed for {path}: expected a log file, got {error.strerror}. Move it away."
+            ) from error
         with stream:
             yield stream
 

@@ -1,15 +1,15 @@
 """Status of the trainings in a store, from the progress file of the last run, its lease and its workers' heartbeats."""
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from robust201.core.host import HostId
 from robust201.monitoring.activity import find_driver
+from robust201.monitoring.counting import read_failures
 from robust201.planning.training_config import Training, TrainingConfig
 from robust201.runtime.heartbeat import LastBeat, read_file_time, read_heartbeats
-from robust201.runtime.progress import FAILURES_FILE, PROGRESS_FILE, WORKING_STATES, read_progress
+from robust201.runtime.progress import PROGRESS_FILE, WORKING_STATES, read_progress
 from robust201.weights.store import CheckpointStore
 
 
@@ -83,11 +83,7 @@ def read_training_status(store: Path, config: TrainingConfig | None = None) -> T
     driver = find_driver(folder, state, HostId.of_this_process(), now).driver
     if state in WORKING_STATES and not active and driver is None:
         state = "interrupted"
-    try:
-        lines = (folder / FAILURES_FILE).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        lines = []
-    messages = dict.fromkeys(json.loads(line)["message"] for line in lines)
+    messages = dict.fromkeys(failure["message"] for failure in read_failures(folder))
     trainings = None if config is None else set(config.trainings())
     return TrainingStatus(
         state=state,

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BeforeValidator
 
 from robust201.core.errors import ConfigError
-from robust201.core.files import bundled, read_bounded
+from robust201.core.files import bundled, show_bytes
 
 MAX_SWEEP_BYTES = 4 << 20
 """Bytes of a sweep YAML: one that names every cell of NAS-Bench-201 by its string has 1.1 MB."""
@@ -65,7 +65,7 @@ def read_fields(path: Path, what: str = "sweep") -> dict[str, Any]:
         ConfigError: the file cannot be read, is no YAML, or holds something else.
     """
     try:
-        payload = _construct(read_bounded(path, MAX_SWEEP_BYTES))
+        payload = _construct(_read_text(path))
     except OSError as error:
         raise ConfigError(
             f"Reading the {what} failed for {path}: expected a YAML file, got {error.strerror}. See jobs/ for examples."
@@ -81,6 +81,15 @@ def read_fields(path: Path, what: str = "sweep") -> dict[str, Any]:
             f"{'an empty file' if payload is None else type(payload).__name__}. See jobs/ for examples."
         )
     return payload
+
+
+def _read_text(path: Path) -> str:
+    """Read a YAML file; also a pipe, as a shell makes for ``<(…)``."""
+    with path.open("rb") as stream:
+        content = stream.read(MAX_SWEEP_BYTES + 1)
+    if len(content) > MAX_SWEEP_BYTES:
+        raise ValueError(f"more than {show_bytes(MAX_SWEEP_BYTES)}")
+    return content.decode()
 
 
 def _construct(text: str) -> Any:
@@ -131,7 +140,7 @@ def find_line(path: Path, steps: Sequence[str]) -> int | None:
     if not path.is_file():
         return None  # a pipe has been read to its end
     try:
-        text = read_bounded(path, MAX_SWEEP_BYTES)
+        text = _read_text(path)
         _check_depth(text)
         node: Any = yaml.compose(text, Loader=_SafeLoader)
     except (OSError, ValueError, yaml.YAMLError, RecursionError):

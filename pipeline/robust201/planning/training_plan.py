@@ -15,6 +15,7 @@ from robust201.spaces.base import Space
 from robust201.training.recipes import Recipe, training_id
 from robust201.weights.manifest import CheckpointRecord
 from robust201.weights.store import CheckpointStore
+from robust201.weights.training_identity import is_as_trained
 
 DeviceKind = Literal["cpu", "cuda"]
 
@@ -237,11 +238,15 @@ def _find_done(
         if (record.recipe, record.seed) != (training.recipe, training.seed):
             continue
         if record.source_sha256 != name:
-            theirs = {} if record.training is None else record.training.get("inputs", {})
-            differences = "; ".join(describe_difference(theirs, fields)) or "the network's configuration or code"
+            differences = "; ".join(describe_difference(record.inputs, fields)) or "the network's configuration or code"
             raise CheckpointError(
                 f"Planning trainings failed for {record.label} in {store.root}: expected the planned training "
                 f"under this name, got a different one ({differences}). Rename the recipe, or choose another store."
+            )
+        if not is_as_trained(record, space):
+            raise CheckpointError(
+                f"Planning trainings failed for {record.label} in {store.manifest}: expected the recipe of the planned "
+                "training in the record's field 'training', got another: the line was edited. Restore the manifest."
             )
         try:
             store.check(record)

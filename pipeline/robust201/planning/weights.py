@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import CheckpointError
-from robust201.core.files import sha256_of
+from robust201.core.files import read_file, sha256_of
 from robust201.core.records import ArchitectureId, Unit, Weights, canonical_json
 from robust201.planning.config import SweepConfig
 from robust201.spaces.base import Space
@@ -165,10 +165,10 @@ def _describe(record: CheckpointRecord) -> Weights:
 
 
 def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:
-    from robust201.weights.published.state_dicts import parse_safetensors
+    from robust201.weights.published.state_dicts import MAX_WEIGHTS_BYTES, parse_safetensors
 
     try:
-        raw = path.read_bytes()
+        raw = read_file(path, MAX_WEIGHTS_BYTES)
     except OSError as error:
         raise _no_file(path) from error
     digest = hashlib.sha256(raw).hexdigest()

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from robust201.core.files import read_bounded
+from robust201.core.files import read_text
 
 CHECKSUM_FILE = "SHA256SUMS"
 """Listing that ``sha256sum -c`` reads; it is written last, so a folder that has it holds a whole export."""
 
 _LINE = re.compile(r"([0-9a-f]{64})  ([^\r]+)")
-_MAX_BYTES = 64 << 20
+MAX_LISTING_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def read_checksums(folder: Path) -> Mapping[str, str]:
     if not path.is_file():
         return {}
     try:
-        return parse_checksums(read_bounded(path, _MAX_BYTES)).digests
+        return parse_checksums(read_text(path, MAX_LISTING_BYTES)).digests
     except ValueError:
         return {}
 

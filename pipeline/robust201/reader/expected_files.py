@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Self
 
 from robust201.core.errors import ResultsError, RobustWarning
-from robust201.core.files import read_bounded
+from robust201.core.files import MAX_LISTED_BYTES, load_json, open_file
 from robust201.core.parquet_footer import parse_row_groups, read_footer_bytes
 
 PARQUET_FILES = "parquet_files.json"
@@ -36,7 +36,7 @@ class ListedFile(NamedTuple):
     @classmethod
     def of(cls, path: Path) -> Self:
         """Describe a Parquet file; ValueError if it has no whole footer."""
-        with path.open("rb") as stream:
+        with open_file(path, MAX_LISTED_BYTES) as stream:
             footer = read_footer_bytes(stream)
         return cls(sum(group.n_rows for group in parse_row_groups(footer)), hashlib.sha256(footer).hexdigest())
 
@@ -56,8 +56,8 @@ def read_parquet_files(folder: Path) -> dict[str, ListedFile]:
     if not os.path.lexists(path):
         return {}
     try:
-        return _parse_files(json.loads(read_bounded(path, _MAX_BYTES)) if path.is_file() else None)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return _parse_files(load_json(path, _MAX_BYTES))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ResultsError(
             f"Opening a dataset failed for {path}: expected a listing of Parquet files and their rows, got something "
             f"else ({error!r}). Export or download the dataset again."

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError, one_line
+from robust201.core.files import open_file, read_file
 from robust201.core.parquet_footer import parse_row_groups, read_footer_bytes
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.result_files import ResultFiles, evaluation_names
@@ -161,7 +162,7 @@ def _read(path: Path, files: ResultFiles) -> pd.DataFrame:
     suffix = path.suffix.lower()
     try:
         if suffix == ".parquet":
-            with path.open("rb") as stream:
+            with open_file(path, LARGEST_BYTES) as stream:
                 groups = parse_row_groups(read_footer_bytes(stream))
             _refuse_large(path, sum(8 * chunk.n_values + chunk.n_bytes for group in groups for chunk in group.chunks))
             return pd.read_parquet(path)
@@ -171,7 +172,7 @@ def _read(path: Path, files: ResultFiles) -> pd.DataFrame:
         raise _undecodable(path, error) from error
     if files.space is not None and suffix == ".json":
         try:
-            content = parse_json(path.read_bytes())
+            content = parse_json(read_file(path, LARGEST_BYTES))
         except ValueError as error:
             raise _undecodable(path, error) from error
         found = files.space.read_json_table(content)
@@ -187,8 +188,9 @@ def _read(path: Path, files: ResultFiles) -> pd.DataFrame:
 
 def _read_csv(path: Path) -> pd.DataFrame:
     if path.suffix.lower() != ".gz":
-        return pd.read_csv(path)
-    with gzip.open(path) as stream:
+        with open_file(path, LARGEST_BYTES) as text:
+            return pd.read_csv(text)
+    with open_file(path, LARGEST_BYTES) as packed, gzip.open(packed) as stream:
         size = 0
         while chunk := stream.read(1 << 20):
             size += len(chunk)

@@ -5,15 +5,19 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from robust201.core.errors import ResultsError
+from robust201.core.files import MAX_LISTED_BYTES, IrregularFileError, open_file, show_bytes
 from robust201.reader.value_checks import damaged_file, parse_json, show_id
 
 PIECE_BYTES = 1 << 22
 """Bytes, decompressed, that are read at once."""
+
+MAX_TEXT_BYTES = 4 << 30
+"""Largest JSON, decompressed, that is read whole."""
 
 HEAD_BYTES = 1 << 12
 """Bytes that the names in front of the first value have at most."""
@@ -39,7 +43,13 @@ def open_decompressed(file: Path) -> AbstractContextManager[BinaryIO]:
         from robust201.reader.parquet_results import open_zstandard
 
         return open_zstandard(file)
-    return gzip.open(file) if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
+    return _open_gzip(file) if file.suffix == ".gz" else open_file(file, MAX_LISTED_BYTES)
+
+
+@contextmanager
+def _open_gzip(file: Path) -> Iterator[BinaryIO]:
+    with open_file(file, MAX_LISTED_BYTES) as packed, gzip.open(packed) as stream:
+        yield cast(BinaryIO, stream)
 
 
 def _read_pieces(file: Path) -> Iterator[bytes]:
@@ -47,8 +57,18 @@ def _read_pieces(file: Path) -> Iterator[bytes]:
         with open_decompressed(file) as stream:
             while piece := stream.read(PIECE_BYTES):
                 yield piece
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile, IrregularFileError) as error:
         raise damaged_file(file, error) from error
+
+
+def _join_pieces(file: Path) -> bytes:
+    pieces, n_bytes = [], 0
+    for piece in _read_pieces(file):
+        pieces.append(piece)
+        n_bytes += len(piece)
+        if n_bytes > MAX_TEXT_BYTES:
+            raise ValueError(f"more than {show_bytes(MAX_TEXT_BYTES)}")
+    return b"".join(pieces)
 
 
 def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
@@ -61,7 +81,7 @@ def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
     if missing is not _REQUIRED and not file.is_file():
         return missing
     try:
-        return parse_json(b"".join(_read_pieces(file)))
+        return parse_json(_join_pieces(file))
     except ValueError as error:
         raise ResultsError(
             f"Reading failed for {file}: expected JSON, got something else ({error}). "

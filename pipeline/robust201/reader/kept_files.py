@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from robust201.core.files import sha256_of
+from robust201.core.files import MAX_LISTED_BYTES, sha256_of
 
 KEPT_BYTES = 1 << 28
 """Bound on the text of all that is kept (256 MiB, two to five times as much as Python objects). What is larger alone
@@ -34,7 +34,7 @@ def hash_once(file: Path) -> str:
 
 @lru_cache(maxsize=256)
 def _hash(file: Path, _state: FileState) -> str:
-    return sha256_of(file)
+    return sha256_of(file, MAX_LISTED_BYTES)
 
 
 class KeptRows:

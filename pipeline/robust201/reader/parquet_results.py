@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, ResultsError, closest
+from robust201.core.files import MAX_LISTED_BYTES, IrregularFileError, check_file, open_file
 from robust201.core.parquet_footer import RowGroup, parse_row_groups, read_footer_bytes
 from robust201.reader.expected_files import PARQUET_FILES, ListedFile
 from robust201.reader.kept_files import FileState, hash_once
@@ -30,6 +31,7 @@ _ROWS_AT_ONCE = 16
 
 def _open(path: Path) -> pq.ParquetFile:
     """Open a file whose pages are held to their checksums, where it has any: damaged ones mostly decode, to others."""
+    check_file(path, MAX_LISTED_BYTES)
     return pq.ParquetFile(path, page_checksum_verification=True)
 
 
@@ -148,6 +150,7 @@ def _schema(path: Path) -> pa.Schema:
 
 @lru_cache(maxsize=256)
 def _read_schema(path: Path, _state: FileState) -> pa.Schema:
+    check_file(path, MAX_LISTED_BYTES)
     return pq.read_schema(path)
 
 
@@ -411,7 +414,7 @@ def _groups_of(path: Path, architecture: int | str | None, n_groups: int) -> lis
     """Name the row groups that may hold an architecture, by the smallest and largest that the footer says they have."""
     if architecture is None:
         return list(range(n_groups))
-    with path.open("rb") as stream:
+    with open_file(path, MAX_LISTED_BYTES) as stream:
         groups = parse_row_groups(read_footer_bytes(stream))
     return [number for number, group in enumerate(groups) if _may_hold(group, architecture)]
 
@@ -443,7 +446,11 @@ def _values(table: pa.Table, measure: str) -> Iterable[Any]:
 @contextmanager
 def open_zstandard(path: Path) -> Iterator[BinaryIO]:
     """Open a file that was compressed with Zstandard, to read what it was made of."""
-    with _naming(path), path.open("rb") as packed, pa.CompressedInputStream(pa.PythonFile(packed), "zstd") as stream:
+    with (
+        _naming(path),
+        open_file(path, MAX_LISTED_BYTES) as packed,
+        pa.CompressedInputStream(pa.PythonFile(packed), "zstd") as stream,
+    ):
         yield stream
 
 
@@ -456,6 +463,6 @@ def _naming(path: Path) -> Iterator[None]:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # the last of names and of metadata
         # Arrow says of damage that it is an OSError, without the number that those of the system have.
-        if isinstance(error, OSError) and error.errno is not None:
+        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, IrregularFileError):
             raise
         raise damaged_file(path, error) from error

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from robust201.core.files import is_amount, load_json
+from robust201.core.files import MAX_STATE_BYTES, is_amount, load_json
 
 if TYPE_CHECKING:  # doctor, which asks for the file server's time, also works where numpy is missing
     from robust201.core.records import Part
@@ -141,7 +141,7 @@ class Heartbeat:
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         while not self._ended.is_set():
             self._is_due.clear()
-            with contextlib.suppress(OSError):  # whether results can be written shows when they are
+            with contextlib.suppress(OSError, MemoryError):  # whether results can be written shows when they are
                 self.path.parent.mkdir(exist_ok=True)
                 temporary.write_text(json.dumps(self._payload()), encoding="utf-8")
                 temporary.replace(self.path)
@@ -210,7 +210,8 @@ def _files(results: Path) -> list[Path]:
 
 def _read(path: Path, now: float) -> LastBeat | None:
     try:
-        payload = load_json(path)  # opened before its time is asked for: NFS then asks the server for both
+        # Opened before its time is asked for: NFS then asks the server for both.
+        payload = load_json(path, MAX_STATE_BYTES)
         age = now - path.stat().st_mtime
         share, unit = payload.get("share"), payload.get("unit")
         if not all(name is None or isinstance(name, str) for name in (share, unit)):

@@ -30,8 +30,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from robust201.core.errors import LeaseHeldError, StorageError, StorageFullError
-from robust201.core.files import is_amount, load_json
+from robust201.core.errors import LeaseHeldError, StorageError, StorageFullError, one_line
+from robust201.core.files import MAX_STATE_BYTES, IrregularFileError, is_amount, load_json, read_file
 from robust201.core.host import HostId, has_ended, process_start
 
 INTERVAL_SECONDS = 5.0
@@ -81,7 +81,7 @@ class Holder:
     def read(cls, path: Path) -> "Holder | None":
         """Read a lease, which must be there; None if the content is none (written by hand, or damaged)."""
         try:
-            payload = load_json(path)
+            payload = load_json(path, MAX_STATE_BYTES)
             holder = cls(**(payload | {"host_id": HostId(**payload["host_id"])}))
         except (ValueError, KeyError, TypeError):
             return None
@@ -131,6 +131,7 @@ class Lease:
         self._released = threading.Event()
         self._last_beat = clock()
         self._beat_began: float | None = None
+        self._beat_error: Exception | None = None
         self._thread = threading.Thread(target=self._keep_alive, name="lease heartbeat", daemon=True)
         self._thread.start()
 
@@ -164,12 +165,21 @@ class Lease:
         if hangs:
             self.lost.set()
         if self.lost.is_set():
-            # To read the file would hang, too.
-            got = "a heartbeat that hangs, so that others may have taken it" if hangs else _describe(self.path)
             raise LeaseHeldError(
                 f"Keeping the lease failed for {self.path}: expected it to stay with this run (process "
-                f"{self.holder.pid} on {self.holder.host_id.host}), got {got}. This run stops; what it did is kept."
+                f"{self.holder.pid} on {self.holder.host_id.host}), got {self._describe_loss(hangs)}. This run "
+                "stops; what it did is kept."
             )
+
+    def _describe_loss(self, hangs: bool) -> str:
+        error = self._beat_error
+        if hangs:  # to read the file would hang, too
+            return "a heartbeat that hangs, so that others may have taken it"
+        if error is not None:
+            return (
+                f"a heartbeat that fails ({type(error).__name__}: {one_line(error)}), so that others may have taken it"
+            )
+        return _describe(self.path)
 
     def _hangs(self) -> bool:
         """Whether a beat is held up, by a file server, for so long that the one before it is too old."""
@@ -224,10 +234,11 @@ class Lease:
             self.holder = self.holder.beaten()
             os.pwrite(self._descriptor, self.holder.to_bytes(), 0)
             os.fsync(self._descriptor)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - this thread must not end unheard, for want of memory for example
             # A file server may be away for a moment; after our patience others may rightly take over.
-            return error.errno != errno.ESTALE and self._clock() - self._last_beat < patience
-        self._last_beat = self._clock()
+            self._beat_error = error
+            return getattr(error, "errno", None) != errno.ESTALE and self._clock() - self._last_beat < patience
+        self._last_beat, self._beat_error = self._clock(), None
         return True
 
 
@@ -345,13 +356,24 @@ class _Attempt:
         self.on_wait(
             f"{path.name} is held by {_describe(path)}; watching its heartbeat for {interval * STALE_INTERVALS:.0f} s"
         )
-        seen = path.read_bytes()
+        seen = self._read_occupied(path)
         end = self.clock() + interval * STALE_INTERVALS
         while self.clock() < end:
             self.sleep(interval / 2)
-            if path.read_bytes() != seen:
+            if self._read_occupied(path) != seen:
                 return False
         return True
+
+    @staticmethod
+    def _read_occupied(path: Path) -> bytes:
+        """Read what has a lease's name; StorageError if it is not even a small file."""
+        try:
+            return read_file(path, MAX_STATE_BYTES)
+        except (IsADirectoryError, IrregularFileError) as error:
+            raise StorageError(
+                f"Taking the lease failed for {path}: expected a lease or no file, got {error.strerror}. Move it away, "
+                "and run the same command again."
+            ) from error
 
 
 def _nonce_of(holder: Holder | None) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from robust201.core.errors import StorageError
-from robust201.core.files import is_amount, load_json, write_text
+from robust201.core.files import MAX_STATE_BYTES, is_amount, load_json, open_file, write_text
 from robust201.core.records import Part, Receipt, Unit, UnitFailure
 from robust201.runtime.executors.base import BundleLost, Event, WorkerLost
 from robust201.runtime.heartbeat import LastBeat
@@ -127,7 +127,7 @@ def read_progress(folder: Path) -> dict[str, Any]:
     Nothing depends on it: what is done is counted from the shards.
     """
     try:
-        payload = load_json(folder / PROGRESS_FILE)
+        payload = load_json(folder / PROGRESS_FILE, MAX_STATE_BYTES)
     except (FileNotFoundError, ValueError):
         return {}
     fields = payload if isinstance(payload, dict) else {}
@@ -329,8 +329,8 @@ class Tracker:
             "message": failure.message,
             "traceback": failure.traceback,
         }
-        with (self._folder / FAILURES_FILE).open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line) + "\n")
+        with open_file(self._folder / FAILURES_FILE, None, "ab") as stream:
+            stream.write(json.dumps(line).encode() + b"\n")
 
     def write(self, *, state: str | None = None) -> None:
         """Write progress.json: the run is running, draining, stopped, drained or finished; as before where None."""

@@ -5,7 +5,7 @@ from contextlib import closing, contextmanager
 from functools import partial, reduce
 from pathlib import Path
 
-from robust201.core.files import write_text
+from robust201.core.files import MAX_JSON_BYTES, read_text, write_text
 from robust201.core.interrupts import draining_on_signals
 from robust201.core.records import Part, Receipt
 from robust201.planning.bundles import make_bundles
@@ -52,7 +52,7 @@ def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, t
     with Lease.acquire(store.root):
         report = merge_folders(sources, target)
         if not (target / PLAN_FILE).exists():
-            write_text(target / PLAN_FILE, (sources[0] / PLAN_FILE).read_text(encoding="utf-8"))
+            write_text(target / PLAN_FILE, read_text(sources[0] / PLAN_FILE, MAX_JSON_BYTES))
         merged = load_plan(target)
         if not all(map(is_known, merged.protocols.values())):
             # Narrowed runs made different corrupted images: together they may know all of them.

@@ -24,7 +24,18 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from robust201.core.errors import ShardDamagedError, StorageError
-from robust201.core.files import NewFile, atomic_write, fsync_folder, new_file, remove_leftovers, sha256_of
+from robust201.core.files import (
+    IrregularFileError,
+    NewFile,
+    atomic_write,
+    check_file,
+    fsync_folder,
+    new_file,
+    open_file,
+    remove_leftovers,
+    sha256_of,
+    show_bytes,
+)
 
 SHARD_NAME = re.compile(
     r"(?:(?P<stem>(?:(?P<index>\d{6})-|(?P<name>[A-Za-z][\w.-]*)@).+)|compact)-(?P<sha>[0-9a-f]{16})\.parquet"
@@ -32,6 +43,9 @@ SHARD_NAME = re.compile(
 """What the last component of a shard's name looks like."""
 
 SHA_DIGITS = 16
+
+MAX_SHARD_BYTES = 1 << 30
+"""Largest shard that is read whole: one that is not compacted, of a few megabytes as a rule."""
 
 SETTLING_SECONDS = 5.0
 """Age from which a file's time of change distinguishes all later changes from the last one: file systems count in ticks
@@ -45,11 +59,19 @@ _Out = TypeVar("_Out")
 def unreadable(label: str, error: OSError) -> StorageError:
     """Make the error of a shard that cannot be read now, for want of rights, of open files, of a server's answer."""
     fix = "Check its permissions and the file server"
-    if isinstance(error, IsADirectoryError):
+    if isinstance(error, IsADirectoryError | IrregularFileError):
         fix = "Move it away: result files are files"
     return StorageError(
         f"Reading failed for result file {label}: expected to read it, got {error.strerror or error}. {fix}, and run "
         "the same command again; finished work is kept."
+    )
+
+
+def oversized(label: str) -> ShardDamagedError:
+    """Make the error of a shard above `MAX_SHARD_BYTES`."""
+    return ShardDamagedError(
+        f"Reading failed for result file {label}: expected at most {show_bytes(MAX_SHARD_BYTES)}, got more. "
+        "Run the sweep again: it sets the file aside and recomputes its evaluations."
     )
 
 
@@ -123,17 +145,24 @@ class LocalBackend:
         return {entry.name for entry in entries if entry.modified <= now - SETTLING_SECONDS}
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read bytes [start, stop) of a shard, or as many of them as there are."""
+        """Read bytes [start, stop) of a shard, or as many of them as there are; of a whole one, `MAX_SHARD_BYTES`.
+
+        Raises ShardDamagedError if a shard that is to be read whole has more.
+        """
 
         def read() -> bytes:
-            with self.path(shard).open("rb", buffering=0) as stream:
+            with open_file(self.path(shard), None) as stream:
+                n_bytes = os.fstat(stream.fileno()).st_size
+                if stop is None and n_bytes - start > MAX_SHARD_BYTES:
+                    raise oversized(self.label(shard))
                 stream.seek(start)
-                return stream.read() if stop is None else stream.read(max(0, stop - start))
+                return stream.read(max(0, (n_bytes if stop is None else min(stop, n_bytes)) - start))
 
         return self._try_reading(shard, read)
 
     def source(self, shard: str) -> Path:
-        """Path of a shard, which Parquet readers open best themselves."""
+        """Path of a shard, which Parquet readers open best themselves; OSError if it cannot be opened."""
+        check_file(self.path(shard))
         return self.path(shard)
 
     def sha256(self, shard: str) -> str:

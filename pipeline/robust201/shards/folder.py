@@ -22,7 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import ConfigError, FormatVersionError, InputError, ShardDamagedError, describe_content
-from robust201.core.files import load_json, make_folder, remove_leftovers, visible_entries, write_text
+from robust201.core.files import (
+    MAX_STATE_BYTES,
+    load_json,
+    make_folder,
+    remove_leftovers,
+    visible_entries,
+    write_text,
+)
 from robust201.core.records import ArchitectureId, canonical_json
 from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, HashingStream, LocalBackend
 from robust201.shards.object_store import ObjectBackend, StorageBackend, folder_of
@@ -64,7 +71,7 @@ class ResultsFolder:
     def shards_url(self) -> str:
         """URL below which the shards lie; empty for the folder itself."""
         try:
-            payload = load_json(self.root / "format.json")
+            payload = load_json(self.root / "format.json", MAX_STATE_BYTES)
             return str(payload.get("shards", ""))
         except (FileNotFoundError, NotADirectoryError):
             return ""
@@ -116,7 +123,7 @@ class ResultsFolder:
         """
         form = self.root / "format.json"
         try:
-            payload = load_json(form)
+            payload = load_json(form, MAX_STATE_BYTES)
             name, version = payload["format"], payload["version"]
         except (FileNotFoundError, NotADirectoryError) as error:
             inside = next(iter(sorted(self.root.glob("*/format.json"))), None)

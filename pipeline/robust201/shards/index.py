@@ -10,6 +10,7 @@ seconds before it was hashed may be changed again without a trace in its time, s
 """
 
 import hashlib
+import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,13 +19,16 @@ from pathlib import Path
 import pyarrow as pa
 
 from robust201.core.errors import StorageError
-from robust201.core.files import atomic_write
+from robust201.core.files import atomic_write, open_file
 from robust201.shards.arrow_arrays import empty_table
 from robust201.shards.backends import Entry
 from robust201.shards.catalogue import SCHEMA, Catalogue, count_rows, join, matching, verified_names, without
 
 _MAGIC = b"robust201 index 1\n"
 _DIGEST_BYTES = 32
+MAX_INDEX_BYTES = 4 << 30
+"""Largest file of the index that is read: millions of rows take some hundred megabytes."""
+
 MIN_ROWS = 1000
 """Fewer rows than this are read again rather than written down."""
 
@@ -113,11 +117,15 @@ def _write(folder: Path, catalogue: Catalogue) -> Path:
 def _read(path: Path) -> Catalogue:
     """Read a file of the index; empty where it is not whole, not ours or gone."""
     try:
-        content = path.read_bytes()
+        with open_file(path, MAX_INDEX_BYTES) as stream:
+            if stream.read(len(_MAGIC)) != _MAGIC:  # compared before a large file is read whole
+                return empty_table(SCHEMA)
+            stream.seek(0)
+            content = stream.read(os.fstat(stream.fileno()).st_size)
     except OSError:
         return empty_table(SCHEMA)  # another process has merged it into its own
     body = memoryview(content)[:-_DIGEST_BYTES]
-    if not content.startswith(_MAGIC) or hashlib.sha256(body).digest() != content[-_DIGEST_BYTES:]:
+    if hashlib.sha256(body).digest() != content[-_DIGEST_BYTES:]:
         return empty_table(SCHEMA)
     with pa.ipc.open_stream(pa.BufferReader(pa.py_buffer(body)[len(_MAGIC) :])) as reader:
         table = reader.read_all()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from robust201.core.files import atomic_write, fsync_folder
+from robust201.core.files import MAX_JSON_BYTES, atomic_write, fsync_folder, read_file
 from robust201.shards.backends import HashingStream, LocalBackend
 from robust201.shards.folder import ResultsFolder
 from robust201.shards.row_reader import RowReader
@@ -91,6 +91,6 @@ def _receive_protocols(source: ResultsFolder, target: ResultsFolder) -> int:
     for path in sorted(source.protocols.glob("*.json")):
         if not (target.protocols / path.name).exists():
             with atomic_write(target.protocols / path.name) as stream:
-                stream.write(path.read_bytes())
+                stream.write(read_file(path, MAX_JSON_BYTES))
             received += 1
     return received

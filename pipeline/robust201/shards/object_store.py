@@ -27,7 +27,7 @@ from fsspec.core import url_to_fs
 
 from robust201.core.errors import StorageError, StorageLibraryError, closest
 from robust201.core.files import NewFile
-from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, Entry, LocalBackend
+from robust201.shards.backends import MAX_SHARD_BYTES, SHA_DIGITS, SHARD_NAME, Entry, LocalBackend, oversized
 
 PUT_STEPS = ("ready", "put")
 """Moments of publishing, in order, at which `on_step` is called: before the request is sent, after it was answered."""
@@ -181,10 +181,16 @@ class ObjectBackend:
         return {entry.name for entry in entries if entry.mark.partition(" ")[0] in _SETTLED_MARKS}
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read bytes of a shard."""
+        """Read bytes of a shard (see `LocalBackend.read`)."""
         if stop is not None:
             return self._read_range(shard, start, stop)
-        return b"".join(self._pieces(shard, start))
+        pieces, n_bytes = [], 0
+        for piece in self._pieces(shard, start):
+            pieces.append(piece)
+            n_bytes += len(piece)
+            if n_bytes > MAX_SHARD_BYTES:
+                raise oversized(self.label(shard))
+        return b"".join(pieces)
 
     def _read_range(self, shard: str, start: int, stop: int) -> bytes:
         def cat(filesystem: Any, path: str) -> bytes:

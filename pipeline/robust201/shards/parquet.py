@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.errors import FormatVersionError, ShardDamagedError, StorageError
+from robust201.core.files import open_file
 from robust201.core.parquet_footer import RowGroup, parse_row_groups, read_footer_bytes
 from robust201.core.records import EvaluationResult, canonical_json
 from robust201.shards.arrow_arrays import from_numpy, from_values, to_numpy
@@ -306,7 +307,7 @@ class ShardFile:
 
 def _opened(source: Path | BinaryIO) -> AbstractContextManager[BinaryIO]:
     """Open a path; leave a stream open."""
-    return source.open("rb") if isinstance(source, Path) else nullcontext(source)
+    return open_file(source, None) if isinstance(source, Path) else nullcontext(source)
 
 
 def _encoded_sizes(group: RowGroup) -> dict[str, int]:

@@ -131,9 +131,9 @@ class _Scanner:
             if shard in self.to_hash and not is_compacted(shard):
                 footer = parse_footer(self.folder.read_verified(shard), backend.label(shard))
             else:
+                footer = read_footer(backend, entry)  # first: a large file without one need not be hashed
                 if shard in self.to_hash:
                     self.folder.verify_hash(shard)
-                footer = read_footer(backend, entry)
             return footer, read_shard_rows(backend, shard, footer)
         except ShardDamagedError as error:
             return error

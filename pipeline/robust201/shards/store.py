@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, ShardDamagedError
-from robust201.core.files import write_text
+from robust201.core.files import MAX_JSON_BYTES, IrregularFileError, read_file, write_text
 from robust201.core.records import (
     ArchitectureId,
     EvaluationProtocol,
@@ -65,8 +65,8 @@ class ShardStore:
         path = self.folder.protocols / f"{protocol.digest}.json"
         text = canonical_json(protocol.payload) + "\n"
         try:
-            is_there = path.read_bytes() == text.encode()
-        except (FileNotFoundError, IsADirectoryError):
+            is_there = read_file(path, MAX_JSON_BYTES) == text.encode()
+        except (FileNotFoundError, IsADirectoryError, IrregularFileError):
             is_there = False
         if not is_there:
             write_text(path, text)

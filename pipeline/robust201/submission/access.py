@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from robust201.core.errors import ConfigError
+from robust201.core.files import MAX_STATE_BYTES, read_text
 
 _CONNECT_SECONDS = 10.0
 _PORTS = {"http": 80, "https": 443}
@@ -81,7 +82,7 @@ def find_token() -> str | None:
         return token
     named, path = os.environ.get("RAY_AUTH_TOKEN_PATH"), token_file()
     try:
-        token = path.read_text(encoding="utf-8").strip()
+        token = read_text(path, MAX_STATE_BYTES).strip()
     except (OSError, UnicodeDecodeError) as error:
         if isinstance(error, FileNotFoundError | NotADirectoryError) and not named:
             return None

@@ -11,7 +11,7 @@ import yaml
 
 import robust201
 from robust201.core.errors import ConfigError
-from robust201.core.files import bundled
+from robust201.core.files import bundled, read_file
 from robust201.planning.any_sweep import load_any_sweep
 from robust201.planning.config import SweepConfig
 from robust201.planning.loading import is_training, load_training
@@ -146,7 +146,7 @@ def pack(shipment: Shipment, archive: Path) -> int:
     files = code_files() | _bundled_files(shipment.bundled_names)
     with zipfile.ZipFile(archive, "w") as target:
         for name, source in sorted(files.items()):
-            _add(target, name, source.read_bytes())
+            _add(target, name, read_file(source, UPLOAD_LIMIT_BYTES))
         _add(target, shipment.file_name, shipment.text.encode())
         members = target.infolist()
     size = archive.stat().st_size

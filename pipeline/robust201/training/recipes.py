@@ -3,7 +3,6 @@
 No torch, since planning reads recipes.
 """
 
-import hashlib
 import itertools
 import math
 from collections.abc import Mapping
@@ -14,10 +13,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from robust201.core.errors import ConfigError, closest
 from robust201.core.fields import Fields, PositiveFloat
 from robust201.core.precision import Precision
-from robust201.core.records import ArchitectureId, canonical_json
-
-TRAINING_VERSION = 1
-"""Raised only when an equal recipe gives different weights."""
+from robust201.core.records import ArchitectureId
+from robust201.weights.training_identity import hash_training
 
 MAX_STEPS = 999_999_999
 """Longest training: the names of its states have nine digits."""
@@ -359,24 +356,20 @@ def training_id(
     precision: Precision = "fp32",
     start_sha256: str | None = None,
 ) -> str:
-    """Hash everything that decides a training's weights: 64 hex digits.
-
-    `data` is the identity of the training data (`training.data.TrainingData.identity`), `start_sha256` the hash of the
-    weights to start from. The device enters by its kind, on a CPU with the number of threads, on which the last bits
-    depend.
-    """
-    payload = {
-        "version": TRAINING_VERSION,
-        "space": [space, space_identity],
-        "architecture": architecture,
-        "n_classes": n_classes,
-        "data": data,
-        "recipe": recipe.identity(),
-        "seed": seed,
-        "device": {"cpu": threads} if device == "cpu" else {"cuda": precision},
-        "start": start_sha256,
-    }
-    return hashlib.sha256(canonical_json(payload).encode()).hexdigest()
+    """Hash everything that decides a training's weights: 64 hex digits (see `weights.training_identity`)."""
+    return hash_training(
+        space=space,
+        space_identity=space_identity,
+        architecture=architecture,
+        n_classes=n_classes,
+        data=data,
+        recipe=recipe.identity(),
+        seed=seed,
+        device=device,
+        threads=threads,
+        precision=precision,
+        start=start_sha256,
+    )
 
 
 def _exactly_one(fields: Fields, first: str, second: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from robust201.core.errors import StorageError
-from robust201.core.files import new_file
+from robust201.core.files import new_file, read_file
 from robust201.core.records import canonical_json
 
 _FILE_NAME = re.compile(r"step-(\d{9})-([0-9a-f]{16})\.safetensors")
@@ -25,6 +25,8 @@ _DAMAGED = "damaged-"
 """Prefix of files that were set aside."""
 
 _KEPT = 2
+
+_MAX_STATE_BYTES = 16 << 30  # weights and momentum
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class StateFolder:
             if step > at_most:
                 continue
             try:
-                raw = path.read_bytes()
+                raw = read_file(path, _MAX_STATE_BYTES)
             except OSError as error:
                 raise StorageError(
                     f"Reading the state of a training failed for {path}: expected a file that can be read, got "

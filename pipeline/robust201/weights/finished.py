@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from robust201.core.errors import CheckpointError
-from robust201.core.files import atomic_write, sha256_of
+from robust201.core.files import MAX_STATE_BYTES, IrregularFileError, atomic_write, read_file, sha256_of
 from robust201.weights.manifest import CheckpointRecord, parse_line, record_line
 from robust201.weights.store import CheckpointStore
 
@@ -28,8 +28,8 @@ class FinishedSnapshots:
         """Give a record; None if it is absent or damaged."""
         path = self._path(name)
         try:
-            return parse_line(path.read_bytes(), 1, path)
-        except (FileNotFoundError, CheckpointError):
+            return parse_line(read_file(path, MAX_STATE_BYTES), 1, path)
+        except (FileNotFoundError, IrregularFileError, CheckpointError):
             return None
 
     def enter(self, name: str, store: CheckpointStore) -> CheckpointRecord | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import CheckpointError, one_line
-from robust201.weights.published.base import read_file
+from robust201.weights.published.base import read_network_file
 from robust201.weights.published.state_dicts import parse_weights
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def read_weights(path: Path | str, say: Callable[[str], None] = lambda _line: No
         CheckpointError: it cannot be read, is truncated or of another format, would execute code, or has NaN or
             infinity.
     """
-    return parse_weights(read_file(Path(path)), str(path), say)
+    return parse_weights(read_network_file(Path(path)), str(path), say)
 
 
 def fill_network(

@@ -7,23 +7,25 @@ interrupted import keeps what it has, at worst with a torn last line, which is i
 
 import errno
 import json
+import math
 import os
+import re
+import reprlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from robust201.core.errors import CheckpointError, StorageFullError
-from robust201.core.files import MAX_JSON_BYTES, atomic_write, read_bounded
+from robust201.core.files import MAX_JSON_BYTES, atomic_write, open_file, read_file
 from robust201.core.records import ArchitectureId, show_architecture
+from robust201.weights.training_identity import is_as_trained
 
 MANIFEST_NAME = "manifest.jsonl"
 MANIFEST_VERSION = 1
 
 _HEADER = {"format": "robust201 checkpoints", "version": MANIFEST_VERSION}
-_INTEGERS = ("epochs", "seed", "n_classes", "parameters")
 _UNUSED = {
     "spec": None,
     "channels": None,
@@ -34,6 +36,71 @@ _UNUSED = {
     "steps": None,
 }
 """Fields that a line may lack, with their defaults."""
+
+
+_MAX_INTEGER = 1 << 63
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_integer(value: Any) -> bool:
+    return type(value) is int and -_MAX_INTEGER <= value < _MAX_INTEGER
+
+
+def _is_count(value: Any) -> bool:
+    return _is_integer(value) and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in {int, float} and math.isfinite(value)
+
+
+def _is_fraction(value: Any) -> bool:
+    return _is_number(value) and 0 <= value <= 1
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+_Check = tuple[str, Callable[[Any], bool]]
+
+
+def _optional(check: _Check) -> _Check:
+    expected, is_valid = check
+    return f"{expected} or nothing", lambda value: value is None or is_valid(value)
+
+
+_TEXT: _Check = "text", _is_text
+_COUNT: _Check = "a non-negative integer", _is_count
+_NUMBER: _Check = "a finite number", _is_number
+_FRACTION: _Check = "a number from 0 to 1", _is_fraction
+_OBJECT: _Check = "an object", _is_object
+_DIGEST: _Check = "64 hex digits", lambda value: _is_text(value) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+_FIELDS: dict[str, _Check] = {
+    **dict.fromkeys(("space", "dataset", "source", "file", "recipe"), _TEXT),
+    "spec": _optional(_TEXT),
+    "index": ("an index or a name", lambda value: _is_text(value) or _is_count(value)),
+    "seed": ("an integer", _is_integer),
+    **dict.fromkeys(("epochs", "n_classes", "parameters"), _COUNT),
+    **dict.fromkeys(("channels", "cells", "steps"), _optional(_COUNT)),
+    **dict.fromkeys(("source_sha256", "sha256"), _DIGEST),
+    "test_accuracy": _optional(_FRACTION),
+    # An object before what is in it.
+    **dict.fromkeys(
+        ("training", "training.recipe", "training.recipe.settings", "training.inputs", "training.inputs.recipe"),
+        _optional(_OBJECT),
+    ),
+    "training.outcome": _optional(_OBJECT),
+    **dict.fromkeys(("training.inputs.recipe.epochs", "training.inputs.recipe.iterations"), _optional(_COUNT)),
+    **dict.fromkeys(("training.outcome.steps", "training.outcome.n_batches"), _optional(_COUNT)),
+    **dict.fromkeys(("training.outcome.test_accuracy", "training.outcome.train_accuracy"), _optional(_FRACTION)),
+    "training.outcome.train_loss": _optional(_NUMBER),
+}
+"""Values of the fields of a line, and of those that are read inside `training`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,14 +162,19 @@ class CheckpointRecord:
     @property
     def is_end(self) -> bool | None:
         """Whether these are the last weights of their training; None where nobody recorded its length."""
-        recipe = {} if self.training is None else self.training.get("inputs", {}).get("recipe", {})
+        recipe = self.inputs.get("recipe") or {}
         epochs, n_batches = recipe.get("epochs"), self._outcome.get("n_batches")
         length = recipe.get("iterations") if epochs is None or n_batches is None else epochs * n_batches
         return None if length is None or self.steps_done is None else bool(self.steps_done == length)
 
     @property
+    def inputs(self) -> Mapping[str, Any]:
+        """What the id of the training was made of beside the network; empty where nobody recorded it."""
+        return (self.training or {}).get("inputs") or {}
+
+    @property
     def _outcome(self) -> Mapping[str, Any]:
-        return {} if self.training is None else self.training.get("outcome", {})
+        return (self.training or {}).get("outcome") or {}
 
     @property
     def trial(self) -> "Trial":
@@ -149,7 +221,7 @@ class ManifestWriter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stream: FileIO | None = None
+        self._stream: BinaryIO | None = None
 
     def append(self, record: CheckpointRecord) -> None:
         """Write one line; a `StorageFullError` says where no space is left on the device."""
@@ -177,15 +249,15 @@ class ManifestWriter:
                 os.fsync(stream.fileno())
 
 
-def _open(path: Path) -> FileIO:
+def _open(path: Path) -> BinaryIO:
     if not path.exists():
         with atomic_write(path) as stream:
             stream.write(json.dumps(_HEADER).encode() + b"\n")
-    content = path.read_bytes()
+    content = read_file(path, MAX_JSON_BYTES)
     whole = content.rfind(b"\n") + 1
     if whole != len(content):
         os.truncate(path, whole)
-    return FileIO(path, "ab")
+    return open_file(path, None, "ab", buffering=0)
 
 
 def read_manifest(path: Path) -> dict[NetworkName, Trials]:
@@ -195,7 +267,7 @@ def read_manifest(path: Path) -> dict[NetworkName, Trials]:
         CheckpointError: it is absent, damaged or of another version.
     """
     try:
-        content = read_bounded(path, MAX_JSON_BYTES).encode()
+        content = read_file(path, MAX_JSON_BYTES)
     except ValueError as error:
         raise CheckpointError(
             f"Opening weights failed for {path}: expected a manifest, got something else ({error}). "
@@ -234,19 +306,33 @@ def parse_line(line: bytes, number: int, path: Path) -> CheckpointRecord:
     try:
         record = CheckpointRecord(**json.loads(line))
     except (ValueError, TypeError, RecursionError) as error:
-        raise _damaged_line(number, path, str(error)) from error
-    is_sized = all(isinstance(size, int | None) for size in (record.channels, record.cells))
-    has_numbers = all(type(getattr(record, name)) is int for name in _INTEGERS)
-    has_numbers &= record.steps is None or (type(record.steps) is int and record.steps >= 0)
-    accuracy = record.test_accuracy
-    is_fraction = accuracy is None or (isinstance(accuracy, int | float) and 0 <= accuracy <= 1)
-    if not has_numbers or not is_sized or not is_fraction or type(record.index) not in {int, str}:
-        raise _damaged_line(number, path, "a number that is none")
+        reason = str(error).replace("CheckpointRecord.__init__() ", "")
+        raise _damaged_line(number, path, f"one checkpoint, got a damaged line ({reason})") from error
+    for name, (expected, is_valid) in _FIELDS.items():
+        value = _look_up(record, name)
+        if not is_valid(value):
+            raise _damaged_line(number, path, f"{expected} in the field {name!r}, got {reprlib.repr(value)}")
+    if not is_as_trained(record):
+        raise _damaged_line(
+            number,
+            path,
+            f"the recipe of the training {record.source_sha256[:16]}… in the field 'training' of {record.label}, got "
+            "another: the line was edited",
+        )
     return record
 
 
-def _damaged_line(number: int, path: Path, reason: str) -> CheckpointError:
+def _look_up(record: CheckpointRecord, name: str) -> Any:
+    """Value of a field by its name, such as ``training.outcome.steps``; None where there is none."""
+    first, *inside = name.split(".")
+    value = getattr(record, first)
+    for part in inside:
+        value = None if value is None else value.get(part)
+    return value
+
+
+def _damaged_line(number: int, path: Path, problem: str) -> CheckpointError:
     return CheckpointError(
-        f"Opening weights failed for {path} line {number}: expected one checkpoint, got a damaged line ({reason}). "
-        "Restore the manifest, or remove it and import or train the weights again."
+        f"Opening weights failed for {path} line {number}: expected {problem}. Restore the manifest, or remove it and "
+        "import or train the weights again."
     )

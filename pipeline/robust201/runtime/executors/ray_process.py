@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 
 from robust201.core.errors import RayLostError, RobustError
+from robust201.core.files import open_file
 from robust201.core.garbage import collect_rarely
 from robust201.core.records import Bundle, Receipt, UnitFailure
 from robust201.runtime.executors.base import BundleDone, BundleLost, Event, Executor, StartWorker, WorkSettings
@@ -149,10 +150,13 @@ class RayProcess:
     def _read_output(self) -> str:
         """Read the end of what Ray printed in the child, the only record of why it died."""
         try:
-            content = b"" if self._folder is None else (self._folder / _OUTPUT_NAME).read_bytes()
+            if self._folder is None:
+                return ""
+            with open_file(self._folder / _OUTPUT_NAME, None) as stream:
+                stream.seek(max(0, os.fstat(stream.fileno()).st_size - _OUTPUT_BYTES))
+                return stream.read(_OUTPUT_BYTES).decode(errors="replace")
         except OSError:
             return ""
-        return content[-_OUTPUT_BYTES:].decode(errors="replace")
 
     def send(self, *message: object) -> None:
         """Send a message to the child; several threads may.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from robust201.core.errors import ArchitectureError, ResultsError
+from robust201.core.files import open_file
 from robust201.spaces.nasbench201.cells import EDGES, N_ARCHITECTURES, format_spec, resolve
 
 NumbersByCell = dict[str, dict[int, dict[str, float]]]
@@ -81,7 +82,7 @@ def read_pickle_table(path: Path) -> NumbersByCell:
     """
     from robust201.core.unpickling import NUMPY_GLOBALS, load_pickle
 
-    with path.open("rb") as stream:
+    with open_file(path, _MAX_BYTES) as stream:
         content = load_pickle(
             stream, name=str(path), allowed=NUMPY_GLOBALS, error=ResultsError, encoding="latin1", max_bytes=_MAX_BYTES
         )

@@ -1,6 +1,7 @@
 """Textures of frost: the photographs of the published script, or a synthetic stand-in that needs no download."""
 
 import hashlib
+import io
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -9,10 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
+from robust201.core.files import read_file
 from robust201.core.noise import generator
 from robust201.core.portable_floats import exp
 from robust201.core.records import canonical_json
 from robust201.tasks.corruptions.sampling import resize_bilinear, truncate
+
+_MAX_TEXTURE_BYTES = 64 << 20
 
 FROST_FILES = {
     "frost1.png": "ff9f907860bd7a835d459e32f9d588062b7f61ee267343cc7222b56753a14755",
@@ -115,7 +119,7 @@ def _load(path: Path) -> NDArray[np.uint8]:
     from PIL import Image
 
     try:
-        content = path.read_bytes()
+        content = read_file(path, _MAX_TEXTURE_BYTES)
     except OSError as error:
         raise DatasetError(
             f"Loading frost failed for {path}: expected one of {', '.join(FROST_FILES)}, got {error.strerror}. "
@@ -127,7 +131,7 @@ def _load(path: Path) -> NDArray[np.uint8]:
             f"Loading frost failed for {path}: expected sha256 {FROST_FILES[path.name]}, got {got}. "
             "The file is damaged or another; fetch it again."
         )
-    with Image.open(path) as image:
+    with Image.open(io.BytesIO(content)) as image:
         return np.asarray(image.convert("RGB"))
 
 

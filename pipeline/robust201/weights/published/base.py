@@ -1,7 +1,6 @@
 """What every reader of published weights speaks in: members of a source, the choice among their trials, weights."""
 
 import re
-import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from robust201.core.errors import CheckpointError
+from robust201.core.files import read_file
 from robust201.core.records import ArchitectureId, show_architecture
 
 if TYPE_CHECKING:
@@ -152,31 +152,19 @@ def numbered_format(
     return WeightsFormat(name, description, lambda path: bool(matching_files(path, pattern)), members)
 
 
-def read_file(path: Path) -> bytes:
+def read_network_file(path: Path) -> bytes:
     """Read the file of one network.
 
     Raises:
         CheckpointError: it cannot be read, is not a regular file, or has more than 2 GiB.
     """
     try:
-        status = path.stat()
-        size = status.st_size
-        # A device may have no end, and a pipe no writer.
-        if stat.S_ISREG(status.st_mode) and size <= _MAX_FILE_BYTES:
-            return path.read_bytes()
+        return read_file(path, _MAX_FILE_BYTES)
     except OSError as error:
         raise CheckpointError(
-            f"Reading weights failed for {path}: expected a readable file, got {error.strerror}. Correct the path."
+            f"Reading weights failed for {path}: expected a readable file of one network, got {error.strerror}. "
+            "Correct the path, or get the file again from its publisher."
         ) from error
-    if not stat.S_ISREG(status.st_mode):
-        got = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
-        raise CheckpointError(
-            f"Reading weights failed for {path}: expected a regular file, got {got}. Correct the path."
-        )
-    raise CheckpointError(
-        f"Reading weights failed for {path}: expected one network of at most {_MAX_FILE_BYTES:,} bytes, got {size:,}. "
-        "Get the file again from its publisher."
-    )
 
 
 def choose_seeds(present: Collection[int], wanted: int | None) -> list[int]:

@@ -11,9 +11,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from string import ascii_lowercase
-from typing import Any
+from typing import Any, cast
 
 from robust201.core.errors import CheckpointError
+from robust201.core.files import open_file
 
 _PART_NAME = re.compile(r"(?P<base>.+\.tar)(?P<major>[a-z]{2})?(?:-(?P<minor>[a-z]{2}))?")
 _SUFFIXES = ["".join(pair) for pair in itertools.product(ascii_lowercase, repeat=2)]
@@ -93,7 +94,7 @@ class JoinedParts(io.RawIOBase):
         self._parts = list(parts)
         self._ends = list(itertools.accumulate(part.stat().st_size for part in self._parts))
         self._position = 0
-        self._open: tuple[int, io.FileIO] | None = None
+        self._open: tuple[int, io.BufferedReader] | None = None
 
     def readable(self) -> bool:
         """Whether `read` works: always."""
@@ -120,7 +121,7 @@ class JoinedParts(io.RawIOBase):
             return 0
         if self._open is None or self._open[0] != number:
             self._close_part()
-            self._open = number, io.FileIO(self._parts[number])
+            self._open = number, cast(io.BufferedReader, open_file(self._parts[number], None))
         file = self._open[1]
         start = self._ends[number - 1] if number else 0
         file.seek(self._position - start)

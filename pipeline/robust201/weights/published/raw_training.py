@@ -23,7 +23,7 @@ from robust201.weights.published.base import (
     infer_size,
     make_members,
     matching_files,
-    read_file,
+    read_network_file,
     require_state_dict,
 )
 
@@ -52,7 +52,7 @@ def _read_network(index: int, files: Mapping[int, Path], selection: Selection) -
     for seed in sorted(files, key=lambda seed: (seed != selection.seed, seed)):
         if selection.seed is not None and not missing:
             break
-        raw = read_file(files[seed])
+        raw = read_network_file(files[seed])
         trials = _trials_of(raw, str(files[seed]))
         held |= dict.fromkeys(trials)
         for dataset in wanted:

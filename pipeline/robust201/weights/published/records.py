@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from robust201.core.errors import CheckpointError, closest
-from robust201.core.files import sha256_of
+from robust201.core.files import open_file, sha256_of
 from robust201.core.unpickling import load_pickle, load_torch
 from robust201.weights.published.base import (
     DEFAULT_DATASETS,
@@ -38,7 +38,7 @@ from robust201.weights.published.base import (
     make_members,
     matching_files,
     numbered_format,
-    read_file,
+    read_network_file,
     read_test_accuracy,
     require_state_dict,
 )
@@ -63,11 +63,11 @@ def read_nats(index: int, raw: bytes, name: str, selection: Selection) -> Iterat
 
 
 def _read_nats_file(index: int, path: Path, selection: Selection) -> Iterator[SourceWeights]:
-    return read_nats(index, read_file(path), str(path), selection)
+    return read_nats(index, read_network_file(path), str(path), selection)
 
 
 def _read_nasbench201_file(index: int, path: Path, selection: Selection) -> Iterator[SourceWeights]:
-    raw = read_file(path)
+    raw = read_network_file(path)
     states = _rename_lengths(load_torch(io.BytesIO(raw), str(path)))
     return _weights_of(states, selection, index=index, source=str(path), source_sha256=hashlib.sha256(raw).hexdigest())
 
@@ -109,12 +109,12 @@ def _merged_format(name: str, description: str, pattern: str, load: Callable[[Pa
 
 
 def _load_merged_nasbench201(path: Path) -> Any:
-    with path.open("rb") as stream:
+    with open_file(path, None) as stream:
         return load_torch(stream, str(path))
 
 
 def _load_merged_nats(path: Path) -> Any:
-    with bz2.open(path) as stream:
+    with open_file(path, None) as packed, bz2.open(packed) as stream:
         return load_pickle(cast(BinaryIO, stream), name=str(path), max_bytes=_MAX_MERGED_BYTES)
 
 

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
+from os import SEEK_END
 from pathlib import Path, PurePath
 from shlex import quote
 from typing import TYPE_CHECKING, BinaryIO
@@ -29,7 +30,7 @@ from robust201.weights.published.base import (
     make_members,
     matching_files,
     numbered_format,
-    read_file,
+    read_network_file,
 )
 
 if TYPE_CHECKING:
@@ -39,14 +40,19 @@ _NAMED_FILE = re.compile(r"([A-Za-z][\w.-]*)\.(?:pth|pt|safetensors)")
 _FILE_NAME = re.compile(r"(\d{1,6})\.(?:pth|pt|safetensors)")
 _MAX_HEADER_BYTES = 100 << 20  # as safetensors itself allows
 
+MAX_WEIGHTS_BYTES = 8 << 30
+"""Largest safetensors file of one network: two billion parameters."""
+
 
 def safetensors_size(stream: BinaryIO) -> int | None:
     """Compute how many bytes a safetensors file should have from its header: eight bytes of length, JSON with offsets.
 
-    The stream stands at the file's beginning. None where there is no such header.
+    None where there is no such header.
     """
+    n_bytes = stream.seek(0, SEEK_END)
+    stream.seek(0)
     length = int.from_bytes(stream.read(8), "little")
-    if length > _MAX_HEADER_BYTES:
+    if length > min(_MAX_HEADER_BYTES, n_bytes):
         return None
     try:
         tensors = json.loads(stream.read(length))
@@ -120,7 +126,7 @@ def _read(
             f"Reading weights failed for {path.parent}: expected the one dataset that these networks were trained on, "
             f"got {got}. Name it with --datasets."
         )
-    name, raw = str(path), read_file(path)
+    name, raw = str(path), read_network_file(path)
     state_dict = parse_weights(raw, name, lambda _line: None)
     channels = cells = None
     if n_classes is None:

@@ -1,0 +1,159 @@
+"""Lines of a manifest: fields of a wrong type and edited recipes are rejected by file, line and field."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robust201.core.errors import CheckpointError
+from robust201.core.files import bundled
+from robust201.planning.loading import parse_training
+from robust201.planning.training_config import TrainingConfig
+from robust201.runtime.training_run import run_trainings
+from robust201.weights.manifest import read_manifest
+from tests.support.tiny_trainings import make_trainings, training_fields
+
+Edit = Callable[[dict[str, Any]], object]
+
+VALUES = [None, "text", -1, 2.5, True, [], {}, [None], 10**30, {"a": 1}]
+VALID: dict[str, list[Any]] = {
+    "space": ["text"],  # a custom one, whose ids cannot be computed from the manifest alone
+    "index": [],
+    "spec": [None, "text"],
+    "dataset": ["text"],
+    "epochs": [],
+    "seed": [],
+    "channels": [],
+    "cells": [],
+    "n_classes": [],
+    "parameters": [],
+    "source": ["text"],
+    "source_sha256": [],
+    "file": ["text"],
+    "sha256": [],
+    "training": [None, {}, {"a": 1}],
+    "training.inputs": [None, {}],
+    "training.inputs.recipe": [],
+    "training.inputs.recipe.epochs": [],
+    "training.outcome": [None, {}, {"a": 1}],
+    "training.outcome.steps": [None],
+    "training.outcome.n_batches": [None],
+    "training.outcome.test_accuracy": [None],
+    "training.outcome.train_accuracy": [None],
+    "training.outcome.train_loss": [None, -1, 2.5],
+    "recipe": ["text"],
+    "test_accuracy": [None],
+    "steps": [None],
+}
+"""The values of `VALUES` that a field may have."""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The manifest of a store that `train` made."""
+    config = make_trainings(tmp_path_factory.mktemp("trained"))
+    assert run_trainings(config).complete
+    return config.store / "manifest.jsonl"
+
+
+def edit_line(source: Path, target: Path, edit: Edit) -> Path:
+    """Copy a manifest, its second line edited."""
+    header, line, *others = source.read_text().splitlines()
+    fields = json.loads(line)
+    edit(fields)
+    target.write_text("\n".join([header, json.dumps(fields), *others, ""]))
+    return target
+
+
+def set_field(name: str, value: Any) -> Edit:
+    def edit(fields: dict[str, Any]) -> None:
+        *parents, last = name.split(".")
+        inside = fields
+        for parent in parents:
+            inside = inside[parent]
+        inside[last] = value
+
+    return edit
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_manifest_field_of_a_wrong_type_is_rejected_by_line_and_field(tmp_path: Path, trained: Path, name: str) -> None:
+    for value in VALUES:
+        path = edit_line(trained, tmp_path / "manifest.jsonl", set_field(name, value))
+        if any(type(value) is type(valid) and value == valid for valid in VALID[name]):
+            for trials in read_manifest(path).values():
+                for record in trials.values():
+                    assert record.label
+                    assert record.is_end in {True, False, None}
+        else:
+            with pytest.raises(
+                CheckpointError, match=f"{re.escape(str(path))} line 2: expected .*('{name}'|was edited)"
+            ):
+                read_manifest(path)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        set_field("training.inputs.recipe.learning_rate", 0.2),
+        set_field("training.inputs.recipe.batch_size", 16),
+        set_field("training.inputs.data", {"images": "0" * 64}),
+        set_field("training.inputs.start", "0" * 64),
+        set_field("training.inputs.threads", 7),
+        set_field("seed", 1),
+        set_field("n_classes", 3),
+        set_field("channels", 4),
+        set_field("index", 0),
+        set_field("source_sha256", "0" * 64),
+    ],
+)
+def test_manifest_with_an_edited_recipe_is_rejected(tmp_path: Path, trained: Path, edit: Edit) -> None:
+    path = edit_line(trained, tmp_path / "manifest.jsonl", edit)
+    with pytest.raises(CheckpointError, match=r"manifest.jsonl line 2: expected the recipe of .*: the line was edited"):
+        read_manifest(path)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        set_field("training.recipe.settings.learning_rate", 0.2),
+        set_field("training.recipe.train_images", "0" * 64),
+        set_field("epochs", 31),
+        set_field("seed", 1),
+        set_field("channels", 8),
+    ],
+)
+def test_manifest_of_the_published_recipe_is_rejected_if_edited(tmp_path: Path, edit: Edit) -> None:
+    manifest = bundled("benchmark_data/demo/manifest.jsonl")
+    assert len(read_manifest(manifest)) == 16
+    with pytest.raises(CheckpointError, match=r"line 2: .*the line was edited"):
+        read_manifest(edit_line(manifest, tmp_path / "manifest.jsonl", edit))
+
+
+SPACE = """
+from torch import nn
+
+def build(architecture, n_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, n_classes))
+"""
+
+
+def custom_trainings(folder: Path) -> TrainingConfig:
+    (folder / "models.py").write_text(SPACE)
+    space = {"file": str(folder / "models.py"), "function": "build"}
+    fields = training_fields(folder, space=space, architectures=["flat"])
+    del fields["network"]
+    return parse_training(fields, "test")
+
+
+def test_training_of_a_custom_space_rejects_an_edited_recipe(tmp_path: Path) -> None:
+    config = custom_trainings(tmp_path)
+    assert run_trainings(config).complete
+    manifest = config.store / "manifest.jsonl"
+    assert run_trainings(config).computed == 0
+    edit_line(manifest, manifest, set_field("training.inputs.recipe.learning_rate", 0.2))
+    with pytest.raises(CheckpointError, match=r"manifest.jsonl: expected the recipe .*the line was edited"):
+        run_trainings(config)
