@@ -216,11 +216,7 @@ def evaluate(
                 found.append(result)
                 tell(len(rows) + len(found), total)
             rows += [_row(result) for result in sorted(found, key=lambda result: result.strength)]
-    accuracies = {(row["key"], row["strength"]): {name: row["accuracy"]} for row in rows if "accuracy" in row}
-    for row in rows:
-        if "zero_share" in row:
-            accuracies[ZERO_GRADIENTS] = {name: row["zero_share"]}
-    _warn_of_weak_attacks(accuracies, len(image_set), image_set.n_classes)
+    _warn_of_weak_attacks(rows, name, len(image_set), image_set.n_classes)
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measured = dict.fromkeys(column for row, _ in chosen for column in row.columns)
     return pd.DataFrame(rows, columns=[*columns, *measured])
@@ -521,8 +517,14 @@ def _warn_of_parameters(row: Task, parameters: Parameters) -> None:
         warnings.warn(message, RobustWarning, stacklevel=3)
 
 
-def _warn_of_weak_attacks(results: Mapping[Evaluated, Accuracies], n_images: int, n_classes: int) -> None:
+def _warn_of_weak_attacks(rows: Sequence[Mapping[str, Any]], name: str, n_images: int, n_classes: int) -> None:
     """Warn of attacks that a weaker one beat on the same images, and of other signs; one warning for each sign."""
+    results: dict[Evaluated, Accuracies] = {}
+    for row in rows:
+        if "accuracy" in row:
+            results[row["key"], row["strength"]] = {name: row["accuracy"]}
+        elif "zero_share" in row:
+            results[ZERO_GRADIENTS] = {name: row["zero_share"]}
     flags = find_flags("", results, n_images=n_images, n_classes=n_classes, at_all=True)
     by_sign: dict[str, list[AttackFlag]] = {}
     for flag in flags:

@@ -491,7 +491,7 @@ def test_a_network_that_ends_in_softmax_is_logged_with_its_unit(
         json.loads(line) for file in (tmp_path / "results/logs").iterdir() for line in file.read_text().splitlines()
     ]
     (logged,) = [line for line in lines if line["event"] == "library_warning"]
-    assert "narrow/digits/clean seems to end in a softmax" in logged["message"]
+    assert "narrow random-s0 digits seems to end in a softmax" in logged["message"]
 
 
 def test_layouts_are_the_spaces_choice(write_own: WriteSweep, robust201: RunCommand) -> None:
