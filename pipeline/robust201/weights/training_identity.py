@@ -11,7 +11,7 @@ from robust201.core.records import ArchitectureId, canonical_json
 from robust201.spaces import SPACES
 
 if TYPE_CHECKING:
-    from robust201.spaces import Space
+    from robust201.spaces.base import Space
     from robust201.weights.manifest import CheckpointRecord
 
 TRAINING_VERSION = 1
@@ -19,7 +19,7 @@ TRAINING_VERSION = 1
 
 
 def hash_recipe(recipe: Mapping[str, Any]) -> str:
-    """Hash a recipe that names network, images and seed itself, as `training.published` writes it: 64 hex digits."""
+    """Hash a recipe that names network, images and seed itself, as in the stores of versions before 0.2: 64 hex digits."""
     return hashlib.sha256(canonical_json(recipe).encode()).hexdigest()
 
 
