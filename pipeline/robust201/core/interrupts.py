@@ -198,7 +198,6 @@ def ending_signals_as_interrupt() -> Iterator[None]:
 
     Ctrl-C, unless it is ignored, becomes a `SignalInterrupt`, too.
     """
-
     ending = list(_ENDING)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         ending.append(signal.SIGINT)

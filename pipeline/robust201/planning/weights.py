@@ -1,20 +1,29 @@
 """Where a sweep's weights come from: a store of trained ones, files by name, or random initialisation."""
 
 import hashlib
+from collections.abc import Iterator, Mapping
 from functools import cached_property
+from os import SEEK_END
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import CheckpointError
 from robust201.core.files import sha256_of
-from robust201.core.records import ArchitectureId, Unit, Weights, canonical_json
+from robust201.core.records import ArchitectureId, Unit, Weights, canonical_json, show_architecture
 from robust201.planning.config import SweepConfig
 from robust201.spaces.base import Space
+from robust201.weights.loading import check_shapes
+from robust201.weights.published.state_dicts import read_header
 from robust201.weights.store import CheckpointRecord, CheckpointStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
+
+Shape = tuple[int, ...]
+
+OTHER_WEIGHTS = "Import the right weights, or correct `weights.files`."
+"""What to do about weights of another network."""
 
 _RANDOM_VERSION = 1
 """Raised when equal seeds would give other random weights."""
@@ -63,18 +72,34 @@ class WeightsSource:
         return {sha256: accuracy for sha256, accuracy in recorded.items() if accuracy is not None}
 
     def check(self, dataset: str, architecture: ArchitectureId) -> None:
-        """Look whether the weights of one network are there and whole, without reading them.
+        """Check that the weights of one network are there, whole, and of its names and shapes, by the files' headers.
+
+        The networks of a user's file, which may not be executed yet, are left to `runtime.code_check`.
 
         Raises:
             CheckpointError: they are missing, cut short, or of another network.
         """
+        for name, shapes in self._headers(dataset, architecture):
+            if not self._space.executes_code:
+                self._check_shapes(dataset, architecture, name, shapes)
+
+    def check_by_building(self, dataset: str, architecture: ArchitectureId) -> None:
+        """Check names and shapes against the network as a user's file builds it, which is executed (see `check`)."""
+        for name, shapes in self._headers(dataset, architecture):
+            self._check_shapes(dataset, architecture, name, shapes)
+
+    def _headers(self, dataset: str, architecture: ArchitectureId) -> Iterator[tuple[str, Mapping[str, Shape]]]:
+        """Read the names and shapes of the tensors in each file of one network's weights, after the file's label."""
         if self._from_files:
             path = self._file(dataset, architecture)
-            if not path.is_file():
-                raise _no_file(path)
+            yield f"{show_architecture(architecture)} {dataset} from {path}", _read_shapes(path)
         elif not self._seeds:
             for record in self._records(dataset, architecture):
-                self._store.check(record)
+                yield f"{record.label} from {self._store.root / record.file}", self._store.read_shapes(record)
+
+    def _check_shapes(self, dataset: str, architecture: ArchitectureId, name: str, shapes: Mapping[str, Shape]) -> None:
+        n_classes = self._config.dataset_spec(dataset).n_classes
+        check_shapes(self._space, architecture, shapes, n_classes=n_classes, name=name, advice=OTHER_WEIGHTS)
 
     def _records(self, dataset: str, architecture: ArchitectureId) -> tuple[CheckpointRecord, ...]:
         one, several, space = self._config.checkpoints, self._config.weights, self._space.weights_name
@@ -174,6 +199,24 @@ def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:
     if digest != unit.checkpoint_sha256:
         raise _other_weights(unit, digest)
     return parse_safetensors(raw, str(path))
+
+
+def _read_shapes(path: "Path") -> Mapping[str, Shape]:
+    try:
+        if not path.is_file():
+            raise _no_file(path)
+        with path.open("rb") as stream:
+            header = read_header(stream)
+            n_bytes = stream.seek(0, SEEK_END)
+    except OSError as error:
+        raise _no_file(path) from error
+    if header is None or n_bytes != header.n_bytes:
+        wanted = "a safetensors file" if header is None else f"{header.n_bytes:,} bytes"
+        raise CheckpointError(
+            f"Finding weights failed for {path}: expected {wanted}, got {n_bytes:,} bytes that are none, or the "
+            "beginning of one. Correct `weights.files`."
+        )
+    return header.shapes
 
 
 def _hash_weights(path: "Path") -> str:

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 
 from robust201.core.errors import CheckpointError
-from robust201.core.fields import Fields
+from robust201.core.fields import MAX_COUNT, Cells, Channels, Fields, PositiveInt
 from robust201.core.host import MAX_THREADS
 from robust201.core.records import ArchitectureId, ImageSet, canonical_json
 from robust201.spaces import DEFAULT_SPACE, SPACES
@@ -51,10 +51,10 @@ class TrainingSettings(Fields):
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
     """
 
-    channels: Annotated[int, Field(ge=1)] = 16
-    cells: Annotated[int, Field(ge=1)] = 5
-    epochs: Annotated[int, Field(ge=1)] = 200
-    batch_size: Annotated[int, Field(ge=2)] = 256
+    channels: Channels = 16
+    cells: Cells = 5
+    epochs: PositiveInt = 200
+    batch_size: Annotated[int, Field(ge=2, le=MAX_COUNT)] = 256
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5e-4
