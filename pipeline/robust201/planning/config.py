@@ -154,7 +154,7 @@ class WeightsSection(Section):
         n_weights = math.prod(counts) if self.random is None else len(self.random.seeds)
         if n_weights > MAX_WEIGHTS:
             raise ValueError(
-                f"expected up to {MAX_WEIGHTS:,} weights per network, got {n_weights:,}. Divide them among several sweeps."
+                f"expected up to {MAX_WEIGHTS:,} weights per network, got {n_weights:,}. Divide them among sweeps."
             )
         return self
 
@@ -561,7 +561,7 @@ class SweepConfig(Section):
         return files | {f"keys.{key}": given.file for key, given in own.items()}
 
     def keys_named(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the keys of this sweep that names mean: keys in either spelling, or a group; other names as they are."""
+        """Return the keys of this sweep by their names in either spelling, or a group's; other names as they are."""
         by_published = {row.published_key: key for key, row in self.tasks.items()}
         return expand_keys((by_published.get(name, name) for name in names), self.tasks)
 

@@ -34,7 +34,8 @@ class Filters:
                     likely = known if name in others else [*known, *(key for key in others if key not in known)]
                     near = closest_key(name, likely) if what == "key" else closest(name, likely)
                     raise ConfigError(
-                        f"Narrowing the sweep failed for {config.name}: expected one of its {what}s, got {name!r}.{near}"
+                        f"Narrowing the sweep failed for {config.name}: expected one of its {what}s, got {name!r}."
+                        f"{near}"
                     )
         keys = {key for dataset in datasets for key in config.keys_of(dataset)}
         # A single key must exist; a range of architectures may extend beyond the sweep.

@@ -136,8 +136,8 @@ class Task:
             return None
         factors = [name for name in _FACTORS if hasattr(parameters, name)]
         return (
-            f"expected up to {MAX_PASSES:,} passes through the network per image over all strengths, got {passes:,.0f}. "
-            f"Lower {', '.join(factors)} or the number of strengths."
+            f"expected up to {MAX_PASSES:,} passes through the network per image over all strengths, got "
+            f"{passes:,.0f}. Lower {', '.join(factors)} or the number of strengths."
         )
 
     def load(self, engine: str = "reference") -> Callable[..., Any]:

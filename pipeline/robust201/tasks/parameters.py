@@ -506,8 +506,8 @@ class SpatialParameters(Parameters):
             raise ValueError("expected two or more rotations, and max_translation: 0 with one translation, got one.")
         if self.points > MAX_GRID_POINTS:
             raise ValueError(
-                f"expected up to {MAX_GRID_POINTS:,} grid points, got {self.points:,} (rotations {self.rotations:,} times "
-                f"the square of translations {self.translations:,}). Lower one of them."
+                f"expected up to {MAX_GRID_POINTS:,} grid points, got {self.points:,}: rotations ({self.rotations:,}) "
+                f"times the square of translations ({self.translations:,}). Lower one of them."
             )
         return self
 

@@ -67,10 +67,10 @@ def check_shapes(
     }
     if different:
         (tensor, (wanted, got)), *others = different.items()
-        more = f", and {len(others):,} more that differ" if others else ""
+        more = f" and {len(others):,} more" if others else ""
         raise CheckpointError(
-            f"Loading weights failed for {name}: expected tensors of {show_architecture(architecture)} with {n_classes} "
-            f"classes ({tensor}: {wanted or 'none'}), got others ({tensor}: {got or 'none'}{more}). {advice}"
+            f"Loading weights failed for {name}: expected tensors of {show_architecture(architecture)} with "
+            f"{n_classes} classes ({tensor}: {wanted or 'none'}), got {tensor}: {got or 'none'}{more}. {advice}"
         )
 
 
