@@ -1,11 +1,14 @@
-"""`robust201` and `python -m robust201`: a Ctrl-C is heard while the rest is imported, too."""
+"""`robust201` and `python -m robust201`."""
 
 import gc
-import sys
+import signal
 
 
 def main() -> None:
     """Run the command line (see `cli.exits`)."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Until the command begins and after it has ended, Ctrl-C ends the process as SIGTERM does: without a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         from robust201.core.garbage import collect_rarely
 
@@ -13,9 +16,6 @@ def main() -> None:
         from robust201.cli.app import main as run
 
         run()
-    except KeyboardInterrupt:
-        sys.stderr.write("Interrupted.\n")
-        sys.exit(3)  # as an incomplete run
     finally:
         gc.freeze()  # a last look for garbage would take longer than many a command
 

@@ -31,7 +31,7 @@ from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
 from robust201.statistics.attack_flags import ZERO_GRADIENTS, Accuracies, AttackFlag, Evaluated, find_flags
 from robust201.statistics.intervals import accuracy_intervals
-from robust201.tasks import TASKS, Task, find_task
+from robust201.tasks import TASKS, Task, expand_keys, find_task
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import holds_answers, summarise
@@ -150,7 +150,8 @@ def evaluate(
         images: (N, 3, H, W) or (N, H, W, 3), NumPy or torch; uint8, or floats in [0, 1] that are multiples of 1/255
             (others are refused, as attacks start from pixels of 8 bits).
         labels: (N,) integers in [0, C).
-        keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``.
+        keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``;
+            ``"corruptions"`` stands for all corruptions.
         normalisation: mean and standard deviation per channel, where the module takes normalised images.
         n_classes: number of classes C; None takes it from what the module answers.
         seed: of all that is drawn.
@@ -456,8 +457,13 @@ def _as_normalisation(given: Normalisation | tuple[Sequence[float], Sequence[flo
 
 def _parse_keys(keys: _Keys, engine: str) -> list[tuple[Task, Parameters]]:
     chosen: dict[str, tuple[Task, Parameters]] = {}
-    for item in [keys] if isinstance(keys, str | Mapping) else keys:
-        for key, fields in item.items() if isinstance(item, Mapping) else [(item, {})]:
+    items = [keys] if isinstance(keys, str | Mapping) else list(keys)
+    listed = [pair for item in items for pair in (item.items() if isinstance(item, Mapping) else [(item, {})])]
+    named = [key for key, _ in listed]
+    for name, fields in listed:
+        # A corruption that is also listed by name keeps its own parameters, as in a sweep.
+        members = [key for key in expand_keys([name]) if key == name or key not in named]
+        for key in members:
             row = _find_key(key)
             if row.key in chosen:
                 raise ConfigError(
@@ -507,6 +513,9 @@ def _parse_parameters(row: Task, fields: object, engine: str) -> Parameters:
     refusal = parameters.refusal(engine)
     if refusal is not None:
         raise ConfigError(f"Reading parameters failed for {row.key}: {refusal} Choose another.")
+    # The number of classes comes from the network, which has not been called yet; more classes cost no less.
+    if (refusal := row.cost_refusal(parameters, parameters.fewest_classes)) is not None:
+        raise ConfigError(f"Reading parameters failed for {row.key}: {refusal}")
     return parameters
 
 

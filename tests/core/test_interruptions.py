@@ -1,14 +1,22 @@
 """What a run does without: a deadline for draining, a Ray that answers, and the files of those that were killed."""
 
+import importlib
 import os
 import signal
 import socket
+import sys
 import time
 
 import pytest
 
+from robust201.core import interrupts
 from robust201.core.files import LEFTOVER_SECONDS, remove_leftovers
-from robust201.core.interrupts import DrainDeadlineError, draining_on_signals
+from robust201.core.interrupts import (
+    DrainDeadlineError,
+    SignalInterrupt,
+    draining_on_signals,
+    ending_signals_as_interrupt,
+)
 from robust201.runtime.executors import make_executor
 from robust201.runtime.executors.base import BundleLost, WorkerLost
 from robust201.runtime.executors.watch import Watch, parse_address
@@ -16,6 +24,85 @@ from robust201.runtime.scheduler import Scheduler
 from robust201.runtime.sweep import run_sweep
 from robust201.shards import ShardStore
 from tests.runtime.test_scheduler import ScriptedExecutor, make_bundle
+
+
+class WaitedInVainError(Exception):
+    """No interrupt came."""
+
+
+def wait_for_interrupt() -> None:
+    for _ in range(500):
+        time.sleep(0.01)
+    raise WaitedInVainError
+
+
+@pytest.fixture
+def interrupted_module(tmp_path, monkeypatch) -> str:
+    """A module that receives SIGTERM while it is imported."""
+    (tmp_path / "interrupted_module.py").write_text("import signal\nsignal.raise_signal(signal.SIGTERM)\nvalue = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "interrupted_module", raising=False)
+    return "interrupted_module"
+
+
+def test_interrupt_waits_for_the_end_of_an_import(interrupted_module) -> None:
+    with pytest.raises(SignalInterrupt), ending_signals_as_interrupt():  # noqa: PT012
+        assert importlib.import_module(interrupted_module).value == 1
+        wait_for_interrupt()
+    assert interrupted_module in sys.modules
+
+
+def test_interrupt_ends_an_import_that_takes_too_long(interrupted_module, monkeypatch) -> None:
+    monkeypatch.setattr(interrupts, "_MAX_IMPORT_SECONDS", 0.0)
+    with pytest.raises(SignalInterrupt), ending_signals_as_interrupt():
+        importlib.import_module(interrupted_module)
+    assert interrupted_module not in sys.modules
+
+
+class Interrupted:
+    """Receives a signal while it is deleted."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_interrupt_in_a_destructor_is_raised_again(capsys) -> None:
+    with pytest.raises(SignalInterrupt), ending_signals_as_interrupt():  # noqa: PT012
+        interrupted = Interrupted()
+        del interrupted
+        wait_for_interrupt()
+    assert capsys.readouterr().err == ""
+
+
+def test_second_signal_in_a_destructor_interrupts_a_drain(capsys) -> None:
+    with pytest.raises(SignalInterrupt), draining_on_signals(lambda _line: None) as request:  # noqa: PT012
+        signal.raise_signal(signal.SIGTERM)
+        assert request()
+        interrupted = Interrupted()
+        del interrupted
+        wait_for_interrupt()
+    assert capsys.readouterr().err == ""
+
+
+def test_interrupt_replaces_the_error_that_it_became() -> None:
+    with pytest.raises(SignalInterrupt) as caught, ending_signals_as_interrupt():  # noqa: PT012
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise AttributeError("a module that is half imported") from None
+    assert isinstance(caught.value.__cause__, AttributeError)
+
+
+def test_errors_without_a_signal_stay_and_handlers_are_restored() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
+    before = [signal.getsignal(number) for number in numbers], sys.unraisablehook
+    with pytest.raises(AttributeError), ending_signals_as_interrupt():
+        raise AttributeError("of its own")
+    with pytest.raises(SignalInterrupt), ending_signals_as_interrupt():  # noqa: PT012
+        interrupted = Interrupted()
+        del interrupted
+        wait_for_interrupt()
+    assert ([signal.getsignal(number) for number in numbers], sys.unraisablehook) == before
 
 
 def test_a_drain_without_a_deadline_interrupts_nothing() -> None:

@@ -103,7 +103,47 @@ NO_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2
             {"checkpoints": None, "weights": {"path": "store", "steps": [5, -1]}},
             "weights.steps.1: expected at least 0, got -1.",
         ),
-        ({"execution": {"threads": 100_000}}, "execution.threads: expected at most 1024, got 100000."),
+        ({"execution": {"threads": 100_000}}, "execution.threads: expected at most 1,024, got 100000."),
+        (
+            {"keys": {"pgd": {"steps": 10**23}}},
+            "keys.pgd.steps: expected at most 1,000,000, got 100000000000000000000000.",
+        ),
+        (
+            {"keys": {"pgd": {"epsilons_255": [number / 1000 for number in range(1, 1002)]}}},
+            "keys.pgd.epsilons_255: expected at most 1,000 of them, got [0.001, 0.002,",
+        ),
+        (
+            {"keys": {"pgd_l2": {"epsilons": [number / 1000 for number in range(1, 1002)]}}},
+            "keys.pgd_l2.epsilons: expected at most 1,000 of them",
+        ),
+        (
+            {"keys": {"aa_apgd-ce": {"epsilons_255": [1, 8], "steps": 100_000, "restarts": 20}}},
+            "per image over all strengths, got 12,000,132. Lower steps, restarts or the number of strengths.",
+        ),
+        (
+            {"keys": {"mine": {"source": 21, "key": "aa_square", "queries": 1_000_000, "restarts": 10}}},
+            "keys.mine on digits: expected up to 10,000,000 passes",
+        ),
+        (
+            {"keys": {"mine": {"file": "mine.py", "passes": 1e12}}},
+            "over all strengths, got 1,000,000,000,000. Lower passes or the number of strengths.",
+        ),
+        (
+            {"keys": {"grid775": {"rotations": 100_000}}},
+            "got 2,500,000: rotations (100,000) times the square of translations (5). Lower one of them.",
+        ),
+        ({"network": {"channels": 10**9}}, "network.channels: expected at most 1,024, got 1000000000."),
+        ({"execution": {"drain_seconds": float("inf")}}, "execution.drain_seconds: expected a finite number, got inf."),
+        (
+            {"checkpoints": None, "weights": {"random": {"seeds": [*range(10_001)]}}},
+            "weights.random.seeds: expected up to 10,000 numbers, got 10,001.",
+        ),
+        (
+            {"checkpoints": None, "weights": {"path": ".", "seeds": [*range(200)], "steps": [*range(200)]}},
+            "weights: expected up to 10,000 weights per network, got 40,000.",
+        ),
+        ({"keys": {"autoattack": {}}}, "'autoattack'. Did you mean 'aa_standard'?"),
+        ({"keys": {"PGD-7": {}}}, "'PGD-7'. Did you mean 'pgd_linf7'?"),
         (
             {"checkpoints": None, "weights": {"random": {"seeds": [2**64]}}},
             "weights.random.seeds.0: expected at most 1",

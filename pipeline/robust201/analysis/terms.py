@@ -28,6 +28,7 @@ from robust201.reader.frames import MEAN_DECIMALS
 from robust201.reader.joined_tables import joined_name
 from robust201.reader.result_files import evaluation_names, paper_key
 from robust201.reader.value_checks import CLEAN, architecture_of
+from robust201.tasks import expand_keys
 
 NUMBER_PATTERN = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
@@ -44,7 +45,8 @@ def find_evaluations(results: DatasetResults, name: str) -> list[tuple[str, floa
     if name in SCORE_KINDS:
         keys = results.averaged_keys(name)
         return [column for column in results.columns if column[0] in keys]
-    found = [column for column in results.columns if column[0] == paper_key(name)]
+    named = expand_keys([paper_key(name)])
+    found = [column for column in results.columns if column[0] in named]
     key, strength = _divide(name)
     return found or [column for column in results.columns if column == (paper_key(key), strength)]
 

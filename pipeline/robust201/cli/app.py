@@ -118,11 +118,13 @@ def plan(
         refuse_options(architectures=architectures, datasets=datasets, keys=keys, save=save or None)
         plan_trainings(sweep, limit=limit, check=check, as_json=as_json)
         return
+    from robust201.core.user_code import hash_files
     from robust201.planning.estimates import estimate
     from robust201.planning.plan import assumed_facts, make_plan
     from robust201.planning.remarks import count_remarks, sweep_remarks
 
     config = load_sweep(sweep)
+    hash_files(config.code_files())  # a file that is missing would be found by `run` only
     filters = make_filters(config, architectures, datasets, keys, limit)
     filters.check(config)
     if save:
@@ -362,15 +364,17 @@ def corrupt(
     ] = False,
 ) -> None:
     """Generate corrupted images with the constants of CIFAR-C, deterministic given the seed."""
+    from robust201.tasks import expand_keys
     from robust201.tasks.corruptions.folder import corrupt_dataset
 
+    named = split_names(keys)
     with console.counting("Corrupting") as progress:
         lines, sound = corrupt_dataset(
             out,
             dataset=dataset,
             path=path,
             form=form,
-            keys=split_names(keys),
+            keys=None if named is None else expand_keys(named),
             count=count,
             image_seed=image_seed,
             seed=seed,

@@ -36,7 +36,9 @@ def evaluate(
             help="A file of its state_dict, safetensors or PyTorch; if absent, the weights that the function sets."
         ),
     ] = None,
-    keys: Annotated[str, typer.Option(help="Keys separated by commas, such as clean,pgd,fog.")] = "clean,fgsm,pgd",
+    keys: Annotated[
+        str, typer.Option(help="Keys separated by commas, such as clean,pgd,corruptions.")
+    ] = "clean,fgsm,pgd",
     settings: Annotated[
         list[str] | None,
         typer.Option(

@@ -23,7 +23,7 @@ Architectures = Annotated[
     str | None, typer.Option(help="Indices, ranges and cell strings, separated by commas, such as 0-99,309.")
 ]
 Datasets = Annotated[str | None, typer.Option(help="Names separated by commas, such as cifar10,cifar100.")]
-Keys = Annotated[str | None, typer.Option(help="Keys separated by commas, such as clean,pgd,fog.")]
+Keys = Annotated[str | None, typer.Option(help="Keys separated by commas, such as clean,pgd,corruptions.")]
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N of the architectures.")]
 
 
@@ -74,7 +74,7 @@ def make_filters(
         asked = in_sweep if chosen is None else tuple(name for name in chosen if name in known) or chosen
         chosen = asked[:limit]
     named = split_names(keys)
-    return Filters(chosen, split_names(datasets), None if named is None else tuple(map(config.key_named, named)))
+    return Filters(chosen, split_names(datasets), None if named is None else config.keys_named(named))
 
 
 def narrowing_words(

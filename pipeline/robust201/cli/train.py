@@ -90,11 +90,13 @@ def _run_trainings(
 
 def plan_trainings(place: Path, *, limit: Limit, check: bool, as_json: bool) -> None:
     """Count trainings and snapshots, and estimate hours; with `check`, also look at images, weights and the store."""
+    from robust201.core.user_code import hash_files
     from robust201.planning.loading import load_training
     from robust201.planning.training_plan import estimate_trainings
     from robust201.runtime.training_run import TrainingSelection, preview_trainings
 
     config = load_training(place)
+    hash_files(config.code_files())
     selection = TrainingSelection(limit=limit)
     summary = estimate_trainings(config, selection.select(config))
     if check:

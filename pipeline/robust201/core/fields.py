@@ -4,7 +4,14 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-PositiveInt = Annotated[int, Field(ge=1)]
+MAX_COUNT = 1_000_000
+"""Upper limit of fields whose value multiplies the work, such as steps: above it, a mistake is likelier than a wish."""
+
+PositiveInt = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+Channels = Annotated[int, Field(ge=1, le=1_024)]
+Cells = Annotated[int, Field(ge=1, le=100)]
+"""Sizes of a skeleton, up to far above any that was published."""
+
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 

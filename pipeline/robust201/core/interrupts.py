@@ -1,20 +1,38 @@
 """Ctrl-C, SIGTERM and SIGUSR1: a run drains, everything else ends as on Ctrl-C.
 
 SIGUSR1 is what a batch system sends some time before a job's time limit (`sbatch --signal`).
+
+Python calls the handler of a signal between any two instructions of the main thread. An exception raised there is
+printed and dropped in a destructor, and in an import it leaves a half-imported module, which raises something else. So
+the interrupt is raised only outside imports, again after it was dropped, and replaces errors that it causes.
 """
 
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 _ENDING = (signal.SIGTERM, signal.SIGUSR1)
+_RETRY_SECONDS = 0.02
+_MAX_IMPORT_SECONDS = 10.0
+"""Time after which a signal interrupts an import, too: the import may hang."""
 
 
 class SignalInterrupt(KeyboardInterrupt):
-    """A signal asked to stop at once; a plain KeyboardInterrupt in a worker was raised by code of the user's."""
+    """A signal asked to stop at once; a plain KeyboardInterrupt in a worker was raised by code of the user's.
+
+    Attributes:
+        signal: number of the signal.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"signal {signum}")
+        self.signal = signum
 
 
 class DrainDeadlineError(BaseException):
@@ -66,6 +84,63 @@ class DrainRequest:
 
 
 @contextmanager
+def _interrupting() -> Iterator[Callable[[int, FrameType | None], None]]:
+    """Yield a signal handler that raises `SignalInterrupt` from the block, whatever the main thread executes.
+
+    Raises:
+        SignalInterrupt: the handler was called. Other exceptions are replaced by it from then on.
+    """
+    first_time: float | None = None
+    raised: SignalInterrupt | None = None
+    unraisable = sys.unraisablehook
+    previous_alarm: Any = None
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        nonlocal first_time, raised
+        first_time = first_time or time.monotonic()
+        if _is_importing(frame) and time.monotonic() - first_time < _MAX_IMPORT_SECONDS:
+            signal_again(signum)
+            return
+        raised = SignalInterrupt(signum)
+        raise raised
+
+    def signal_again(signum: int) -> None:
+        # A timer of the system, not a thread: the main thread may hold any lock here.
+        nonlocal previous_alarm
+        replaced = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signum))
+        previous_alarm = previous_alarm or replaced
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_SECONDS)
+
+    def retry_dropped(dropped: Any) -> None:
+        if isinstance(dropped.exc_value, SignalInterrupt):
+            signal_again(dropped.exc_value.signal)
+        else:
+            unraisable(dropped)
+
+    sys.unraisablehook = retry_dropped
+    try:
+        yield handle
+    except Exception as error:
+        if raised is None:
+            raise
+        raise SignalInterrupt(raised.signal) from error
+    finally:
+        sys.unraisablehook = unraisable
+        if previous_alarm is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous_alarm)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Return whether an import statement is being executed; a user's file, which is executed otherwise, is none."""
+    while frame is not None:
+        if frame.f_code.co_name == "_find_and_load" and frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextmanager
 def draining_on_signals(say: Callable[[str], None], drain_seconds: float | None = None) -> Iterator[DrainRequest]:
     """Turn the first Ctrl-C, SIGTERM or SIGUSR1 into a request to drain; the second interrupts at once.
 
@@ -85,12 +160,12 @@ def draining_on_signals(say: Callable[[str], None], drain_seconds: float | None 
 
     def handle(signum: int, frame: FrameType | None) -> None:
         nonlocal timer
-        del frame
         if has_rung.is_set() and not request.is_expired:
             request.expire()
             return
         if request():
-            raise SignalInterrupt(f"second signal {signum}")
+            interrupt(signum, frame)
+            return
         request.signal = signum
         if drain_seconds is not None:
             timer = threading.Timer(drain_seconds, ring)
@@ -104,16 +179,17 @@ def draining_on_signals(say: Callable[[str], None], drain_seconds: float | None 
     if threading.current_thread() is not threading.main_thread():
         yield request  # signals reach the main thread only
         return
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, *_ENDING)}
-    try:
-        yield request
-    finally:
-        if timer is not None:
-            timer.cancel()
-        with ringing:
-            is_over.set()
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    with _interrupting() as interrupt:
+        previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, *_ENDING)}
+        try:
+            yield request
+        finally:
+            if timer is not None:
+                timer.cancel()
+            with ringing:
+                is_over.set()
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
 
 @contextmanager
@@ -122,16 +198,13 @@ def ending_signals_as_interrupt() -> Iterator[None]:
 
     Ctrl-C, unless it is ignored, becomes a `SignalInterrupt`, too.
     """
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise SignalInterrupt
-
     ending = list(_ENDING)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         ending.append(signal.SIGINT)
-    previous = {number: signal.signal(number, interrupt) for number in ending}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    with _interrupting() as interrupt:
+        previous = {number: signal.signal(number, interrupt) for number in ending}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)

@@ -1,8 +1,9 @@
 """The sweep YAML: what to evaluate, under which protocol, on what machines (docs/configuration.md has each field)."""
 
+import math
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -10,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from robust201.core.errors import ArchitectureError, ConfigError, closest
-from robust201.core.fields import Fields, PositiveFloat
+from robust201.core.fields import MAX_COUNT, Cells, Channels, Fields, PositiveFloat, PositiveInt
 from robust201.core.host import MAX_THREADS
 from robust201.core.precision import Precision
 from robust201.core.records import (
@@ -31,11 +32,12 @@ from robust201.planning.user_tasks import LONGEST_NAME, UserTaskParameters, is_o
 from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.spaces.base import Space
 from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
-from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS, Task, find_task
+from robust201.tasks import CORRUPTION_GROUP, PAPER_KEYS, TASKS, Task, closest_key, expand_keys, find_task
 from robust201.tasks.columns import MEASUREMENTS, PUBLISHED
 from robust201.tasks.parameters import CorruptionParameters, Parameters
 
-CORRUPTION_GROUP = "corruptions"
+MAX_WEIGHTS = 10_000
+"""Upper limit of the weights of one network in a sweep."""
 
 MAX_NAME = 100
 """Characters of a name that becomes part of the names of files."""
@@ -50,6 +52,13 @@ def _check_shards(value: object) -> object:
     return check_url(substitute_variables(value))
 
 
+MAX_IMAGE_SIZE = 4_096
+MAX_SECONDS = 30 * 24 * 3600.0
+"""Upper limit of a time, a month."""
+
+Size = Annotated[float, Field(gt=0, le=MAX_COUNT)]
+"""An amount that need not be whole: of cores, GPUs, minutes or speed."""
+
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 ShardsUrl = Annotated[str, BeforeValidator(_check_shards)]
 
@@ -61,14 +70,18 @@ class Section(Fields):
 class NetworkSection(Section):
     """The macro skeleton around the cell."""
 
-    channels: Annotated[int, Field(ge=1)] = 16
-    cells: Annotated[int, Field(ge=1)] = 5
+    channels: Channels = 16
+    cells: Cells = 5
 
 
 def check_different(numbers: tuple[int, ...]) -> tuple[int, ...]:
     """Refuse an empty list and one that names a number twice."""
     if len(set(numbers)) != len(numbers) or not numbers:
         raise ValueError(f"expected one or more different numbers, got {list(numbers)}.")
+    if len(numbers) > MAX_WEIGHTS:
+        raise ValueError(
+            f"expected up to {MAX_WEIGHTS:,} numbers, got {len(numbers):,}. Divide them among several runs."
+        )
     return numbers
 
 
@@ -91,7 +104,7 @@ class CheckpointsSection(Section):
     """Where the imported weights lie, and which of them to take."""
 
     path: ConfigPath
-    epochs: Annotated[int, Field(ge=1)] | None = None
+    epochs: PositiveInt | None = None
     seed: int | None = None
 
 
@@ -137,6 +150,12 @@ class WeightsSection(Section):
         chosen = [name for name in ("recipe", "epochs", "steps", "seeds") if getattr(self, name) is not None]
         if chosen and self.path is None:
             raise ValueError(f"expected {chosen[0]} only with path, which names a store, got it with {given[0]}.")
+        counts = [len(choice) or 1 for choice in (self.recipes or (), self.lengths, self.seeds or ())]
+        n_weights = math.prod(counts) if self.random is None else len(self.random.seeds)
+        if n_weights > MAX_WEIGHTS:
+            raise ValueError(
+                f"expected up to {MAX_WEIGHTS:,} weights per network, got {n_weights:,}. Divide them among sweeps."
+            )
         return self
 
     def files_on(self, dataset: str) -> dict[str, Path]:
@@ -163,7 +182,7 @@ class SpaceFile(Section):
 
     file: ConfigPath
     function: str = "build"
-    gmacs: Annotated[float, Field(gt=0)] = DEFAULT_GMACS
+    gmacs: Size = DEFAULT_GMACS
 
 
 class NormalisationSection(Section):
@@ -198,7 +217,7 @@ class DatasetSection(Section):
     form: str | None = None
     corruptions: CorruptionsSection | None = None
     classes: Annotated[int, Field(ge=2, le=MAX_CLASSES)] | None = None
-    image_size: Annotated[int, Field(ge=1)] | None = None
+    image_size: Annotated[int, Field(ge=1, le=MAX_IMAGE_SIZE)] | None = None
     normalisation: NormalisationSection | None = None
 
     def identity(self) -> dict[str, Any]:
@@ -214,7 +233,7 @@ class DatasetSection(Section):
 class ImagesSection(Section):
     """A class-stratified subset of each test split; without a count, all images."""
 
-    count: Annotated[int, Field(ge=1)] | None = None
+    count: PositiveInt | None = None
     seed: int = 0
 
 
@@ -222,19 +241,19 @@ class ExecutionSection(Section):
     """How the work is done. Nothing here is part of the protocol."""
 
     executor: Literal["inline", "ray"] = "ray"
-    workers: Annotated[int, Field(ge=1)] | None = None
+    workers: PositiveInt | None = None
     ray_address: str | None = None
-    cpus_per_worker: Annotated[float, Field(gt=0)] = 1.0
-    gpus_per_worker: Annotated[float, Field(gt=0)] = 1.0
+    cpus_per_worker: Size = 1.0
+    gpus_per_worker: Size = 1.0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Annotated[int, Field(ge=1, le=MAX_THREADS)] = 1
-    micro_batch: Annotated[int, Field(ge=1)] | None = None
+    micro_batch: PositiveInt | None = None
     cuda_graphs: bool = True
     window: Annotated[int, Field(ge=1, le=16)] = 2
-    max_attempts: Annotated[int, Field(ge=1)] = 3
-    drain_seconds: Annotated[float, Field(gt=0)] | None = None
-    part_minutes: Annotated[float, Field(gt=0)] = 15.0
-    gmacs_per_second: Annotated[float, Field(gt=0)] | None = None
+    max_attempts: PositiveInt = 3
+    drain_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = None
+    part_minutes: Size = 15.0
+    gmacs_per_second: Annotated[float, Field(gt=0, le=1e9)] | None = None
 
 
 def _check_architectures(value: object) -> object:
@@ -334,7 +353,7 @@ class SweepConfig(Section):
     engine: Literal["fused", "reference"] = "fused"
     precision: Precision = "fp32"
     seed: int = 0
-    batch_size: Annotated[int, Field(ge=1)] = 250
+    batch_size: PositiveInt = 250
     execution: ExecutionSection = ExecutionSection()
 
     @field_validator("take_imported", mode="before")
@@ -453,7 +472,7 @@ class SweepConfig(Section):
                 raise ValueError(f"keys.{key}: {refusal}")
             for dataset in self.datasets:
                 spec = self.dataset_spec(dataset)
-                refusal = parameters.class_refusal(spec.n_classes)
+                refusal = parameters.class_refusal(spec.n_classes) or _cost_refusal(row, parameters, spec.n_classes)
                 if refusal is None and row.constraint is not None:
                     refusal = row.constraint.refusal(parameters.strengths, spec.image_size)
                 if refusal is not None:
@@ -541,9 +560,10 @@ class SweepConfig(Section):
         own = {key: given for key, given in self.parameters.items() if isinstance(given, UserTaskParameters)}
         return files | {f"keys.{key}": given.file for key, given in own.items()}
 
-    def key_named(self, name: str) -> str:
-        """Give the key of this sweep that a name means, in the paper's spelling or the published one; else the name."""
-        return next((key for key, row in self.tasks.items() if name == row.published_key), name)
+    def keys_named(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the keys of this sweep by their names in either spelling, or a group's; other names as they are."""
+        by_published = {row.published_key: key for key, row in self.tasks.items()}
+        return expand_keys((by_published.get(name, name) for name in names), self.tasks)
 
     def keys_of(self, dataset: str) -> tuple[str, ...]:
         """Keys evaluated on a dataset: all of them, or all but the corruptions where it has none."""
@@ -556,13 +576,20 @@ class SweepConfig(Section):
         return tuple(key for key in self.tasks if key not in kept)
 
 
+def _cost_refusal(row: Task, parameters: Parameters, n_classes: int) -> str | None:
+    """Return why a key costs too much, a transfer on its source."""
+    if isinstance(parameters, TransferParameters):
+        return parameters.row.cost_refusal(parameters.attack, n_classes)
+    return row.cost_refusal(parameters, n_classes)
+
+
 def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]:
     written_out: dict[str, Parameters] = {}
     own: dict[str, Parameters] = {}
     for name, given in keys.items():
         if name == CORRUPTION_GROUP:
             shared = _parse_parameters(name, CorruptionParameters, given)
-            written_out |= {key: shared for key in CORRUPTIONS if key not in keys}
+            written_out |= {key: shared for key in expand_keys([name]) if key not in keys}
             continue
         if "file" in given:
             if name in TASKS or not is_own_name(name):
@@ -581,7 +608,7 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
         try:
             row = find_task(name)
         except ConfigError as error:
-            near = closest(name, [*TASKS, CORRUPTION_GROUP])
+            near = closest_key(name, [*TASKS, CORRUPTION_GROUP])
             place = f"keys.{name}" if is_own_name(name) else "keys"
             raise ConfigError(f"{place}: expected a known key, got {reprlib.repr(name)}.{near}") from error
         if row.key in written_out:

@@ -11,11 +11,12 @@ from pydantic import BaseModel, ValidationError
 from robust201.core.errors import closest
 
 _EXPECTATIONS = {
-    "greater_than": "more than {gt:g}",
-    "greater_than_equal": "at least {ge:g}",
-    "less_than_equal": "at most {le:g}",
-    "less_than": "less than {lt:g}",
+    "greater_than": "more than {gt:,.12g}",
+    "greater_than_equal": "at least {ge:,.12g}",
+    "less_than_equal": "at most {le:,.12g}",
+    "less_than": "less than {lt:,.12g}",
     "too_short": "at least {min_length} of them",
+    "too_long": "at most {max_length:,} of them",
     "string_too_long": "at most {max_length} characters",
     "string_pattern_mismatch": "letters, digits, dots, dashes and underscores",
     "literal_error": "{expected}",

@@ -6,7 +6,7 @@ from robust201.core.errors import ConfigError, closest
 from robust201.core.records import ArchitectureId, show_architecture
 from robust201.planning.config import SweepConfig
 from robust201.planning.plan import Plan
-from robust201.tasks import TASKS
+from robust201.tasks import TASKS, closest_key
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,10 @@ class Filters:
                 if name not in known:
                     # A misspelt key may mean one that this sweep lacks; for others the sweep's are named.
                     likely = known if name in others else [*known, *(key for key in others if key not in known)]
+                    near = closest_key(name, likely) if what == "key" else closest(name, likely)
                     raise ConfigError(
                         f"Narrowing the sweep failed for {config.name}: expected one of its {what}s, got {name!r}."
-                        f"{closest(name, likely)}"
+                        f"{near}"
                     )
         keys = {key for dataset in datasets for key in config.keys_of(dataset)}
         # A single key must exist; a range of architectures may extend beyond the sweep.

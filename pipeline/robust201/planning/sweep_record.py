@@ -6,10 +6,10 @@ from typing import Any
 
 from robust201.core.files import portable_name
 from robust201.core.records import EvaluationProtocol
-from robust201.planning.config import CORRUPTION_GROUP, SweepConfig
+from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
 from robust201.planning.user_tasks import UserTaskParameters
-from robust201.tasks import CORRUPTIONS
+from robust201.tasks import CORRUPTION_GROUP, CORRUPTIONS
 from robust201.tasks.parameters import Parameters
 
 

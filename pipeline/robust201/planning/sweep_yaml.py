@@ -3,6 +3,8 @@
 Values may refer to environment variables, as ``${NAME}`` or ``${NAME:-default}``.
 """
 
+import copy
+import functools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -18,8 +20,8 @@ from robust201.core.files import bundled, show_bytes
 MAX_SWEEP_BYTES = 4 << 20
 """Bytes of a sweep YAML: one that names every cell of NAS-Bench-201 by its string has 1.1 MB."""
 
-MAX_NODES = 500_000
-"""Names and values in a sweep YAML, with aliases written out."""
+MAX_NODES = 200_000
+"""Names and values in a sweep YAML, with aliases written out: files of weights for 15,625 networks are 31,250."""
 
 MAX_DEPTH = 50
 """Lists and mappings of a sweep YAML in one another."""
@@ -65,7 +67,7 @@ def read_fields(path: Path, what: str = "sweep") -> dict[str, Any]:
         ConfigError: the file cannot be read, is no YAML, or holds something else.
     """
     try:
-        payload = _construct(_read_text(path))
+        payload = copy.deepcopy(_construct(_read_text(path)))
     except OSError as error:
         raise ConfigError(
             f"Reading the {what} failed for {path}: expected a YAML file, got {error.strerror}. See jobs/ for examples."
@@ -92,8 +94,9 @@ def _read_text(path: Path) -> str:
     return content.decode()
 
 
+@functools.lru_cache(maxsize=1)  # commands read a file once to see what it describes, and again to load it
 def _construct(text: str) -> Any:
-    """Build the value of a YAML text, unless its aliases expand to more than a sweep can have."""
+    """Build the value of a YAML text, unless it has more values than a sweep can have, with aliases written out."""
     _check_depth(text)
     loader = _StrictLoader(text)
     try:
@@ -101,7 +104,7 @@ def _construct(text: str) -> Any:
         if node is None:
             return None
         if _count_nodes(node, {}) > MAX_NODES:
-            raise ValueError(f"aliases that expand to more than {MAX_NODES:,} values")
+            raise ValueError(f"more than {MAX_NODES:,} names and values, with aliases written out")
         return loader.construct_document(node)
     finally:
         loader.dispose()

@@ -14,7 +14,7 @@ from robust201.planning.sweep_yaml import ConfigPath
 from robust201.tasks import ENGINES
 from robust201.tasks.columns import RESERVED
 from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import Parameters, ascending
+from robust201.tasks.parameters import MAX_STRENGTHS, Parameters, ascending
 from robust201.tasks.user_task import UserTask
 
 LONGEST_NAME = 100
@@ -38,7 +38,7 @@ class UserTaskParameters(Parameters):
     function: str = ""
     norm: str | None = None
     strengths_given: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(
-        default=(CLEAN_STRENGTH,), min_length=1, alias="strengths"
+        default=(CLEAN_STRENGTH,), min_length=1, max_length=MAX_STRENGTHS, alias="strengths"
     )
     columns: tuple[Annotated[str, Field(pattern=r"^[a-z]\w*$")], ...] = ()
     passes: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0

@@ -1,20 +1,29 @@
 """Where a sweep's weights come from: a store of trained ones, files by name, or random initialisation."""
 
 import hashlib
+from collections.abc import Iterator, Mapping
 from functools import cached_property
+from os import SEEK_END
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import CheckpointError
-from robust201.core.files import read_file, sha256_of
-from robust201.core.records import ArchitectureId, Unit, Weights, canonical_json
+from robust201.core.files import open_file, read_file, sha256_of
+from robust201.core.records import ArchitectureId, Unit, Weights, canonical_json, show_architecture
 from robust201.planning.config import SweepConfig
 from robust201.spaces.base import Space
+from robust201.weights.loading import check_shapes
+from robust201.weights.published.state_dicts import MAX_WEIGHTS_BYTES, read_header
 from robust201.weights.store import CheckpointRecord, CheckpointStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
+
+Shape = tuple[int, ...]
+
+OTHER_WEIGHTS = "Import the right weights, or correct `weights.files`."
+"""What to do about weights of another network."""
 
 _RANDOM_VERSION = 1
 """Raised when equal seeds would give other random weights."""
@@ -63,19 +72,34 @@ class WeightsSource:
         return {sha256: accuracy for sha256, accuracy in recorded.items() if accuracy is not None}
 
     def check(self, dataset: str, architecture: ArchitectureId) -> None:
-        """Look whether the weights of one network are there and whole, without reading them.
+        """Check that the weights of one network are there, whole, and of its names and shapes, by the files' headers.
+
+        The networks of a user's file, which may not be executed yet, are left to `runtime.code_check`.
 
         Raises:
             CheckpointError: they are missing, cut short, or of another network.
         """
+        for name, shapes in self._headers(dataset, architecture):
+            if not self._space.executes_code:
+                self._check_shapes(dataset, architecture, name, shapes)
+
+    def check_by_building(self, dataset: str, architecture: ArchitectureId) -> None:
+        """Check names and shapes against the network as a user's file builds it, which is executed (see `check`)."""
+        for name, shapes in self._headers(dataset, architecture):
+            self._check_shapes(dataset, architecture, name, shapes)
+
+    def _headers(self, dataset: str, architecture: ArchitectureId) -> Iterator[tuple[str, Mapping[str, Shape]]]:
+        """Read the names and shapes of the tensors in each file of one network's weights, after the file's label."""
         if self._from_files:
             path = self._file(dataset, architecture)
-            if not path.is_file():
-                raise _no_file(path)
-            _check_format(path)
+            yield f"{show_architecture(architecture)} {dataset} from {path}", _read_shapes(path)
         elif not self._seeds:
             for record in self._records(dataset, architecture):
-                self._store.check(record)
+                yield f"{record.label} from {self._store.root / record.file}", self._store.read_shapes(record)
+
+    def _check_shapes(self, dataset: str, architecture: ArchitectureId, name: str, shapes: Mapping[str, Shape]) -> None:
+        n_classes = self._config.dataset_spec(dataset).n_classes
+        check_shapes(self._space, architecture, shapes, n_classes=n_classes, name=name, advice=OTHER_WEIGHTS)
 
     def _records(self, dataset: str, architecture: ArchitectureId) -> tuple[CheckpointRecord, ...]:
         one, several, space = self._config.checkpoints, self._config.weights, self._space.weights_name
@@ -165,7 +189,7 @@ def _describe(record: CheckpointRecord) -> Weights:
 
 
 def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:
-    from robust201.weights.published.state_dicts import MAX_WEIGHTS_BYTES, parse_safetensors
+    from robust201.weights.published.state_dicts import parse_safetensors
 
     try:
         raw = read_file(path, MAX_WEIGHTS_BYTES)
@@ -177,16 +201,24 @@ def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:
     return parse_safetensors(raw, str(path))
 
 
-def _check_format(path: "Path") -> None:
+def _read_shapes(path: "Path") -> Mapping[str, Shape]:
     from robust201.core.unpickling import TORCH_MAGIC_BYTES
     from robust201.weights.published.state_dicts import reject_torch_file
 
     try:
-        with path.open("rb") as stream:
-            beginning = stream.read(TORCH_MAGIC_BYTES)
+        with open_file(path, MAX_WEIGHTS_BYTES) as stream:
+            reject_torch_file(stream.read(TORCH_MAGIC_BYTES), str(path))
+            header = read_header(stream)
+            n_bytes = stream.seek(0, SEEK_END)
     except OSError as error:
         raise _no_file(path) from error
-    reject_torch_file(beginning, str(path))
+    if header is None or n_bytes != header.n_bytes:
+        wanted = "a safetensors file" if header is None else f"{header.n_bytes:,} bytes"
+        raise CheckpointError(
+            f"Finding weights failed for {path}: expected {wanted}, got {n_bytes:,} bytes that are none, or the "
+            "beginning of one. Correct `weights.files`."
+        )
+    return header.shapes
 
 
 def _hash_weights(path: "Path") -> str:

@@ -31,6 +31,7 @@ from robust201.statistics.robustness import (
     robustness_r,
 )
 from robust201.statistics.variance import summarise_seeds
+from robust201.tasks import expand_keys
 
 FEWEST_RANKED = 8
 """Architectures below which the agreement of two rankings is not computed."""
@@ -130,7 +131,8 @@ def derive_metrics(
     """Compute what follows from the stored results (see `RobustnessDataset.metrics`)."""
     what = f"Computing metrics failed for {files.path}"
     level, n_draws = as_level(level, what), as_draws(n_draws, what)
-    datasets, keys = (None if names is None else tuple(dict.fromkeys(names)) for names in (datasets, keys))
+    datasets = None if datasets is None else tuple(dict.fromkeys(datasets))
+    keys = None if keys is None else expand_keys(keys, files.keys)
     metrics: list[MetricRow] = []
     rankings: list[Ranking] = []
     agreements: list[RankAgreement] = []

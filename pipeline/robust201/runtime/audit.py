@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError, IncompleteError, closest
+from robust201.core.errors import ConfigError, IncompleteError
 from robust201.core.records import ArchitectureId, Unit, show_architecture
 from robust201.planning.config import SweepConfig
 from robust201.planning.inputs import Inputs
@@ -20,7 +20,7 @@ from robust201.planning.plan_file import load_plan
 from robust201.runtime.scheduler import RunTally
 from robust201.shards import ShardStore
 from robust201.statistics.significance import holm_adjust, mcnemar_p_values
-from robust201.tasks import ENGINES, TASKS
+from robust201.tasks import ENGINES, TASKS, closest_key
 
 AUDIT_LEVEL = 0.01
 """Probability that an audit of two equal engines finds a difference."""
@@ -107,7 +107,7 @@ def sample_sweep(
         raise ConfigError(
             f"Auditing failed for {wrong[0] if wrong else config.name}: expected attacks of the sweep that both "
             f"engines can compute, got {got}. Name others by --keys, or audit another sweep."
-            f"{closest(wrong[0], audited) if wrong else ''}"
+            f"{closest_key(wrong[0], audited) if wrong else ''}"
         )
     every = Inputs(config.model_copy(update={"images": config.images.model_copy(update={"count": None})}))
     count = min(images, *(len(every.images(dataset)) for dataset in config.datasets))

@@ -1,20 +1,27 @@
 """Python files of the user's, executed once before a run starts, as most mistakes show there."""
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from robust201.core.errors import ConfigError
-from robust201.core.user_code import UserFunction, hash_file
+from robust201.core.errors import ConfigError, InputError
+from robust201.core.user_code import UserFunction, hash_file, hash_files
 from robust201.planning.config import SpaceFile, SweepConfig
+from robust201.planning.loading import parse_config
 from robust201.planning.training_config import TrainingConfig
 from robust201.planning.user_tasks import UserTaskParameters
+from robust201.planning.weights import WeightsSource
 
 CHECK_SECONDS = 300.0
 """How long the files may take together; importing PyTorch from a busy file server takes a minute."""
+
+WEIGHTS_SECONDS = 60.0
+"""Time after which no further network is built to check its weights: workers check the rest."""
 
 # The child imports the same modules as this process, from the same places.
 _CHILD = "import sys; sys.path[:] = {path!r}; from robust201.runtime.code_check import answer_child; answer_child()"
@@ -24,22 +31,38 @@ def check_code(config: SweepConfig | TrainingConfig, *, seconds: float = CHECK_S
     """Execute the Python files that a sweep names, with the user's consent, and look for their functions.
 
     The inline executor computes in this process, so they are executed here; on Ray in a child, which is ended after
-    some seconds.
+    some seconds. The networks of a sweep that such a file builds are compared with their weights, as many as
+    `WEIGHTS_SECONDS` suffice for.
 
     Raises:
-        ConfigError: a file cannot be read or executed, does not come to an end, or lacks its function.
+        InputError: a file cannot be read or executed, does not come to an end, or lacks its function; weights are
+            missing, or not those of their network.
     """
     functions = list(_functions(config))
     if config.execution.executor == "inline":
         for function in functions:
             function.load()
+        _check_weights(config)
     elif functions:
-        _check_in_child(functions, seconds)
+        _check_in_child(config, functions, seconds)
 
 
-def _check_in_child(functions: list[UserFunction], seconds: float) -> None:
+def _check_weights(config: SweepConfig | TrainingConfig) -> None:
+    if not isinstance(config, SweepConfig) or not isinstance(config.space, SpaceFile):
+        return
+    weights = WeightsSource(config, config.make_space(hash_files(config.code_files())))
+    end = time.monotonic() + WEIGHTS_SECONDS
+    for dataset, architecture in itertools.product(config.datasets, config.selected_architectures):
+        weights.check_by_building(dataset, architecture)
+        if time.monotonic() > end:
+            return
+
+
+def _check_in_child(config: SweepConfig | TrainingConfig, functions: list[UserFunction], seconds: float) -> None:
     named = ", ".join(dict.fromkeys(str(function.path) for function in functions))
-    request = json.dumps([(str(one.path.absolute()), str(one.path), one.name, one.sha256) for one in functions])
+    sources = [(str(one.path.absolute()), str(one.path), one.name, one.sha256) for one in functions]
+    sweep = config.model_dump(mode="json") if isinstance(config, SweepConfig) else None
+    request = json.dumps({"functions": sources, "sweep": sweep})
     child = [sys.executable, "-c", _CHILD.format(path=sys.path)]
     try:
         done = subprocess.run(child, input=request, capture_output=True, text=True, timeout=seconds, check=False)
@@ -68,15 +91,17 @@ def _functions(config: SweepConfig | TrainingConfig) -> Iterator[UserFunction]:
 
 
 def answer_child() -> None:
-    """Load the functions that standard input names, and print why one cannot be loaded."""
-    functions = json.load(sys.stdin)
+    """Load the functions and check the weights that standard input names; print the first error."""
+    request = json.load(sys.stdin)
     answer = os.dup(1)
     os.dup2(2, 1)  # what the files print is no answer
     refusal = ""
     try:
-        for path, shown, name, sha256 in functions:
+        for path, shown, name, sha256 in request["functions"]:
             UserFunction(Path(path), name, sha256, Path(shown)).load()
-    except ConfigError as error:
+        if request["sweep"] is not None:
+            _check_weights(parse_config(request["sweep"], "the sweep"))
+    except InputError as error:
         refusal = str(error)
     with os.fdopen(answer, "w") as stream:
         stream.write(refusal)

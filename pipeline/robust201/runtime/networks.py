@@ -13,7 +13,7 @@ from robust201.engine.graphs import GraphCapture
 from robust201.engine.model import CompiledNetwork
 from robust201.engine.network_check import COMPARED_TOGETHER, check_compiled, check_network
 from robust201.planning.config import SweepConfig
-from robust201.planning.weights import WeightsSource
+from robust201.planning.weights import OTHER_WEIGHTS, WeightsSource
 from robust201.runtime.devices import device_memory
 from robust201.spaces.base import Space
 from robust201.weights.loading import fill_network
@@ -134,7 +134,7 @@ class NetworkLoader:
                 return self._space.build(unit.architecture, n_classes=n_classes)
         state_dict = self._weights.load(unit)
         network = self._space.build(unit.architecture, n_classes=n_classes)
-        fill_network(network, state_dict, unit.network_label, "Import the right weights, or correct `weights.files`.")
+        fill_network(network, state_dict, unit.network_label, OTHER_WEIGHTS)
         return network
 
     def _in_buckets(self, compiled: CompiledNetwork, image_size: int) -> Bucketed:

@@ -29,6 +29,7 @@ class Space(ABC):
             are state_dicts in files that bear the networks' names.
         channels_last: whether its networks compute in that layout where they are not compiled (see `Classifier`).
         is_batch_invariant: whether its compiled networks give an image the same bits in any batch, in float32 on a CPU.
+        executes_code: whether building a network executes code of the user's.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Space(ABC):
     has_published_weights = False
     channels_last = False
     is_batch_invariant = False
+    executes_code = False
 
     @property
     def weights_name(self) -> str:
@@ -83,6 +85,10 @@ class Space(ABC):
 
     def parameter_count(self, architecture: ArchitectureId, *, n_classes: int) -> int | None:
         """Count the trainable parameters without building the network; None if that is impossible."""
+        return None
+
+    def tensor_shapes(self, architecture: ArchitectureId, *, n_classes: int) -> Mapping[str, tuple[int, ...]] | None:
+        """Return the shapes of the network's state_dict by name; None if that takes building the network."""
         return None
 
     @abstractmethod

@@ -24,6 +24,7 @@ class UserFileSpace(Space):
     """
 
     name = "file"
+    executes_code = True
     # channels_last stays off: a user's network may `view` its feature maps.
 
     def __init__(self, function: UserFunction, gmacs: float = DEFAULT_GMACS) -> None:

@@ -8,7 +8,7 @@ class in `tasks/parameters.py`, and a row here. The table-wide tests then cover 
 """
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -65,9 +65,15 @@ ENGINES = ("reference", "fused")
 """What runs the attacks: the libraries called once an epsilon, or the project's own, all epsilons together."""
 
 
+MAX_PASSES = 10_000_000
+"""Upper limit of the forward-pass equivalents of one image under one key, over all strengths."""
+
 Kind = Literal["clean", "attack", "corruption", "measure"]
 
 Passes = Callable[[Any, int], float]
+
+_FACTORS = ("steps", "queries", "restarts", "targets", "projections", "passes")
+"""Parameters that multiply the passes of some key."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +128,17 @@ class Task:
     def draws_by_batch(self, engine: str) -> bool:
         """Whether images share random numbers with their batch, so that a unit may be cut at whole batches only."""
         return engine == "reference" or (self.kind == "attack" and not self.wants_job(engine))
+
+    def cost_refusal(self, parameters: Parameters, n_classes: int) -> str | None:
+        """Return why parameters cost too much, though each of them is in its range; None where they do not."""
+        passes = self.passes(parameters, n_classes) * len(parameters.strengths)
+        if passes <= MAX_PASSES:
+            return None
+        factors = [name for name in _FACTORS if hasattr(parameters, name)]
+        return (
+            f"expected up to {MAX_PASSES:,} passes through the network per image over all strengths, got "
+            f"{passes:,.0f}. Lower {', '.join(factors)} or the number of strengths."
+        )
 
     def load(self, engine: str = "reference") -> Callable[..., Any]:
         """Import the function of this row (imports torch).
@@ -323,6 +340,30 @@ PAPER_KEYS = ("clean", "aa_apgd-ce", "aa_square", "fgsm", "pgd", *CORRUPTIONS)
 """What a sweep evaluates that names no keys: the twenty of the paper."""
 
 
+CORRUPTION_GROUP = "corruptions"
+"""Name that stands for all corruptions wherever keys are listed."""
+
+
+def expand_keys(names: Iterable[str], known: Collection[str] = TASKS) -> tuple[str, ...]:
+    """Replace the group `CORRUPTION_GROUP` by those of its keys that are known, each key once.
+
+    Where none is known, its name stays, to be rejected as a key.
+    """
+    members = tuple(key for key in CORRUPTIONS if key in known) or (CORRUPTION_GROUP,)
+    return tuple(dict.fromkeys(key for name in names for key in (members if name == CORRUPTION_GROUP else (name,))))
+
+
+def closest_key(name: str, known: Iterable[str]) -> str:
+    """Suggest a key for an unknown name, which may be what figures call the key: AutoAttack (see `errors.closest`)."""
+    known = list(known)
+    labels = {_letters(row.label): row.key for row in TASKS.values() if row.key in known}
+    return closest(labels.get(_letters(name), name), known)
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text.casefold()))
+
+
 def find_task(key: str) -> Task:
     """Look up a key, in the paper's style or as published (``pgd`` or ``pgd@Linf``).
 
@@ -331,5 +372,7 @@ def find_task(key: str) -> Task:
     """
     row = next((row for row in TASKS.values() if key in (row.key, row.published_key)), None)
     if row is None:
-        raise ConfigError(f"Looking up a key failed for {key!r}: no such key.{closest(key, TASKS)}")
+        raise ConfigError(
+            f"Looking up a key failed for {key!r}: no such key.{closest_key(key, [*TASKS, CORRUPTION_GROUP])}"
+        )
     return row

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 
 from pydantic import Field, field_validator, model_validator
 
-from robust201.core.fields import Fields, PositiveInt
+from robust201.core.fields import Fields, PositiveFloat, PositiveInt
 from robust201.core.records import CLEAN_STRENGTH, ImageSelection
 
 PAPER_EPSILONS_255 = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
@@ -22,12 +22,21 @@ SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)
 STRENGTH_FIELDS = ("epsilons", "epsilons_255", "severities")
 """Parameters that are lists of strengths, which name single evaluations."""
 
+MAX_STRENGTHS = 1_000
+"""Upper limit of the strengths of one key."""
+
+MAX_GRID_POINTS = 10_000
+"""Upper limit of rotations times shifts: the coordinates of all of them are in memory at once, 8 kB each at 32x32."""
+
 _LARGEST_USUAL = 32
 _PIXEL_TOLERANCE = 0.015
 """Largest relative difference from k/255 at which a number is taken for it: 0.031 counts as 8/255."""
 
-Epsilon255 = Annotated[float, Field(gt=0, le=255, allow_inf_nan=False)]
-Radius = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Epsilons255 = Annotated[
+    tuple[Annotated[float, Field(gt=0, le=255, allow_inf_nan=False)], ...],
+    Field(min_length=1, max_length=MAX_STRENGTHS),
+]
+Radii = Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=MAX_STRENGTHS)]
 Severity = Annotated[int, Field(ge=1, le=5)]
 Norm = Literal["Linf", "L2", "L1"]
 
@@ -189,7 +198,7 @@ class EpsilonParameters(Parameters):
 
     norm: ClassVar[Norm] = "Linf"
     other_spellings: ClassVar[tuple[str, ...]] = ("epsilons",)
-    epsilons_255: tuple[Epsilon255, ...] = Field(default=PAPER_EPSILONS_255, min_length=1)
+    epsilons_255: Epsilons255 = PAPER_EPSILONS_255
 
     @model_validator(mode="before")
     @classmethod
@@ -246,7 +255,7 @@ class EpsilonParameters(Parameters):
 class FgsmParameters(EpsilonParameters):
     """Fast gradient sign method (Goodfellow et al., 2015): one step of size epsilon, no random start."""
 
-    epsilons_255: tuple[Epsilon255, ...] = Field(default=PAPER_FGSM_EPSILONS_255, min_length=1)
+    epsilons_255: Epsilons255 = PAPER_FGSM_EPSILONS_255
 
 
 class PgdParameters(EpsilonParameters):
@@ -288,7 +297,7 @@ class PgdVariants(Parameters):
 class PgdLinf7Parameters(EpsilonParameters, PgdVariants):
     """Seven steps of projected gradient descent in an Linf ball, as Wang and Horne use it (docs/protocol.md)."""
 
-    epsilons_255: tuple[Epsilon255, ...] = Field(default=(1.0, 2.0, 4.0, 8.0), min_length=1)
+    epsilons_255: Epsilons255 = (1.0, 2.0, 4.0, 8.0)
     rel_stepsize: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.25
     steps: PositiveInt = 7
 
@@ -302,7 +311,7 @@ class RadiusParameters(Parameters):
     """Parameters of an attack whose epsilons are radii in the units of pixels."""
 
     norm: ClassVar[Norm]
-    epsilons: tuple[Radius, ...] = Field(min_length=1)
+    epsilons: Radii
 
     @field_validator("epsilons", mode="before")
     @classmethod
@@ -327,14 +336,14 @@ class L2Parameters(RadiusParameters):
     """Parameters of an attack in an L2 ball."""
 
     norm: ClassVar[Norm] = "L2"
-    epsilons: tuple[Radius, ...] = Field(default=(0.25, 0.5), min_length=1)
+    epsilons: Radii = (0.25, 0.5)
 
 
 class L1Parameters(RadiusParameters):
     """Parameters of an attack in an L1 ball."""
 
     norm: ClassVar[Norm] = "L1"
-    epsilons: tuple[Radius, ...] = Field(default=(3.0, 6.0, 12.0), min_length=1)
+    epsilons: Radii = (3.0, 6.0, 12.0)
 
 
 class PgdL2Parameters(L2Parameters, PgdVariants):
@@ -572,10 +581,15 @@ class SpatialParameters(Parameters):
         return self.rotations * self.translations**2
 
     @model_validator(mode="after")
-    def _check_single_points(self) -> Self:
+    def _check_points(self) -> Self:
         # Of one number evenly between two ends the first end would be left.
         if self.rotations == 1 or (self.translations == 1 and self.max_translation):
             raise ValueError("expected two or more rotations, and max_translation: 0 with one translation, got one.")
+        if self.points > MAX_GRID_POINTS:
+            raise ValueError(
+                f"expected up to {MAX_GRID_POINTS:,} grid points, got {self.points:,}: rotations ({self.rotations:,}) "
+                f"times the square of translations ({self.translations:,}). Lower one of them."
+            )
         return self
 
 

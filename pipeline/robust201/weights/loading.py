@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import CheckpointError, one_line
+from robust201.core.records import ArchitectureId, show_architecture
+from robust201.core.user_code import describe_failure
+from robust201.spaces.base import Space
 from robust201.weights.published.base import read_network_file
 from robust201.weights.published.state_dicts import parse_weights
 
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _SHOWN_NAMES = 3
+_COUNTER = ".num_batches_tracked"
 
 
 def read_weights(path: Path | str, say: Callable[[str], None] = lambda _line: None) -> "dict[str, torch.Tensor]":
@@ -26,6 +30,67 @@ def read_weights(path: Path | str, say: Callable[[str], None] = lambda _line: No
             infinity.
     """
     return parse_weights(read_network_file(Path(path)), str(path), say)
+
+
+def check_shapes(
+    space: Space,
+    architecture: ArchitectureId,
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    n_classes: int,
+    name: str,
+    advice: str,
+) -> None:
+    """Check by names and shapes that tensors are a network's weights; a space that does not know them builds it.
+
+    Raises:
+        CheckpointError: the network's tensors are others.
+        ArchitectureError: the network cannot be built.
+    """
+    expected = space.tensor_shapes(architecture, n_classes=n_classes)
+    if expected is None:
+        _check_by_building(space, architecture, shapes, n_classes, name, advice)
+        return
+    if shapes == expected:
+        return
+    # PyTorch takes weights without the counters of batches, which old versions did not have.
+    different = {
+        tensor: (expected.get(tensor), shapes.get(tensor))
+        for tensor in dict.fromkeys([*expected, *shapes])
+        if expected.get(tensor) != shapes.get(tensor) and not (tensor in expected and tensor.endswith(_COUNTER))
+    }
+    if different:
+        (tensor, (wanted, got)), *others = different.items()
+        more = f" and {len(others):,} more" if others else ""
+        raise CheckpointError(
+            f"Loading weights failed for {name}: expected tensors of {show_architecture(architecture)} with "
+            f"{n_classes} classes ({tensor}: {wanted or 'none'}), got {tensor}: {got or 'none'}{more}. {advice}"
+        )
+
+
+def _check_by_building(
+    space: Space,
+    architecture: ArchitectureId,
+    shapes: Mapping[str, tuple[int, ...]],
+    n_classes: int,
+    name: str,
+    advice: str,
+) -> None:
+    import torch
+
+    # A user's function may do with its tensors what those without values cannot.
+    device = torch.device("cpu" if space.executes_code else "meta")
+    with torch.random.fork_rng(devices=[]), device:
+        network = space.build(architecture, n_classes=n_classes)
+        try:
+            fill_network(network, {tensor: torch.zeros(shape) for tensor, shape in shapes.items()}, name, advice)
+        except CheckpointError:
+            raise
+        except Exception as error:  # loading may be code of the user's
+            raise CheckpointError(
+                f"Loading weights failed for {name}: expected the tensors of {type(network).__name__}, got an error "
+                f"({describe_failure(error)}). {advice}"
+            ) from error
 
 
 def fill_network(

@@ -34,7 +34,7 @@ from robust201.weights.manifest import (
     trial_order,
 )
 from robust201.weights.published.base import DEFAULT_SEED, StateDict, check_finite, count_parameters
-from robust201.weights.published.state_dicts import MAX_WEIGHTS_BYTES, parse_safetensors, safetensors_size
+from robust201.weights.published.state_dicts import MAX_WEIGHTS_BYTES, parse_safetensors, read_header
 
 if TYPE_CHECKING:
     import torch
@@ -182,26 +182,36 @@ class CheckpointStore:
         Raises:
             CheckpointError: it is missing, truncated, or no safetensors file; in a hashed store, changed in any way.
         """
-        path = self._path_of(record)
         if (record.file, record.sha256) in self._intact:
             return
+        self.read_shapes(record)
+        if self._hashed:
+            path = self._path_of(record)
+            digest = sha256_of(path)
+            if digest != record.sha256:
+                raise self._changed(record, digest, path.stat().st_size)
+            self._intact.add((record.file, record.sha256))
+
+    def read_shapes(self, record: CheckpointRecord) -> Mapping[str, tuple[int, ...]]:
+        """Read the shapes of a record's tensors by name off the header of its file.
+
+        Raises:
+            CheckpointError: the file is missing, truncated, or no safetensors file.
+        """
+        path = self._path_of(record)
         try:
             with open_file(path, MAX_WEIGHTS_BYTES) as stream:
-                expected = safetensors_size(stream)
+                header = read_header(stream)
                 n_bytes = stream.seek(0, SEEK_END)
         except OSError as error:
             raise self._unreadable(record, error) from error
-        if n_bytes != expected:
-            wanted = "a safetensors file" if expected is None else f"{expected:,} bytes"
+        if header is None or n_bytes != header.n_bytes:
+            wanted = "a safetensors file" if header is None else f"{header.n_bytes:,} bytes"
             raise CheckpointError(
                 f"Finding weights failed for {record.label} at {path}: expected {wanted}, got {n_bytes:,} bytes: the "
                 f"file is truncated or damaged. {_MAKE_AGAIN}"
             )
-        if self._hashed:
-            digest = sha256_of(path)
-            if digest != record.sha256:
-                raise self._changed(record, digest, n_bytes)
-            self._intact.add((record.file, record.sha256))
+        return header.shapes
 
     def _changed(self, record: CheckpointRecord, digest: str, n_bytes: int) -> CheckpointError:
         return CheckpointError(

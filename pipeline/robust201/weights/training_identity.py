@@ -19,7 +19,7 @@ TRAINING_VERSION = 1
 
 
 def hash_recipe(recipe: Mapping[str, Any]) -> str:
-    """Hash a recipe that names network, images and seed itself, as in the stores of versions before 0.2: 64 hex digits."""
+    """Hash a recipe that names network, images and seed itself, as in older stores: 64 hex digits."""
     return hashlib.sha256(canonical_json(recipe).encode()).hexdigest()
 
 

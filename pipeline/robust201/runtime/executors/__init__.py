@@ -1,11 +1,14 @@
 """Where bundles are computed: in this process, or on Ray actors. To add one, add a branch to `make_executor`."""
 
+import math
+import os
 from functools import partial
 
-from robust201.planning.config import SweepConfig
+from robust201.core.errors import ConfigError
+from robust201.planning.config import ExecutionSection, SweepConfig
 from robust201.planning.facts import Facts
 from robust201.planning.plan import Plan
-from robust201.runtime.executors.base import BundleWorker, Executor, StartWorker, WorkSettings
+from robust201.runtime.executors.base import BundleWorker, Executor, StartWorker, WorkSettings, fitting_workers
 from robust201.runtime.metrics import Metrics
 
 
@@ -13,14 +16,29 @@ def check_device(config: WorkSettings) -> None:
     """Refuse work that this process could not do, before anything is written; a cluster's workers check later.
 
     Raises:
-        ConfigError: it is done here and asks for a GPU, or for a precision, that is not here.
+        ConfigError: it is done here and asks for a GPU, for a precision or for more CPU cores than there are here.
     """
     execution = config.execution
+    if execution.executor == "ray" and not execution.ray_address:
+        _check_cores(execution)
     is_here = execution.executor == "inline" or not execution.ray_address
     if is_here and (execution.device == "cuda" or config.precision == "tf32"):
         from robust201.runtime.devices import choose_device
 
         choose_device(execution.device, config.precision)
+
+
+def _check_cores(execution: ExecutionSection) -> None:
+    n_cores, n_workers = len(os.sched_getaffinity(0)), execution.workers or 1
+    room = fitting_workers(n_cores, execution.cpus_per_worker)
+    if n_workers <= room:
+        return
+    share = math.floor(100 * n_cores / n_workers) / 100
+    changes = [f"execution.workers: {room}"] * (room > 0) + [f"execution.cpus_per_worker: {share:g}"] * (share > 0)
+    raise ConfigError(
+        f"Starting {n_workers:,} workers failed for this machine: expected execution.cpus_per_worker "
+        f"({execution.cpus_per_worker:g}) CPU cores for each, got {n_cores} in all. Set {' or '.join(changes)}."
+    )
 
 
 def make_executor(plan: Plan, facts: Facts) -> Executor:

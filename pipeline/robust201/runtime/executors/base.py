@@ -56,6 +56,11 @@ LOOKAHEAD = 64
 """Bundles that an executor takes beyond those it has workers for, so that a worker can go on with its network."""
 
 
+def fitting_workers(amount: float, per_worker: float) -> int:
+    """Return the number of workers that a resource suffices for: a GPU for three that take a third of it each."""
+    return int(amount / per_worker + 1e-9)
+
+
 def take_for(held: deque[Bundle], network: tuple[str, ArchitectureId] | None) -> Bundle:
     """Take the first bundle of a network that a worker has loaded, or else the first of all."""
     place = next((place for place, bundle in enumerate(held) if bundle.network == network), 0)

@@ -28,6 +28,7 @@ from robust201.runtime.executors.base import (
     StartWorker,
     WorkerLost,
     WorkSettings,
+    fitting_workers,
     take_for,
 )
 from robust201.runtime.executors.ray_environment import worker_environment
@@ -197,7 +198,11 @@ class RayExecutor:
         local: dict[str, Any] = (
             {}
             if address
-            else {"num_cpus": self._local_cpus(), "object_store_memory": _OBJECT_STORE_BYTES, "_temp_dir": str(folder)}
+            else {
+                "num_cpus": len(os.sched_getaffinity(0)),
+                "object_store_memory": _OBJECT_STORE_BYTES,
+                "_temp_dir": str(folder),
+            }
         )
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
@@ -233,10 +238,6 @@ class RayExecutor:
         addresses = {name: address for name, address in addresses.items() if answers(address)}
         return Watch(addresses, _LOCAL_PATIENCE_SECONDS if is_local else _CLUSTER_PATIENCE_SECONDS)
 
-    def _local_cpus(self) -> int:
-        wanted = (self._execution.workers or 0) * self._execution.cpus_per_worker
-        return max(len(os.sched_getaffinity(0)), int(-(-wanted // 1)))
-
     @property
     def _may_grow(self) -> bool:
         """Whether machines may join later: a cluster of others, and the sweep says for how many workers."""
@@ -257,17 +258,17 @@ class RayExecutor:
 
     def _count_workers(self) -> int:
         resources = ray.cluster_resources()
-        by_cpu = resources.get("CPU", 0) / self._execution.cpus_per_worker
-        by_gpu = resources.get("GPU", 0) / self.gpus_per_worker if self.gpus_per_worker else by_cpu
-        room = int(min(by_cpu, by_gpu) + 1e-9)  # three times a third of a GPU is one
+        room = fitting_workers(resources.get("CPU", 0), self._execution.cpus_per_worker)
+        if self.gpus_per_worker:
+            room = min(room, fitting_workers(resources.get("GPU", 0), self.gpus_per_worker))
         wanted = self._execution.workers or max(room, 1)
         if wanted > room and not self._may_grow:
             # Ray would let the others wait for ever, and with them the bundles that they were given.
             raise ConfigError(
                 f"Starting workers failed for {wanted} of them: expected {self._execution.cpus_per_worker:g} CPUs "
                 f"and {self.gpus_per_worker:g} GPUs each, got {resources.get('CPU', 0):g} CPUs and "
-                f"{resources.get('GPU', 0):g} GPUs in all. "
-                "Lower execution.workers, execution.cpus_per_worker or execution.gpus_per_worker."
+                f"{resources.get('GPU', 0):g} GPUs in all. Set execution.workers to {max(room, 1)}, or lower "
+                "execution.cpus_per_worker or execution.gpus_per_worker."
             )
         return wanted
 

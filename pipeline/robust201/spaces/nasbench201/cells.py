@@ -31,7 +31,7 @@ N_NODES = 4
 
 _ORDER_SEED = 88
 _ZERO = "#"
-_KERNEL_SIZES = {"nor_conv_1x1": 1, "nor_conv_3x3": 3}
+KERNEL_SIZES = {"nor_conv_1x1": 1, "nor_conv_3x3": 3}
 _SHAPE = re.compile(re.escape("|?~0|+|?~0|?~1|+|?~0|?~1|?~2|").replace(r"\?", "([^|+~]+)"))
 
 
@@ -239,7 +239,7 @@ def multiply_accumulates(spec: str, *, channels: int, cells: int, n_classes: int
 
 
 def _kernel_areas(spec: str) -> list[int]:
-    return [_KERNEL_SIZES[operation] ** 2 for operation in parse(spec) if operation in _KERNEL_SIZES]
+    return [KERNEL_SIZES[operation] ** 2 for operation in parse(spec) if operation in KERNEL_SIZES]
 
 
 def meta(epsilons: Mapping[str, Sequence[float]]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, Normalisation
 from robust201.spaces.cell_space import CellSpace
 from robust201.spaces.nasbench201 import cells, drawing, neighbourhood, published_tables
+from robust201.spaces.nasbench201.tensor_shapes import tensor_shapes
 
 if TYPE_CHECKING:
     import torch
@@ -101,6 +102,10 @@ class NasBench201(CellSpace):
         """Count them by the cell (see `Space`)."""
         spec = self.spec(architecture)
         return cells.parameter_count(spec, channels=self.channels, cells=self.cells, n_classes=n_classes)
+
+    def tensor_shapes(self, architecture: ArchitectureId, *, n_classes: int) -> dict[str, tuple[int, ...]]:
+        """List them by the cell (see `Space`)."""
+        return tensor_shapes(self.spec(architecture), channels=self.channels, cells=self.cells, n_classes=n_classes)
 
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> int:
         """Count multiply-accumulates of convolutions and the linear layer (see `Space`)."""

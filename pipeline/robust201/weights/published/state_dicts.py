@@ -9,12 +9,12 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from os import SEEK_END
 from pathlib import Path, PurePath
 from shlex import quote
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from robust201.core.errors import CheckpointError
 from robust201.core.records import ArchitectureId
@@ -44,8 +44,20 @@ MAX_WEIGHTS_BYTES = 8 << 30
 """Largest safetensors file of one network: two billion parameters."""
 
 
-def safetensors_size(stream: BinaryIO) -> int | None:
-    """Compute how many bytes a safetensors file should have from its header: eight bytes of length, JSON with offsets.
+class SafetensorsHeader(NamedTuple):
+    """The header of a safetensors file.
+
+    Attributes:
+        n_bytes: bytes of the whole file.
+        shapes: shapes of the tensors by name.
+    """
+
+    n_bytes: int
+    shapes: Mapping[str, tuple[int, ...]]
+
+
+def read_header(stream: BinaryIO) -> SafetensorsHeader | None:
+    """Read the header of a safetensors file: eight bytes of length, JSON with offsets and shapes.
 
     None where there is no such header.
     """
@@ -56,10 +68,14 @@ def safetensors_size(stream: BinaryIO) -> int | None:
         return None
     try:
         tensors = json.loads(stream.read(length))
-        ends = [tensor["data_offsets"][1] for name, tensor in tensors.items() if name != "__metadata__"]
+        tensors.pop("__metadata__", None)
+        end = max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
+        shapes = {name: tuple(tensor["shape"]) for name, tensor in tensors.items()}
+        if any(type(size) is not int or size < 0 for shape in shapes.values() for size in shape):
+            return None
+        return SafetensorsHeader(8 + length + end, shapes)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         return None
-    return 8 + length + int(max(ends, default=0))
 
 
 def parse_safetensors(raw: bytes, name: str) -> dict[str, "torch.Tensor"]:

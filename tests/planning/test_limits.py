@@ -1,0 +1,74 @@
+"""Upper limits: every count of a YAML has one, whatever key or section it stands in."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from robust201.core.errors import ConfigError
+from robust201.core.fields import MAX_COUNT
+from robust201.planning.config import SweepConfig
+from robust201.planning.loading import load_config
+from robust201.planning.sweep_yaml import MAX_NODES
+from robust201.planning.training_config import TrainingConfig
+from robust201.planning.user_tasks import UserTaskParameters
+from robust201.tasks import TASKS
+from robust201.tasks.parameters import MAX_STRENGTHS, STRENGTH_FIELDS
+
+NAMES = re.compile("seeds?$|^format$|^source$|^architectures$|^init$")
+"""Fields whose integers name something and multiply nothing."""
+
+SELECTIONS = {"weights.epochs", "weights.steps"}
+"""Lengths by which existing weights are selected."""
+
+
+def unlimited(schema: dict[str, Any], root: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the paths of integers without an upper limit in a JSON schema."""
+    if "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
+    if schema.get("type") == "integer" and not {"maximum", "exclusiveMaximum", "const"} & schema.keys():
+        yield ".".join(path)
+    for name, part in schema.get("properties", {}).items():
+        if not NAMES.search(name):
+            yield from unlimited(part, root, (*path, name))
+    for key in ("anyOf", "prefixItems"):
+        for part in schema.get(key, ()):
+            yield from unlimited(part, root, path)
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            yield from unlimited(schema[key], root, path)
+
+
+@pytest.mark.parametrize("model", [SweepConfig, TrainingConfig, UserTaskParameters], ids=lambda model: model.__name__)
+def test_every_count_of_a_yaml_has_an_upper_limit(model) -> None:
+    schema = model.model_json_schema()
+    assert set(unlimited(schema, schema)) <= SELECTIONS
+
+
+@pytest.mark.parametrize("key", TASKS)
+def test_every_count_of_a_key_has_an_upper_limit(key) -> None:
+    schema = TASKS[key].parameters.model_json_schema()
+    assert not [*unlimited(schema, schema)]
+    for field in {*STRENGTH_FIELDS} & schema["properties"].keys():
+        strengths = schema["properties"][field]
+        assert strengths.get("maxItems") == MAX_STRENGTHS or strengths["items"]["maximum"] == 5
+
+
+@pytest.mark.parametrize("key", TASKS)
+def test_defaults_of_a_key_are_far_below_the_limit_of_its_cost(key) -> None:
+    row = TASKS[key]
+    assert row.cost_refusal(row.parameters(), 256) is None
+    fields = {name: MAX_COUNT for name in ("steps", "queries", "restarts") if name in row.parameters.model_fields}
+    if row.constraint is not None and len(fields) > 1:
+        assert "Lower" in str(row.cost_refusal(row.parameters(**fields), 10))
+
+
+def test_a_list_above_the_limit_of_a_file_is_rejected_before_its_values_are_built(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "long.yaml"
+    path.write_text(f"name: long\nkeys: {{pgd: {{epsilons_255: [{'1,' * MAX_NODES}]}}}}\n")
+    monkeypatch.setattr(yaml.constructor.SafeConstructor, "construct_document", None)
+    with pytest.raises(ConfigError, match=f"more than {MAX_NODES:,} names and values"):
+        load_config(path)

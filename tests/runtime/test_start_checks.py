@@ -1,0 +1,211 @@
+"""What is wrong with a sweep's weights, workers and files is said before anything is computed."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from robust201.core.errors import CheckpointError, ConfigError
+from robust201.planning.config import ExecutionSection
+from robust201.runtime.executors import check_device
+from robust201.spaces import SPACES
+from robust201.spaces.nasbench201.space import NasBench201
+from robust201.spaces.zoo.space import NETWORKS
+from robust201.weights.loading import check_shapes
+from robust201.weights.published.state_dicts import read_header
+from tests.conftest import RunCommand, WriteSweep
+
+CELLS = NasBench201(channels=4, cells=1)
+MODELS = """
+from torch import nn
+
+def build(architecture, n_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, {"narrow": 4, "wide": 8}[architecture]), nn.Linear(4, n_classes))
+"""
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0, 1})
+
+
+def check_workers(**execution: Any) -> None:
+    check_device(SimpleNamespace(execution=ExecutionSection(**execution), precision="fp32"))  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("two_cores")
+@pytest.mark.parametrize(
+    ("execution", "changes"),
+    [
+        ({"workers": 8}, "execution.workers: 2 or execution.cpus_per_worker: 0.25."),
+        ({"workers": 3}, "execution.workers: 2 or execution.cpus_per_worker: 0.66."),
+        ({"workers": 3, "cpus_per_worker": 0.7}, "execution.workers: 2 or execution.cpus_per_worker: 0.66."),
+        ({"cpus_per_worker": 4}, "execution.cpus_per_worker: 2."),
+        ({"workers": 1_000}, "execution.workers: 2."),
+    ],
+)
+def test_more_workers_than_cores_are_rejected(execution: dict[str, Any], changes: str) -> None:
+    with pytest.raises(ConfigError, match="got 2 in all") as caught:
+        check_workers(**execution)
+    assert str(caught.value).endswith(f"Set {changes}")
+
+
+@pytest.mark.usefixtures("two_cores")
+@pytest.mark.parametrize(
+    "execution",
+    [
+        {},
+        {"workers": 2},
+        {"workers": 8, "cpus_per_worker": 0.25},
+        {"workers": 3, "cpus_per_worker": 2 / 3},
+        {"workers": 8, "ray_address": "auto"},
+        {"workers": 8, "executor": "inline"},
+    ],
+)
+def test_workers_that_fit_or_run_elsewhere_are_accepted(execution: dict[str, Any]) -> None:
+    check_workers(**execution)
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_run_with_too_many_workers_starts_nothing(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
+) -> None:
+    sweep = write_sweep(execution={"executor": "ray", "workers": 8})
+    assert "Set execution.workers: 2 or" in robust201("run", sweep).refusal(2)
+    assert not (tmp_path / "results").exists()
+
+
+# --- files of code ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["plan", "run"])
+def test_missing_file_of_a_space_is_rejected(robust201: RunCommand, write_sweep: WriteSweep, verb: str) -> None:
+    fields = {"network": {}, "checkpoints": None, "weights": {"random": {"seeds": [0]}}, "architectures": ["narrow"]}
+    sweep = write_sweep(space={"file": "nowhere.py"}, **fields)
+    allow = ["--allow-code"] if verb == "run" else []
+    assert "Reading a Python file failed for nowhere.py" in robust201(verb, sweep, *allow).refusal(2)
+
+
+def test_missing_file_of_a_key_is_rejected_by_plan(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+    sweep = write_sweep(keys={"mine": {"file": "nowhere.py"}})
+    assert "Reading a Python file failed for nowhere.py" in robust201("plan", sweep).refusal(2)
+
+
+# --- shapes of weights ------------------------------------------------------------------------------------------------
+
+
+def shapes_of(network: torch.nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+
+
+@pytest.mark.parametrize("architecture", [0, 21, 309, 1462, 13714, 15624])
+@pytest.mark.parametrize("space", [CELLS, NasBench201(channels=8, cells=3)], ids=["small", "larger"])
+def test_tensor_shapes_of_a_cell_are_those_of_its_network(space: NasBench201, architecture: int) -> None:
+    with torch.device("meta"):
+        network = space.build(architecture, n_classes=7)
+    assert space.tensor_shapes(architecture, n_classes=7) == shapes_of(network)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_shapes_of_a_zoo_network_are_checked_without_its_memory(name: str) -> None:
+    with torch.device("meta"):
+        shapes = shapes_of(SPACES["zoo"].build(name, n_classes=10))
+    state = torch.random.get_rng_state()
+    check_shapes(SPACES["zoo"], name, shapes, n_classes=10, name="a file", advice="Correct it.")
+    assert torch.equal(torch.random.get_rng_state(), state)
+    with pytest.raises(CheckpointError, match="a file"):
+        check_shapes(
+            SPACES["zoo"],
+            name,
+            dict([*shapes.items()][1:]),
+            n_classes=10,
+            name="a file",
+            advice="Correct it.",
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda shapes: shapes.pop("classifier.bias"), r"classifier.bias: \(10,\)\), got classifier.bias: none"),
+        (lambda shapes: shapes.update({"head.weight": (1,)}), r"head.weight: none\), got head.weight: \(1,\)"),
+        (lambda shapes: shapes.update({"stem.0.weight": (5, 3, 3, 3)}), r"got stem.0.weight: \(5, 3, 3, 3\)"),
+    ],
+)
+def test_other_shapes_than_those_of_a_cell_are_named(change: Callable[[dict[str, Any]], Any], problem: str) -> None:
+    shapes: dict[str, tuple[int, ...]] = dict(CELLS.tensor_shapes(21, n_classes=10))
+    change(shapes)
+    with pytest.raises(CheckpointError, match=problem):
+        check_shapes(CELLS, 21, shapes, n_classes=10, name="a file", advice="Correct it.")
+
+
+def test_counters_of_batches_may_be_missing_as_in_pytorch() -> None:
+    shapes = {name: shape for name, shape in CELLS.tensor_shapes(21, n_classes=10).items() if "num_batches" not in name}
+    check_shapes(CELLS, 21, shapes, n_classes=10, name="a file", advice="Correct it.")
+    network = CELLS.build(21, n_classes=10)
+    network.load_state_dict({name: torch.zeros(shape) for name, shape in shapes.items()}, strict=True)
+
+
+def test_header_gives_size_and_shapes(tmp_path: Path) -> None:
+    tensors = {"weight": torch.zeros(2, 3), "count": torch.zeros((), dtype=torch.int64)}
+    save_file(tensors, tmp_path / "weights.safetensors", metadata={"format": "pt"})
+    with (tmp_path / "weights.safetensors").open("rb") as stream:
+        header = read_header(stream)
+    assert header is not None
+    assert header.n_bytes == (tmp_path / "weights.safetensors").stat().st_size
+    assert header.shapes == {"weight": (2, 3), "count": ()}
+
+
+@pytest.mark.parametrize("verb", ["run", "doctor", "plan"])
+@pytest.mark.parametrize("damage", ["another cell", "other classes", "cut short"])
+def test_wrong_weights_are_found_before_anything_is_computed(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, verb: str, damage: str
+) -> None:
+    files = {}
+    for architecture in (0, 21):
+        is_wrong = architecture == 21
+        built = 0 if is_wrong and damage == "another cell" else architecture
+        n_classes = 9 if is_wrong and damage == "other classes" else 10
+        files[str(architecture)] = str(tmp_path / f"{architecture}.safetensors")
+        save_file(CELLS.build(built, n_classes=n_classes).state_dict(), files[str(architecture)])
+    if damage == "cut short":
+        os.truncate(files["21"], 2000)
+    sweep = write_sweep(architectures=[0, 21], checkpoints=None, weights={"files": files}, keys={"clean": {}})
+    ended = robust201(verb, sweep, *(["--check"] if verb == "plan" else []))
+    assert ended.code == (3 if verb == "doctor" else 2), ended.err
+    said = ended.out + ended.err
+    assert "21.safetensors" in said.replace("\n", "")
+    assert "Traceback" not in said
+    assert not [*(tmp_path / "results").rglob("*.parquet")]
+
+
+@pytest.mark.parametrize("executor", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
+def test_wrong_weights_of_a_network_of_ones_own_are_found_before_anything_is_computed(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, executor: str
+) -> None:
+    (tmp_path / "my_models.py").write_text(MODELS)
+    save_file(
+        {"1.weight": torch.zeros(8, 192), "1.bias": torch.zeros(8), "2.weight": torch.zeros(10, 8)},
+        tmp_path / "narrow.safetensors",
+    )
+    sweep = write_sweep(
+        space={"file": str(tmp_path / "my_models.py")},
+        architectures=["narrow"],
+        network={},
+        checkpoints=None,
+        weights={"files": {"narrow": str(tmp_path / "narrow.safetensors")}},
+        keys={"clean": {}},
+    )
+    ended = robust201("run", sweep, "--allow-code", "--executor", executor)
+    assert "Loading weights failed for narrow digits from" in ended.refusal(2)
+    assert not (tmp_path / "results").exists()
+    # Neither planning nor doctor executes a file.
+    assert robust201("plan", "--check", sweep).code == 0

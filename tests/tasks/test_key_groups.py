@@ -1,0 +1,62 @@
+"""Names that stand for several keys, wherever keys are listed; suggestions for names that are no keys."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robust201.api import evaluate
+from robust201.core.errors import ConfigError
+from robust201.reader.dataset import RobustnessDataset
+from robust201.tasks import CORRUPTIONS, TASKS, closest_key, expand_keys, find_task
+from tests.conftest import RunCommand, WriteSweep
+from tests.support.fabricated import export, make_plan
+from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
+
+
+def test_group_is_replaced_by_its_keys_once_and_in_place() -> None:
+    assert expand_keys(["pgd", "corruptions", "fog", "pgd"]) == ("pgd", *CORRUPTIONS)
+    assert expand_keys(["fog", "corruptions"], {"snow", "fog", "pgd"}) == ("fog", "snow")
+    assert expand_keys(["corruptions", "mine"], {"pgd"}) == ("corruptions", "mine")
+
+
+@pytest.mark.parametrize("row", TASKS.values(), ids=lambda row: row.key)
+def test_label_of_a_figure_suggests_its_key(row) -> None:
+    assert closest_key(row.label, TASKS) == f" Did you mean {row.key!r}?"
+
+
+@pytest.mark.parametrize("name", ["autoattack", "AutoAttack", "auto_attack", "Auto Attack"])
+def test_autoattack_suggests_the_standard_version(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"Did you mean 'aa_standard'\?"):
+        find_task(name)
+
+
+def test_sweep_is_narrowed_to_its_corruptions(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+    datasets = {"digits": {"corruptions": {"source": "generated"}}}
+    sweep = write_sweep(keys={"clean": {}, "fog": {}, "snow": {}}, datasets=datasets)
+    units = json.loads(robust201("plan", "--json", sweep, "--keys", "corruptions").out)["units"]
+    assert units == json.loads(robust201("plan", "--json", sweep, "--keys", "fog,snow").out)["units"] == 4
+    sweep = write_sweep(keys={"clean": {}})
+    assert "expected one of its keys, got 'corruptions'" in robust201("plan", sweep, "--keys", "corruptions").refusal(2)
+    refusal = robust201("plan", sweep, "--keys", "autoattack").refusal(2)
+    assert "got 'autoattack'. Did you mean 'aa_standard'?" in refusal
+
+
+def test_evaluate_takes_the_group_with_parameters() -> None:
+    images = tiny_images()
+    keys = ["clean", {"corruptions": {"severities": [1]}}, {"fog": {"severities": [2, 3]}}]
+    sized = np.zeros((2, 3, 32, 32), np.uint8)
+    frame = evaluate(TinyNetwork(seed=5), sized, images.labels[:2], keys, normalisation=NORMALISATION, progress=False)
+    assert {*frame["key"]} == {"clean", *CORRUPTIONS}
+    by_key = frame.groupby("key")["strength"].apply(list)
+    assert by_key["fog"] == [2, 3]
+    assert by_key["snow"] == [1]
+
+
+def test_metrics_of_the_group_are_those_of_the_corruptions_in_the_dataset(tmp_path: Path) -> None:
+    export(tmp_path, make_plan([0, 1, 2], ("clean", "fog", "snow", "pgd")), formats=("json",))
+    data = RobustnessDataset(tmp_path)
+    by_group, by_name = data.metrics(keys=["corruptions"]), data.metrics(keys=["fog", "snow"])
+    assert by_group.to_payload() == by_name.to_payload()
+    assert by_group.to_payload()["metrics"]
