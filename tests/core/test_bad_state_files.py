@@ -1,7 +1,6 @@
 """Files that a results folder keeps for itself, damaged: told in one line, never waited for, or passed over."""
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from robust201.core.host import HostId
 from robust201.planning.plan_file import load_plan
 from tests.conftest import RunCommand
+from tests.support.irregular_files import OBSTACLES
 from tests.support.small_results import write_results
 
 JUNK: dict[str, Callable[[Path], object]] = {
@@ -19,9 +19,10 @@ JUNK: dict[str, Callable[[Path], object]] = {
     "null": lambda path: path.write_bytes(b"null"),
     "no text": lambda path: path.write_bytes(b"\xff\xfe"),
     "nested too deeply": lambda path: path.write_bytes(b"[" * 100_000),
-    "a pipe": os.mkfifo,
-    "a folder": lambda path: path.mkdir(),
+    **OBSTACLES,
 }
+
+NO_FILES = {*OBSTACLES} - {"20 GB"}
 
 HOST = asdict(HostId.of_this_process())
 LEASE = {"process_start": 1, "nonce": "ab", "since": "2026", "interval_seconds": 5.0, "heartbeat": 0}
@@ -44,7 +45,7 @@ def test_a_damaged_file_of_a_results_folder_is_told(
     path.unlink()
     JUNK[what](path)
     ended = robust201("verify", imported)
-    if name != "format.json" and what in {"a pipe", "a folder"}:  # as one that is not there
+    if name != "format.json" and what in NO_FILES:  # as one that is not there
         assert "2 result files, 3 evaluations sound" in ended.out
         return
     assert ended.code in {2, 4}
@@ -80,7 +81,7 @@ def test_a_damaged_file_of_an_export_keeps_no_export_from_replacing_it(
     path.unlink(missing_ok=True)
     JUNK[what](path)
     ended = robust201(*command)
-    if name == "sweep.json" and what in {"a pipe", "a folder"}:  # which an export does not remove
+    if what in NO_FILES:  # which an export does not remove
         assert ended.code in {0, 2, 4}
         assert "Traceback" not in ended.err
         return

@@ -368,7 +368,7 @@ def test_a_verb_without_its_packages_ends_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (None, "Is a directory"),
+        (None, "a folder instead of a regular file"),
         (b"", "an empty file"),
         (b"\xff\xfe", "codec"),
         (b"one\ntwo", "one line"),

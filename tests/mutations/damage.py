@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.irregular_files import OBSTACLES
+
 Draws = np.random.Generator
 Damage = Callable[[Path, Sequence[Path], Draws], None]
 
@@ -39,6 +41,14 @@ def _delete(path: Path, _others: Sequence[Path], _draws: Draws) -> None:
 def _make_folder(path: Path, _others: Sequence[Path], _draws: Draws) -> None:
     path.unlink()
     path.mkdir()
+
+
+def _make_obstacle(make: Callable[[Path], object]) -> Damage:
+    def damage(path: Path, _others: Sequence[Path], _draws: Draws) -> None:
+        path.unlink()
+        make(path)
+
+    return damage
 
 
 def _swap(path: Path, others: Sequence[Path], draws: Draws) -> None:
@@ -83,6 +93,7 @@ DAMAGES: dict[str, Damage] = {
     "deleted": _delete,
     "a folder": _make_folder,
     "swapped": _swap,
+    **{name: _make_obstacle(make) for name, make in OBSTACLES.items() if name != "a folder"},
     "renamed to its hash": _rename,
     "another type": _mistype,
 }

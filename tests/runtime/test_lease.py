@@ -16,6 +16,7 @@ import pytest
 from robust201.core.errors import LeaseHeldError, StorageError, StorageFullError
 from robust201.core.host import has_ended, process_start
 from robust201.runtime.lease import LEASE_NAME, STALE_INTERVALS, Holder
+from tests.support.irregular_files import OBSTACLES, replace
 from tests.support.lease_support import ELSEWHERE, HERE, QUICK, Clock, acquire, dead_pid, leave_behind, wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -343,3 +344,41 @@ def test_lease_file_is_json_for_people(tmp_path):
     with acquire(tmp_path):
         payload = json.loads((tmp_path / LEASE_NAME).read_text())
     assert payload["host_id"]["host"] == HERE.host
+
+
+@pytest.mark.parametrize("what", OBSTACLES)
+def test_lease_that_is_not_a_small_file_is_rejected_at_once(tmp_path, what):
+    replace(tmp_path / LEASE_NAME, what)
+    clock = Clock()
+    with pytest.raises(StorageError, match=r"lease\.json: expected a lease or no file, got .*Move it away"):
+        acquire(tmp_path, clock)
+    assert clock.now == 0
+    assert [path.name for path in tmp_path.iterdir()] == [LEASE_NAME]
+
+
+def run_out_of_memory(*_args):
+    raise MemoryError
+
+
+def test_lease_survives_beats_that_run_out_of_memory(tmp_path, monkeypatch):
+    clock = Clock()
+    with acquire(tmp_path, clock, interval_seconds=QUICK) as lease:
+        with monkeypatch.context() as patch:
+            patch.setattr(Holder, "read", run_out_of_memory)
+            wait_for(lambda: lease._beat_error is not None)
+        before = lease.holder.heartbeat
+        wait_for(lambda: lease.holder.heartbeat > before)
+        lease.check()
+
+
+def test_lease_is_lost_by_name_if_every_beat_runs_out_of_memory(tmp_path, monkeypatch):
+    clock = Clock()
+    lease = acquire(tmp_path, clock, interval_seconds=QUICK)
+    with monkeypatch.context() as patch:
+        patch.setattr(Holder, "read", run_out_of_memory)
+        wait_for(lambda: lease._beat_error is not None)
+        clock.now += QUICK * STALE_INTERVALS + 1
+        wait_for(lease.lost.is_set)
+        with pytest.raises(LeaseHeldError, match=r"got a heartbeat that fails \(MemoryError"):
+            lease.check()
+    lease.release()

@@ -43,7 +43,7 @@ VALID: dict[str, list[Any]] = {
     "training.outcome.n_batches": [None],
     "training.outcome.test_accuracy": [None],
     "training.outcome.train_accuracy": [None],
-    "training.outcome.train_loss": [None, -1, 2.5],
+    "training.outcome.train_loss": [None, -1, 2.5, 10**30],
     "recipe": ["text"],
     "test_accuracy": [None],
     "steps": [None],
@@ -89,9 +89,8 @@ def test_manifest_field_of_a_wrong_type_is_rejected_by_line_and_field(tmp_path: 
                     assert record.label
                     assert record.is_end in {True, False, None}
         else:
-            with pytest.raises(
-                CheckpointError, match=f"{re.escape(str(path))} line 2: expected .*('{name}'|was edited)"
-            ):
+            place = re.escape(f"{path} line 2: expected ")
+            with pytest.raises(CheckpointError, match=f"{place}.*('{name}'|was edited)"):
                 read_manifest(path)
 
 

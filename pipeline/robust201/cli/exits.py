@@ -10,7 +10,15 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.help_texts import KEEP_FINISHED_WORK
-from robust201.core.errors import EvaluationError, InputError, RobustError, RobustWarning, StorageError, shorten
+from robust201.core.errors import (
+    EvaluationError,
+    InputError,
+    RobustError,
+    RobustWarning,
+    StorageError,
+    one_line,
+    shorten,
+)
 from robust201.core.interrupts import ending_signals_as_interrupt
 
 # Public in click only, which newer versions of Typer carry inside under another name.
@@ -38,7 +46,7 @@ def run_to_exit_code(app: typer.Typer) -> int:
             code = app(sys.argv[1:] or ["--help"], prog_name="robust201", standalone_mode=False) or 0
         if code != _INTERRUPTED:
             return int(code)
-    except (RobustError, _UsageError, ImportError, OSError) as error:
+    except (RobustError, _UsageError, ImportError, OSError, MemoryError) as error:
         message, code = _describe(error)
         console.say(shorten("error: " + " ".join(message.splitlines())))
         return code
@@ -59,6 +67,12 @@ def _describe(error: Exception) -> tuple[str, int]:
             f"Starting failed for robust201 {' '.join(sys.argv[1:2])}: expected the packages that this needs, got none "
             f"({error}). Reinstall robust201 with -c constraints.txt; robust201 doctor shows what is missing."
         ), InputError.exit_code
+    if isinstance(error, MemoryError):
+        return (
+            f"Running out of memory ended robust201 {' '.join(sys.argv[1:2])}: expected more than this process may use"
+            f"{f', got {one_line(error)}' if str(error) else ''}. Raise the limit (ulimit -v), or use a machine with "
+            "more memory."
+        ), EvaluationError.exit_code
     if isinstance(error, OSError) and error.errno in _BAD_NAMES:
         return (
             f"Opening failed for {reprlib.repr(error.filename)}: expected a valid path, got an impossible one "

@@ -353,10 +353,10 @@ class _Attempt:
     def _stands_still(self, path: Path, holder: Holder | None) -> bool:
         """Observe a file for as long as a living holder would need for some beats."""
         interval = INTERVAL_SECONDS if holder is None else holder.interval_seconds
+        seen = self._read_occupied(path)
         self.on_wait(
             f"{path.name} is held by {_describe(path)}; watching its heartbeat for {interval * STALE_INTERVALS:.0f} s"
         )
-        seen = self._read_occupied(path)
         end = self.clock() + interval * STALE_INTERVALS
         while self.clock() < end:
             self.sleep(interval / 2)

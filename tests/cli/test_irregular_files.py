@@ -1,0 +1,82 @@
+"""Pipes, devices and huge files among results and logs: every command ends, and says which file is wrong."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import RunCommand
+from tests.support.irregular_files import IRREGULAR, OBSTACLES, replace
+
+COMMANDS = ("status", "verify", "export", "compact", "merge")
+
+
+def arguments(command: str, results: Path) -> list[object]:
+    out = ["--out", results.parent / "out"] if command in {"export", "merge"} else []
+    return [command, results, *out, *(["--processes", 1] if command == "export" else [])]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("kind", IRREGULAR)
+@pytest.mark.each_value
+def test_shard_that_is_not_a_file_ends_each_command_by_name(
+    finished: Path, robust201: RunCommand, kind: str, command: str
+) -> None:
+    path = replace(next((finished / "shards").rglob("*.parquet")), kind)
+    result = robust201(*arguments(command, finished))
+    assert result.code == 4
+    assert len(result.err.splitlines()) == 1
+    assert f"{path}: expected to read it, got {kind} instead of a regular file. Move it away" in result.err
+
+
+def test_shard_of_20_gigabytes_is_recomputed(finished: Path, robust201: RunCommand) -> None:
+    path = replace(next((finished / "shards").rglob("*.parquet")), "20 GB")
+    replace(path.with_name("compact-0123456789abcdef.parquet"), "20 GB")
+    assert robust201("status", finished).code == 0
+    assert robust201("verify", finished).code == 4
+    result = robust201("run", finished.parent / "sweep.yaml")
+    assert (result.code, "2 damaged" in result.err or "set aside" in result.err) == (0, True)
+    assert robust201("verify", finished).code == 0
+
+
+@pytest.mark.parametrize("what", OBSTACLES)
+def test_log_that_is_not_a_log_is_named(finished: Path, robust201: RunCommand, what: str) -> None:
+    path = replace(next((finished / "logs").glob("*.jsonl")), what)
+    result = robust201("logs", "21/digits/clean", finished)
+    assert result.code == 4
+    assert f"Reading logs failed for {path}: expected a log file, got" in result.err
+
+
+LIMITED = """
+import resource, sys
+import robust201.cli.look, robust201.monitoring.status  # imports reserve address space of their own
+from pathlib import Path
+from robust201.cli.app import main
+
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+limit = pages * resource.getpagesize() + (int(sys.argv.pop(1)) << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+main()
+"""
+
+
+def run_limited(mebibytes: int, *words: object) -> subprocess.CompletedProcess[str]:
+    """Run a command that may reserve so much address space beyond what its imports reserve."""
+    command = [sys.executable, "-c", LIMITED, str(mebibytes), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_status_needs_less_address_space_than_its_limits(finished: Path) -> None:
+    result = run_limited(640, "status", finished)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "100 %" in result.stdout
+
+
+def test_status_out_of_memory_ends_in_one_line(finished: Path) -> None:
+    plan = finished / "plan.json"
+    plan.write_bytes(b" " * (200 << 20))
+    result = run_limited(150, "status", finished)
+    assert result.returncode == 3
+    assert result.stderr.startswith("error: Running out of memory ended robust201 status")
+    assert len(result.stderr.splitlines()) == 1
