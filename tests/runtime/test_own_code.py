@@ -510,8 +510,9 @@ def test_noise_is_refused_by_both_engines(write_own: WriteSweep, robust201: RunC
 def test_weights_that_do_not_fit(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     save_file({"weight": torch.zeros(2)}, tmp_path / "narrow.safetensors")
     weights = {"files": {"narrow": str(tmp_path / "narrow.safetensors")}}
-    message = failure(robust201("run", write_own({"clean": {}}, weights=weights)))
-    assert "expected the tensors of Small" in message
+    ended = robust201("run", write_own({"clean": {}}, weights=weights))
+    assert ended.code == 2
+    assert "expected the tensors of Small" in ended.err
 
 
 NOTHING = "def perturb(model, images, labels, strength, **given): "

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from robust201.api import evaluate
@@ -46,8 +45,9 @@ def test_sweep_is_narrowed_to_its_corruptions(robust201: RunCommand, write_sweep
 def test_evaluate_takes_the_group_with_parameters() -> None:
     images = tiny_images()
     keys = ["clean", {"corruptions": {"severities": [1]}}, {"fog": {"severities": [2, 3]}}]
-    sized = np.zeros((2, 3, 32, 32), np.uint8)
-    frame = evaluate(TinyNetwork(seed=5), sized, images.labels[:2], keys, normalisation=NORMALISATION, progress=False)
+    frame = evaluate(
+        TinyNetwork(seed=5), images.images[:2], images.labels[:2], keys, normalisation=NORMALISATION, progress=False
+    )
     assert {*frame["key"]} == {"clean", *CORRUPTIONS}
     by_key = frame.groupby("key")["strength"].apply(list)
     assert by_key["fog"] == [2, 3]
