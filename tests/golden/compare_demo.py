@@ -7,8 +7,8 @@ The demo became smaller on 2026-11-22; its hashes were made anew by code that st
 Images, ids, draws, accuracies and confusion matrices are the same on every processor that was tried; the last bits of a
 confidence depend on its instructions. `demo-export.sha256` was made with AVX512, on an Intel Xeon. When the demo's PGD
 got longer steps on 2026-11-23, no machine with AVX512 was at hand, so its files are `unknown` there.
-`demo-export-avx2.sha256` lists the files that differ from these, or are unknown there, on a CPU with AVX2 and no AVX512. It
-was made on an AMD EPYC (family 25, model 1); with the other kernels of MKL, OpenBLAS and NumPy the demo gave the same.
+`demo-export-avx2.sha256` lists the files that differ from these, or are unknown there, on a CPU with AVX2 alone. It was
+made on an AMD EPYC (family 25, model 1); with the other kernels of MKL, OpenBLAS and NumPy the demo gave the same.
 """
 
 import sys
