@@ -122,7 +122,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
     "no module": (keep, {"network": "my_model.py:three"}, 2, "expected a torch.nn.Module, got int"),
     "a function with arguments": (keep, {"network": "my_model.py:needs"}, 2, "from a call without arguments, got Type"),
     "no weights": (keep, {"weights": "none.safetensors"}, 2, "none.safetensors: expected a readable file"),
-    "a folder of weights": (keep, {"weights": "."}, 2, "expected a regular file, got a folder"),
+    "a folder of weights": (keep, {"weights": "."}, 2, "got a folder instead of a regular file"),
     "no safetensors": (keep, {"weights": "my_model.py"}, 2, "expected a whole safetensors file"),
     "no data": (keep, {"data": "cifar01"}, 2, "got 'cifar01'. Did you mean 'cifar10'?"),
     "another size": (keep, {"image-size": 9}, 2, "expected uint8 images (N, 9, 9, 3)"),

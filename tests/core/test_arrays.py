@@ -52,7 +52,7 @@ def test_other_values_than_numbers_are_refused(tmp_path: Path, array: np.ndarray
 
 
 def test_a_folder_and_no_file_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no file"):
+    with pytest.raises(IsADirectoryError, match="a folder instead of a regular file"):
         read_npy(tmp_path)
     with pytest.raises(FileNotFoundError):
         read_npy(tmp_path / "none.npy")

@@ -54,6 +54,9 @@ def test_what_a_sweep_lacks_is_told(make_sweep: MakeSweep, changes: dict[str, ob
     assert fix in wrong[0].fix
 
 
+@pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() != "AVX512", reason="the native library is compiled for AVX-512"
+)
 def test_it_is_told_whose_kernels_compute_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "why_not", lambda: None)
     assert next(found for found in examine(None) if found.what == "cpu kernels").detail.startswith("the native library")

@@ -42,9 +42,9 @@ def test_files_without_end_are_no_code_and_no_weights(tmp_path: Path, what: str)
     if what == "a pipe":
         path = tmp_path / "pipe"
         os.mkfifo(path)  # which nobody writes to
-    with pytest.raises(ConfigError, match="expected a regular file"):
+    with pytest.raises(ConfigError, match="instead of a regular file"):
         read_code(path)
-    with pytest.raises(CheckpointError, match="expected a regular file"):
+    with pytest.raises(CheckpointError, match="instead of a regular file"):
         read_weights(path)
 
 

@@ -17,7 +17,7 @@ from robust201.spaces import SPACES
 from robust201.spaces.nasbench201.space import NasBench201
 from robust201.spaces.zoo.space import NETWORKS
 from robust201.weights.loading import check_shapes
-from robust201.weights.published.state_dicts import read_header
+from robust201.weights.published.state_dicts import read_safetensors_header
 from tests.conftest import RunCommand, WriteSweep
 
 CELLS = NasBench201(channels=4, cells=1)
@@ -90,7 +90,7 @@ def test_run_with_too_many_workers_starts_nothing(
 def test_missing_file_of_a_space_is_rejected(robust201: RunCommand, write_sweep: WriteSweep, verb: str) -> None:
     fields = {"network": {}, "checkpoints": None, "weights": {"random": {"seeds": [0]}}, "architectures": ["narrow"]}
     sweep = write_sweep(space={"file": "nowhere.py"}, **fields)
-    allow = ["--allow-code"] if verb == "run" else []
+    allow = ["--allow-code", "nowhere.py"] if verb == "run" else []
     assert "Reading a Python file failed for nowhere.py" in robust201(verb, sweep, *allow).refusal(2)
 
 
@@ -158,7 +158,7 @@ def test_header_gives_size_and_shapes(tmp_path: Path) -> None:
     tensors = {"weight": torch.zeros(2, 3), "count": torch.zeros((), dtype=torch.int64)}
     save_file(tensors, tmp_path / "weights.safetensors", metadata={"format": "pt"})
     with (tmp_path / "weights.safetensors").open("rb") as stream:
-        header = read_header(stream)
+        header = read_safetensors_header(stream)
     assert header is not None
     assert header.n_bytes == (tmp_path / "weights.safetensors").stat().st_size
     assert header.shapes == {"weight": (2, 3), "count": ()}
@@ -204,7 +204,7 @@ def test_wrong_weights_of_a_network_of_ones_own_are_found_before_anything_is_com
         weights={"files": {"narrow": str(tmp_path / "narrow.safetensors")}},
         keys={"clean": {}},
     )
-    ended = robust201("run", sweep, "--allow-code", "--executor", executor)
+    ended = robust201("run", sweep, "--executor", executor)
     assert "Loading weights failed for narrow digits from" in ended.refusal(2)
     assert not (tmp_path / "results").exists()
     # Neither planning nor doctor executes a file.

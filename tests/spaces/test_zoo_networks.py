@@ -18,7 +18,7 @@ from robust201.spaces.zoo.stn import SpatialTransformer
 ZOO = Zoo()
 NAMES = (
     "resnet18-w4", "resnet50-w2", "resnet50-imagenet-stem-w4", "resnet32-narrow-w2", "vgg16-w4", "gresnet18-w1",
-    "stn-resnet18-w2", "ptn-resnet18-w2", "lenet5-w3", "fc7500-w16",
+    "stn-resnet18-w8", "ptn-resnet18-w8", "lenet5-w3", "fc7500-w16",
 )  # fmt: skip
 """All but those that are deeper forms of these."""
 

@@ -183,5 +183,5 @@ def test_a_manifest_with_an_accuracy_that_is_none_is_damaged(tmp_path: Path, tin
     lines = (tiny_weights / "manifest.jsonl").read_text().splitlines()
     lines[1] = json.dumps(json.loads(lines[1]) | {"test_accuracy": 93.4})
     (tmp_path / "manifest.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(Exception, match="line 2: expected one checkpoint"):
+    with pytest.raises(Exception, match="line 2: expected a number from 0 to 1"):
         CheckpointStore(tmp_path).records()

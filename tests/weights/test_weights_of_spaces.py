@@ -124,7 +124,7 @@ def test_names_that_are_no_names_of_files_are_refused(tmp_path: Path, wrong: dic
 
 
 def import_tiny(robust201: RunCommand, folder: Path, *options: object) -> Any:
-    return robust201("import-weights", folder, "--to", folder.parent / "store", "--datasets", "digits", *options)
+    return robust201("import-weights", folder, "--out", folder.parent / "store", "--datasets", "digits", *options)
 
 
 @pytest.mark.parametrize("space", ["zoo", "file"])
@@ -245,7 +245,7 @@ def test_a_dataset_of_ones_own_needs_its_classes(robust201: RunCommand, tmp_path
     command = (
         "import-weights",
         tmp_path / "source",
-        "--to",
+        "--out",
         tmp_path / "store",
         "--space",
         "zoo",

@@ -13,9 +13,8 @@ from robust201.planning.training_config import Training, TrainingConfig
 from robust201.planning.training_inputs import TrainingInputs, count_epoch_images
 from robust201.spaces.base import Space
 from robust201.training.recipes import Recipe, training_id
-from robust201.weights.manifest import CheckpointRecord
+from robust201.weights.manifest import CheckpointRecord, is_as_trained
 from robust201.weights.store import CheckpointStore
-from robust201.weights.training_identity import is_as_trained
 
 DeviceKind = Literal["cpu", "cuda"]
 

@@ -12,7 +12,7 @@ from robust201.core.records import ArchitectureId, Unit, Weights, canonical_json
 from robust201.planning.config import SweepConfig
 from robust201.spaces.base import Space
 from robust201.weights.loading import check_shapes
-from robust201.weights.published.state_dicts import MAX_WEIGHTS_BYTES, read_header
+from robust201.weights.published.state_dicts import MAX_WEIGHTS_BYTES, read_safetensors_header
 from robust201.weights.store import CheckpointRecord, CheckpointStore
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def _read_shapes(path: "Path") -> Mapping[str, Shape]:
     try:
         with open_file(path, MAX_WEIGHTS_BYTES) as stream:
             reject_torch_file(stream.read(TORCH_MAGIC_BYTES), str(path))
-            header = read_header(stream)
+            header = read_safetensors_header(stream)
             n_bytes = stream.seek(0, SEEK_END)
     except OSError as error:
         raise _no_file(path) from error

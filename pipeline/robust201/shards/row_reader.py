@@ -165,7 +165,7 @@ def _gather(pieces: Collection[_Piece], n_rows: int) -> pa.Table:
     return pa.concat_tables(slices).combine_chunks().take(pa.array(order))
 
 
-Column: TypeAlias = NDArray[Any] | list[NDArray[Any]]
+StoredColumn: TypeAlias = NDArray[Any] | list[NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,13 +176,13 @@ class RowBatch:
     """
 
     units: tuple[Unit, ...]
-    columns: Mapping[str, Column]
+    columns: Mapping[str, StoredColumn]
 
     @classmethod
     def of_unit(cls, unit: Unit, by_strength: Mapping[float, Mapping[str, NDArray[Any]]]) -> Self:
         """Make the batch of one unit from its columns by strength."""
         rows = [by_strength[strength] for strength in unit.strengths if strength in by_strength]
-        columns: dict[str, Column] = {}
+        columns: dict[str, StoredColumn] = {}
         for name in rows[0] if rows else ():
             arrays = [np.asarray(row[name]) for row in rows]
             columns[name] = np.stack(arrays) if len({array.shape for array in arrays}) == 1 else arrays
@@ -268,7 +268,7 @@ class RowSelection:
 
     def _read_together(
         self, reader: RowReader, starts: NDArray[np.int64], wanted: Sequence[str]
-    ) -> tuple[int, Mapping[str, Column] | None]:
+    ) -> tuple[int, Mapping[str, StoredColumn] | None]:
         """Read the first of some units, as far as their rows lie in one row group: how many, and their columns.
 
         `starts` are the first evaluations of the units, and the end of the last. None in place of the columns: the

@@ -27,6 +27,9 @@ TRAININGS_NAME = "trainings.yaml"
 UPLOAD_LIMIT_BYTES = 100 << 20
 """The largest request that a head takes: DASHBOARD_CLIENT_MAX_SIZE in ray/_private/ray_constants.py, Ray 2.60."""
 
+_MAX_FILE_BYTES = 1 << 30
+"""Largest file that is read; whether the archive is too large is checked afterwards, and names the largest files."""
+
 _ALWAYS_SHIPPED = ("benchmark_data/downloads.toml",)
 _NOT_CODE = frozenset({".safetensors", ".pth", ".pt", ".npy", ".npz", ".parquet", ".pyc", ".so"})
 _ARCHIVE_DATE = (1980, 1, 1, 0, 0, 0)  # equal content gives an equal archive, which Ray then keeps from last time
@@ -146,7 +149,7 @@ def pack(shipment: Shipment, archive: Path) -> int:
     files = code_files() | _bundled_files(shipment.bundled_names)
     with zipfile.ZipFile(archive, "w") as target:
         for name, source in sorted(files.items()):
-            _add(target, name, read_file(source, UPLOAD_LIMIT_BYTES))
+            _add(target, name, read_file(source, _MAX_FILE_BYTES))
         _add(target, shipment.file_name, shipment.text.encode())
         members = target.infolist()
     size = archive.stat().st_size

@@ -20,7 +20,9 @@ from typing import Any, BinaryIO
 from robust201.core.errors import CheckpointError, StorageFullError
 from robust201.core.files import MAX_JSON_BYTES, atomic_write, open_file, read_file
 from robust201.core.records import ArchitectureId, show_architecture
-from robust201.weights.training_identity import is_as_trained
+from robust201.spaces import SPACES
+from robust201.spaces.base import Space
+from robust201.weights.training_identity import TRAINING_VERSION, hash_recipe, hash_training
 
 MANIFEST_NAME = "manifest.jsonl"
 MANIFEST_VERSION = 1
@@ -336,3 +338,51 @@ def _damaged_line(number: int, path: Path, problem: str) -> CheckpointError:
         f"Opening weights failed for {path} line {number}: expected {problem}. Restore the manifest, or remove it and "
         "import or train the weights again."
     )
+
+
+def is_as_trained(record: CheckpointRecord, space: Space | None = None) -> bool:
+    """Whether the recipe that a record repeats is the one that its id was made of; True where it repeats none.
+
+    Without `space`, records of custom spaces are believed: their ids contain the hash of a file that is not at hand.
+    """
+    if record.inputs:
+        space = space or _space_of(record)
+        return space is None or record.source_sha256 in _ids_of(record, record.inputs, space)
+    recipe = (record.training or {}).get("recipe")
+    if recipe is not None:
+        settings = recipe.get("settings") or {}
+        repeated = {"epochs": record.epochs, "seed": record.seed, "channels": record.channels, "cells": record.cells}
+        return (
+            record.source_sha256 == hash_recipe(recipe)
+            and recipe.get("spec", record.spec) == record.spec
+            and all(settings.get(name, value) == value for name, value in repeated.items())
+        )
+    return True
+
+
+def _space_of(record: CheckpointRecord) -> Space | None:
+    space = SPACES.get(record.space)
+    if space is None or not space.is_sized or record.channels is None or record.cells is None:
+        return space
+    return space.sized(channels=record.channels, cells=record.cells)
+
+
+def _ids_of(record: CheckpointRecord, inputs: Mapping[str, Any], space: Space) -> list[str]:
+    """Ids of the training with these inputs, by each version of the training code until now."""
+    return [
+        hash_training(
+            space=space.name,
+            space_identity=space.identity(),
+            architecture=record.index,
+            n_classes=record.n_classes,
+            data=inputs.get("data"),
+            recipe=inputs.get("recipe") or {},
+            seed=record.seed,
+            device=str(inputs.get("device")),
+            threads=inputs.get("threads"),
+            precision=inputs.get("precision"),
+            start=inputs.get("start"),
+            version=version,
+        )
+        for version in range(1, TRAINING_VERSION + 1)
+    ]

@@ -34,7 +34,7 @@ from robust201.weights.manifest import (
     trial_order,
 )
 from robust201.weights.published.base import DEFAULT_SEED, StateDict, check_finite, count_parameters
-from robust201.weights.published.state_dicts import MAX_WEIGHTS_BYTES, parse_safetensors, read_header
+from robust201.weights.published.state_dicts import MAX_WEIGHTS_BYTES, parse_safetensors, read_safetensors_header
 
 if TYPE_CHECKING:
     import torch
@@ -201,7 +201,7 @@ class CheckpointStore:
         path = self._path_of(record)
         try:
             with open_file(path, MAX_WEIGHTS_BYTES) as stream:
-                header = read_header(stream)
+                header = read_safetensors_header(stream)
                 n_bytes = stream.seek(0, SEEK_END)
         except OSError as error:
             raise self._unreadable(record, error) from error

@@ -56,7 +56,7 @@ class SafetensorsHeader(NamedTuple):
     shapes: Mapping[str, tuple[int, ...]]
 
 
-def read_header(stream: BinaryIO) -> SafetensorsHeader | None:
+def read_safetensors_header(stream: BinaryIO) -> SafetensorsHeader | None:
     """Read the header of a safetensors file: eight bytes of length, JSON with offsets and shapes.
 
     None where there is no such header.
