@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from robust201.cli import console
 from robust201.core.errors import StorageError

@@ -168,7 +168,7 @@ def test_every_wrong_row_is_among_the_suspects(tmp_path, measurements):
 def test_a_changed_confidence_under_a_new_name_is_not_exported(robust201, finished, tmp_path):
     """The shard's name is its hash: only its rows tell."""
     path = sorted((finished / "shards").rglob("*.parquet"))[0]
-    assert robust201("export", finished, tmp_path / "before").code == 0
+    assert robust201("export", finished, "--out", tmp_path / "before").code == 0
 
     def halve(table):
         kind = table.schema.field("confidence_label").type
@@ -177,7 +177,7 @@ def test_a_changed_confidence_under_a_new_name_is_not_exported(robust201, finish
         return pa.array(cells, kind)
 
     rewrite_shard(path, with_column("confidence_label", halve))
-    line = robust201("export", finished, tmp_path / "after").refusal(4)
+    line = robust201("export", finished, "--out", tmp_path / "after").refusal(4)
     assert "rows of confidence_label to sum to 1" in line
     assert "robust201 verify" in line
     assert not (tmp_path / "after" / "SHA256SUMS").exists()

@@ -144,7 +144,7 @@ def test_truncated_torch_file_is_rejected_at_any_length(tmp_path: Path, zipped: 
 def test_folder_and_missing_file_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="got a folder instead of a regular file"):
         read_weights(tmp_path)
-    with pytest.raises(CheckpointError, match="expected a readable file, got No such file"):
+    with pytest.raises(CheckpointError, match="got No such file"):
         read_weights(tmp_path / "none.pth")
 
 

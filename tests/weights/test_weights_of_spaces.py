@@ -152,7 +152,7 @@ def test_a_sweep_evaluates_several_trainings_of_another_space(
     )
     ended = robust201("run", sweep)
     assert ended.code == 0, ended.err
-    assert robust201("export", tmp_path / "results", tmp_path / "out", "--parquet", "--no-json").code == 0
+    assert robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--parquet", "--no-json").code == 0
     dataset = RobustnessDataset(tmp_path / "out")
     assert dataset.weights == ["pgd7-e90-s3", "plain-e90-s3"]
     for weights in dataset.weights:
