@@ -8,11 +8,11 @@ import fsspec
 import pytest
 import s3fs
 
-from robust201.core.errors import ConfigError, StorageError
+from robust201.core.errors import ConfigError, ShardDamagedError, StorageError
 from robust201.dataset import export_dataset
 from robust201.planning.loading import parse_config
 from robust201.planning.plan_file import load_plan
-from robust201.shards import ShardStore, index, merge_folders
+from robust201.shards import ShardStore, backends, index, merge_folders, object_store
 from robust201.shards.backends import LocalBackend, map_ahead
 from robust201.shards.folder import ResultsFolder, is_compacted
 from robust201.shards.object_store import PUT_STEPS, ObjectBackend, check_url
@@ -85,6 +85,20 @@ def test_a_flipped_byte_is_found_and_set_aside(store):
     assert aside != sound
     store.commit(make_results(UNITS[0]))
     assert_all_there(store, UNITS[:2])
+
+
+def test_shard_above_the_limit_is_damaged(store, monkeypatch):
+    shard = store.commit(make_results(UNITS[0])).shard
+    n_bytes = len(store.folder.backend.read(shard))
+    for module in (backends, object_store):
+        monkeypatch.setattr(module, "MAX_SHARD_BYTES", n_bytes)
+    assert len(store.folder.backend.read(shard)) == n_bytes
+    for module in (backends, object_store):
+        monkeypatch.setattr(module, "MAX_SHARD_BYTES", n_bytes - 1)
+    with pytest.raises(ShardDamagedError, match="expected at most"):
+        store.folder.backend.read(shard)
+    assert len(store.folder.backend.read(shard, 0, n_bytes)) == n_bytes
+    assert [*store.inventory(verify="all", on_damage="report").damage] == [shard]
 
 
 def test_a_resume_hashes_again_what_has_no_mark_that_every_change_changes(store, url, monkeypatch):
