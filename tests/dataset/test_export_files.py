@@ -14,11 +14,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
 
 from robust201.core.errors import ConfigError, StorageError
 from robust201.dataset import pool
 from robust201.dataset.folder import STAGING_FOLDER
-from robust201.dataset.number_text import array_text, round_array
+from robust201.dataset.number_text import array_text, array_texts, round_array
 from robust201.dataset.written_file import parse_compression
 from robust201.planning.plan_file import load_plan
 from robust201.shards import ShardStore
@@ -65,6 +66,15 @@ NUMBERS = st.one_of(
 def test_arrays_are_written_as_json_dumps_writes_them(numbers):
     expected = json.dumps([None if number != number else number for number in numbers])
     assert array_text(np.array(numbers, dtype=np.float64)).decode() == expected
+
+
+@given(
+    st.tuples(st.integers(1, 4), st.lists(st.integers(0, 3), max_size=2)).flatmap(
+        lambda sizes: npst.arrays(np.float64, (sizes[0], *sizes[1]), elements=st.floats(allow_infinity=False))
+    )
+)
+def test_arrays_of_a_stack_are_written_as_one_by_one(stack):
+    assert array_texts(stack) == [array_text(array) for array in stack]
 
 
 @given(st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=2, max_size=2), min_size=1))

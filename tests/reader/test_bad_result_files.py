@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from robust201.core.errors import ResultsError
@@ -120,6 +121,39 @@ def test_values_that_are_looked_up_or_gone_through_are_checked(tmp_path, what):
             data.value(1, "cifar10", "pgd", measure)
         with pytest.raises(ResultsError, match=told):
             list(data.files.iter_values("cifar10", "pgd", measure))
+
+
+@pytest.mark.parametrize("what", [what for what, (measure, _, _) in WRONG.items() if measure != "accuracy"])
+def test_a_wrong_value_among_stacked_ones_is_refused(tmp_path, what):
+    measure, identifier, row = WRONG[what]
+    sound = [MATRIX] * 2 if measure == "cm" else [CONFIDENCE] * 2
+    rows = {str(index): sound for index in (0, 2, 3, 4, 5, 6)} | {identifier: row}
+    write_results(tmp_path, {"pgd": rows}, measure=measure)
+    stacks = RobustnessDataset(tmp_path).files.iter_stacks("cifar10", "pgd", measure)
+    if what == "matrices of other classes":  # which are sound, but fit into no stack
+        assert [arrays is None for _, arrays in stacks] == [False, True]
+        return
+    with pytest.raises(ResultsError, match=rf"#1 pgd {measure} failed for .*pgd_{measure}\.json: expected"):
+        list(stacks)
+
+
+@pytest.mark.parametrize("measure", ["cm", "confidence"])
+@pytest.mark.parametrize("key", ["clean", "pgd"])
+def test_stacked_values_are_the_values(tmp_path, measure, key):
+    changed = {"cm": [[2, 2], [1, 3]], "confidence": CONFIDENCE | {"prediction": [0.5, 0]}}[measure]
+    values = [{"cm": MATRIX, "confidence": CONFIDENCE}[measure], changed] * 3
+    rows = {str(index): value if key == "clean" else [value, values[0]] for index, value in enumerate(values)}
+    write_results(tmp_path, {key: rows}, measure=measure)
+    n_stacked = 0
+    for held, arrays in RobustnessDataset(tmp_path).files.iter_stacks("cifar10", key, measure):
+        for number, identifier in enumerate(held):
+            assert held[identifier] == rows[identifier]
+            by_strength = [rows[identifier]] if key == "clean" else rows[identifier]
+            for field, array in arrays.items():
+                wanted = [value[field] if field else value for value in by_strength]
+                np.testing.assert_array_equal(array[number], np.array(wanted, dtype=float))
+            n_stacked += 1
+    assert n_stacked == len(rows)
 
 
 @pytest.mark.parametrize("identifier", ["99999", "9" * 40])

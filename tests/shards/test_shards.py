@@ -20,7 +20,7 @@ from robust201.core.errors import (
 from robust201.core.records import EvaluationProtocol, EvaluationResult, Part
 from robust201.shards import ShardStore, merge_folders
 from robust201.shards.inventory import Slice, choose_slices, gaps
-from robust201.tasks.columns import COLUMNS, RESERVED
+from robust201.tasks.columns import COLUMNS, RESERVED, fields_of
 from tests.support.shard_support import (
     ALL,
     DEFAULT,
@@ -159,6 +159,33 @@ def test_a_selection_gives_each_unit_its_strengths_in_the_order_asked_for(store)
     assert [unit for unit, _ in found] == units
     assert [sorted(values) for _, values in found] == [[1.0, 4.0]] * 3
     assert_equal_values(found[0][1][4.0], make_values(units[0], 4.0, 0, 30))
+
+
+@pytest.mark.parametrize("measurement", [None, "accuracy", "confidence", "predictions"])
+def test_batches_hold_the_stored_values_in_whatever_row_groups_or_parts_they_lie(store, measurement):
+    units = [make_unit(architecture, strengths=(1.0, 2.0, 4.0)) for architecture in range(12)]
+    for unit in units[:9]:
+        store.commit(make_results(unit, measurements=ALL))
+    row_bytes = sum(array.nbytes for array in make_values(units[0], 1.0, 0, 30, ALL).values())
+    store.compact(grace_seconds=0, row_group_bytes=20 * row_bytes)
+    for start, stop in ((0, 12), (12, 30)):
+        store.commit(make_results(units[9], start=start, stop=stop, measurements=ALL))
+    for unit in units[10:]:
+        store.commit(make_results(unit, measurements=ALL))
+    chosen = [*units[4:], *units[3::-1]]
+    batches = list(store.select(chosen, store.inventory(), ALL).iter_batches(measurement))
+    assert [unit for batch in batches for unit in batch.units] == chosen
+    assert max(len(batch.units) for batch in batches) > 1
+    for batch in batches:
+        assert sum(batch.bytes_by_unit()) == sum(column.nbytes for column in batch.columns.values())
+        for unit, values in [
+            *batch.by_unit(),
+            *(pair for i in range(len(batch.units)) for pair in batch[i : i + 1].by_unit()),
+        ]:
+            for strength in unit.strengths:
+                stored = make_values(unit, strength, 0, 30, ALL)
+                names = [*stored] if measurement is None else [*fields_of(measurement).values()]
+                assert_equal_values(values[strength], {name: stored[name] for name in names})
 
 
 @given(

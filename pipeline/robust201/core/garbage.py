@@ -19,7 +19,7 @@ def collect_rarely() -> None:
 
 
 def collect_as_usual() -> None:
-    """End `collect_rarely`, if it was called: what a process that computes drops may hold a GPU's memory.
+    """End `collect_rarely`, if it was called: what a process that computes or reads shards drops may hold much memory.
 
     What was made before is never looked at again.
     """

@@ -56,6 +56,8 @@ def array_text(values: NDArray[Any], round_to: int | None = None, empty: Empty =
 
 def array_texts(values: NDArray[Any], round_to: int | None = None, empty: Empty = "null") -> list[bytes]:
     """Write each array of a stack (E, …) as `array_text` does, all at once."""
+    if not values.size:
+        return [array_text(array, round_to, empty) for array in values]
     text, depth = array_text(values, round_to, empty), values.ndim - 1
     opening, closing = b"[" * depth, b"]" * depth
     # So many brackets meet only where an array of the stack ends.

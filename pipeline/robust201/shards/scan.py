@@ -6,6 +6,7 @@ from typing import Literal
 
 from robust201.core.errors import ShardDamagedError, StorageError
 from robust201.core.freed_memory import give_back_freed_memory
+from robust201.core.garbage import collect_as_usual
 from robust201.core.records import ArchitectureId
 from robust201.shards.backends import Entry, map_ahead
 from robust201.shards.catalogue import Catalogue, ScannedShard, contents_of, inputs_of, join, make_catalogue, names_of
@@ -45,6 +46,7 @@ def scan(
 
     Raises ShardDamagedError, if asked to, FormatVersionError, and StorageError if shards keep vanishing.
     """
+    collect_as_usual()  # footers that pyarrow drops are garbage in circles: 300 kB for each compacted shard
     scanner = _Scanner(folder=folder, verify=verify, on_damage=on_damage, networks=networks)
     vanished: FileNotFoundError | None = None
     for _ in range(_SCAN_ATTEMPTS):
