@@ -108,7 +108,8 @@ def _interrupting() -> Iterator[Callable[[int, FrameType | None], None]]:
         # A timer of the system, not a thread: the main thread may hold any lock here.
         nonlocal previous_alarm
         replaced = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signum))
-        previous_alarm = previous_alarm or replaced
+        if previous_alarm is None:  # SIG_DFL is falsy
+            previous_alarm = replaced
         signal.setitimer(signal.ITIMER_REAL, _RETRY_SECONDS)
 
     def retry_dropped(dropped: Any) -> None:

@@ -43,7 +43,7 @@ def open_folder(
             f"{results} or one inside it. Choose another folder."
         )
     with sole_writer(path, "Exporting"):
-        if read_checksums(path / STAGING_FOLDER):
+        if _is_committed(path / STAGING_FOLDER):
             _publish(path)
         _refuse_other_sweeps(path, record, weights)
         _refuse_foreign_files(path, planned)
@@ -51,8 +51,13 @@ def open_folder(
         try:
             yield ExportFolder(path)
         finally:
-            if not read_checksums(path / STAGING_FOLDER):
+            if not _is_committed(path / STAGING_FOLDER):
                 _discard(path / STAGING_FOLDER)
+
+
+def _is_committed(staging: Path) -> bool:
+    """Return whether all files of a staging folder are whole; a link is never followed."""
+    return not staging.is_symlink() and bool(read_checksums(staging))
 
 
 def _discard(staging: Path) -> None:

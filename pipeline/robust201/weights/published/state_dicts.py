@@ -107,7 +107,8 @@ def reject_torch_file(beginning: bytes, name: str) -> None:
         CheckpointError: the file is one of PyTorch; the message has the command that converts it.
     """
     if is_torch_file(beginning[:TORCH_MAGIC_BYTES]):
-        target = str(PurePath(name).with_suffix(".safetensors"))
+        path = PurePath(name)  # a file that has the suffix already must not be overwritten
+        target = str(path.with_suffix(".converted.safetensors" if path.suffix == ".safetensors" else ".safetensors"))
         program = (
             "from safetensors.torch import save_file; from robust201.weights.loading import read_weights; "
             f"save_file(read_weights({name!r}), {target!r})"
