@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,10 @@ class SyntheticPlan:
     def n_classes(self, _dataset: str) -> int:
         """Number of classes."""
         return 100
+
+    def recorded_accuracies(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, float, int]]:
+        """No weights, so no recorded accuracies."""
+        return iter(())
 
     def describe(self) -> dict[str, Any]:
         """How the numbers came about."""

@@ -33,7 +33,7 @@ def options_of(command: Any) -> set[str]:
 def test_outputs_have_one_name_and_formats_another() -> None:
     options = {verb: options_of(command) for verb, command in commands().items()}
     assert not {"--to", "--into", "--results", "--form", "--json/--no-json"} & set().union(*options.values())
-    writing = {"demo", "export", "merge", "fetch", "import-weights", "train", "corrupt", "import-json", "meta", "run"}
+    writing = {"demo", "export", "merge", "fetch", "import-weights", "train", "corrupt", "meta", "run"}
     assert {verb for verb in writing if "--out" not in options[verb]} == set()
     assert [verb for verb in options if "--requeue" in options[verb]] == ["verify"]
     for verb in ("plan", "run", "submit slurm", "submit ray"):

@@ -11,7 +11,6 @@ from robust201.core.host import HostId
 from robust201.planning.plan_file import load_plan
 from tests.conftest import RunCommand
 from tests.support.irregular_files import OBSTACLES
-from tests.support.small_results import write_results
 
 JUNK: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_bytes(b""),
@@ -28,23 +27,16 @@ HOST = asdict(HostId.of_this_process())
 LEASE = {"process_start": 1, "nonce": "ab", "since": "2026", "interval_seconds": 5.0, "heartbeat": 0}
 
 
-@pytest.fixture
-def imported(tmp_path: Path, robust201: RunCommand) -> Path:
-    write_results(tmp_path / "dataset", {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.4]}})
-    assert robust201("import-json", tmp_path / "dataset", "--out", tmp_path / "results").code == 0
-    return tmp_path / "results"
-
-
 @pytest.mark.parametrize("what", JUNK)
-@pytest.mark.parametrize("name", ["format.json", "imported.json", "protocols"])
+@pytest.mark.parametrize("name", ["format.json", "plan.json", "protocols"])
 @pytest.mark.each_value
 def test_a_damaged_file_of_a_results_folder_is_told(
-    imported: Path, tmp_path: Path, robust201: RunCommand, name: str, what: str
+    finished: Path, tmp_path: Path, robust201: RunCommand, name: str, what: str
 ) -> None:
-    path = next((imported / name).iterdir()) if name == "protocols" else imported / name
+    path = next((finished / name).iterdir()) if name == "protocols" else finished / name
     path.unlink()
     JUNK[what](path)
-    ended = robust201("verify", imported)
+    ended = robust201("verify", finished)
     if name != "format.json" and what in NO_FILES:  # as one that is not there
         assert "2 result files, 3 evaluations sound" in ended.out
         return
@@ -52,7 +44,7 @@ def test_a_damaged_file_of_a_results_folder_is_told(
     assert "Traceback" not in ended.err
     line = ended.err.splitlines()[-1]
     assert "expected" in line
-    assert str(imported) in line
+    assert str(finished) in line
 
 
 @pytest.mark.parametrize("what", JUNK)
@@ -72,9 +64,9 @@ def test_what_a_run_told_of_itself_is_passed_over_where_it_is_damaged(
 @pytest.mark.parametrize("name", ["sweep.json", ".export.tmp", ".export.tmp/SHA256SUMS"])
 @pytest.mark.each_value
 def test_a_damaged_file_of_an_export_keeps_no_export_from_replacing_it(
-    imported: Path, tmp_path: Path, robust201: RunCommand, name: str, what: str
+    finished: Path, tmp_path: Path, robust201: RunCommand, name: str, what: str
 ) -> None:
-    command = ("export", imported, "--out", tmp_path / "out", "--licence", "mit", "--processes", 1)
+    command = ("export", finished, "--out", tmp_path / "out", "--licence", "mit", "--processes", 1)
     assert robust201(*command).code == 0
     path = tmp_path / "out" / name
     path.parent.mkdir(exist_ok=True)

@@ -119,7 +119,7 @@ def test_files_of_other_architectures_are_refused_and_nothing_is_left_of_the_key
     rows = content["cifar10"]["pgd"]["cm"]
     rows.pop("10") if change == "lacks one" else rows.setdefault("21", rows["10"])
     path.write_text(json.dumps(content))
-    with pytest.raises(ResultsError, match=r"Converting failed for .*pgd_cm\.json: expected (#10 in it|no #21)"):
+    with pytest.raises(ResultsError, match=r"Reading results failed for .*pgd_cm\.json: expected (#10 in it|no #21)"):
         convert_dataset(folder)
     assert not [file for file in (folder / "parquet/dataset=cifar10/key=pgd").iterdir() if file.is_file()]
 

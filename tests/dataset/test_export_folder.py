@@ -37,10 +37,6 @@ def test_a_new_export_leaves_nothing_of_the_old_one_and_nothing_of_the_users_is_
     ("changes", "held"),
     [
         ({"name": "other"}, "the sweep 'other'"),
-        (
-            {"protocols": ({"protocol": "imported", "licence": "mit", "source": "published", "files": {}},)},
-            "the imported results 'fabricated'",
-        ),
     ],
 )
 def test_an_export_of_another_sweep_is_refused_and_left_as_it_is(tmp_path, changes, held):
@@ -65,7 +61,6 @@ def test_how_many_files_an_export_removes_is_told(finished, tmp_path, robust201)
 
 
 PGD, FOG = ({"dataset": "cifar10", "key": key, "seed": 0} for key in ("pgd", "fog"))
-READ, READ_ANEW = ({"protocol": "imported", "licence": "mit", "source": "x", "files": {"cm": sha}} for sha in "ab")
 
 
 @pytest.mark.parametrize(
@@ -76,8 +71,6 @@ READ, READ_ANEW = ({"protocol": "imported", "licence": "mit", "source": "x", "fi
         ((PGD,), (FOG,), False),
         ((PGD,), (PGD | {"seed": 1},), False),
         ((PGD, FOG), (PGD | {"seed": 1}, FOG), True),
-        ((READ | {"imported_by": "an older version"},), (READ,), True),
-        ((READ,), (READ_ANEW,), False),
     ],
 )
 def test_a_sweep_of_the_same_name_is_another_one_if_all_its_protocols_are(tmp_path, held, mine, same):

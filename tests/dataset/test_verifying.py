@@ -349,18 +349,6 @@ def test_each_shard_is_hashed_once(finished, monkeypatch):
     assert sorted(hashed) == sorted(shards)
 
 
-def test_requeued_imports_are_to_be_imported_again(finished, tmp_path, robust201):
-    robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
-    robust201("import-json", tmp_path / "out", "--out", tmp_path / "imported")
-    flip(next((tmp_path / "imported/shards").rglob("*.parquet")))
-    ended = robust201("verify", tmp_path / "imported", "--requeue")
-    assert ended.code == 3
-    again = f"import it again with: robust201 import-json DATASET --out {tmp_path / 'imported'}"
-    assert again in " ".join(ended.err.split())
-    robust201("import-json", tmp_path / "out", "--out", tmp_path / "imported")
-    assert robust201("verify", tmp_path / "imported").code == 0
-
-
 # What lies in an export beside its files, and lines of its listing that no export wrote
 
 

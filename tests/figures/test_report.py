@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from robust201 import __version__
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ResultsError
 from robust201.figures.packed_accuracies import MISSING, RESOLUTION, pack_accuracies, pack_results, pack_space
@@ -131,17 +130,6 @@ def test_partial_results_are_shown_as_far_as_they_go(tmp_path):
     dataset = RobustnessDataset(tmp_path / "dataset")
     assert [row.n_architectures for row in summary_table(dataset)] == [1, 1, 1, 1]
     assert "A partial export: 2 evaluations are missing" in write_report(dataset, tmp_path / "report.html").read_text()
-
-
-def test_an_imported_dataset_that_was_exported_again_has_a_report(tmp_path, robust201):
-    export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"], measurements=("accuracy", "cm")))
-    assert robust201("import-json", tmp_path / "dataset", "--out", tmp_path / "results").code == 0
-    again = ("export", tmp_path / "results", "--out", tmp_path / "again", "--processes", 1, "--licence", "gpl-3.0")
-    assert robust201(*again).code == 0
-    text = write_report(RobustnessDataset(tmp_path / "again"), tmp_path / "report.html").read_text()
-    facts = re.search("<p>(2 of 6,466.*?)[.] Accuracy", text)[1]
-    # Nothing is said of the images: an import's sweep.json tells of no choice.
-    assert facts == f"2 of 6,466 non-isomorphic architectures; 2 keys; 1 dataset; robust201 {__version__}"
 
 
 def test_a_folder_without_accuracies_is_refused(tmp_path):

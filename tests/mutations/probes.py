@@ -141,7 +141,7 @@ _JSON = {
     "compare": Probe(_command("compare", "@json", "@results")),
     "verify export": Probe(_command("verify", "@results", "--export", "@json")),
     "convert": Probe(_command("convert", "@json"), judged=False),
-    "import-json": Probe(_command("import-json", "@json", "--out", "@imported"), judged=False),
+    "verify": Probe(_command("verify", "@json"), judged=False),
 }
 _PARQUET = {
     "read": Probe(_read("parquet")),
@@ -167,7 +167,7 @@ PROBES: dict[str, dict[str, Probe]] = {
     "dataset facts": {
         "read": Probe(_read("json"), judged=False),
         "read (Parquet)": Probe(_read("parquet"), judged=False),
-        **{name: _JSON[name] for name in ("report", "verify export", "import-json")},
+        **{name: _JSON[name] for name in ("report", "verify export", "verify")},
         "verify export (Parquet)": _PARQUET["verify export"],
     },
 }

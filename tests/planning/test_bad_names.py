@@ -48,7 +48,7 @@ def test_an_id_that_stands_twice_is_refused_by_whatever_reads_it(
     ):
         with pytest.raises(ResultsError, match=f"pgd_{measure}.json.*{told}"):
             read(RobustnessDataset(folder))
-    assert told in robust201("import-json", folder, "--out", tmp_path / "results").refusal(2)
+    assert told in robust201("convert", folder).refusal(2)
 
 
 def test_a_part_of_a_value_that_stands_twice_is_refused(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_key_in_both_spellings_is_refused_and_both_files_are_named(
         with pytest.raises(ResultsError, match="expected one spelling"):
             RobustnessDataset(folder).accuracy(0, "cifar10", key)
     for verb in (
-        ("import-json", folder, "--out", tmp_path / "results"),
+        ("verify", folder),
         ("compare", folder, folder),
         ("report", folder),
     ):

@@ -11,10 +11,9 @@ import torch
 from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.records import Unit, Weights
 from robust201.dataset import export_dataset
-from robust201.dataset.imported_plan import load_imported_plan
 from robust201.dataset.json_files import row_texts
-from robust201.dataset.json_import import import_json
 from robust201.dataset.published_layout import describe_strength, layout_of, parquet_columns
+from robust201.dataset.verify_dataset import verify_dataset
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.value_checks import check_json_values
 from robust201.shards import RowBatch, ShardStore
@@ -148,16 +147,11 @@ def test_a_measurement_goes_from_shards_to_readers_and_back(measurement, tmp_pat
             assert row == found[str(unit.architecture)]
             for strength, value in zip(unit.strengths, row, strict=True):
                 assert_equal_values(columns_of_json(measurement, value), by_strength[strength])
-    import_json(tmp_path / "json", tmp_path / "imported")
-    again, imported = ShardStore.open(tmp_path / "imported"), load_imported_plan(tmp_path / "imported")
-    assert not list(again.verify())
-    rows = again.select(imported.units, again.inventory(), measurements).iter_values(measurement)
-    for (unit, by_strength), expected in zip(rows, stored.values(), strict=True):
-        for strength in unit.strengths:
-            assert_equal_values(by_strength[strength], expected[strength])
+    assert verify_dataset(tmp_path / "json").sound
+    assert verify_dataset(tmp_path / "parquet").sound
 
 
-def test_imported_columns_that_contradict_each_other_are_refused():
+def test_columns_of_a_file_that_contradict_each_other_are_refused():
     values = measure("predictions")
     changed = {**values, "predictions": (values["predictions"] + 1) % N_CLASSES}
     with pytest.raises(EvaluationError, match="predictions as in cm"):

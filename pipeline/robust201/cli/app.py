@@ -14,7 +14,7 @@ from robust201.cli import console
 from robust201.cli.analyse import correlate, design
 from robust201.cli.audit import audit
 from robust201.cli.bench import bench
-from robust201.cli.dataset import KeyStyleText, compare, convert, export, import_json, read_key_style, verify
+from robust201.cli.dataset import KeyStyleText, compare, convert, export, read_key_style, verify
 from robust201.cli.demo import demo
 from robust201.cli.evaluate import evaluate
 from robust201.cli.exits import run_to_exit_code
@@ -133,9 +133,7 @@ def plan(
         prepare_sweep(config, filters=filters, say=console.say)
     elif check:
         from robust201.planning.inputs import Inputs
-        from robust201.planning.plan_file import refuse_imports
 
-        refuse_imports(config.results)
         Inputs(config, console.say, keys=filters.keys, datasets=filters.datasets).check()
     facts = assumed_facts(config)
     summary = estimate(filters.narrow(make_plan(config, facts)))
@@ -392,7 +390,7 @@ add_verbs(
     *(demo, bench, doctor, fetch, import_weights, train),
     *(corrupt, fuse, import_images, robustify),
     *(plan, run, status, logs, compact, merge),
-    *(verify, audit, export, compare, convert, import_json, meta),
+    *(verify, audit, export, compare, convert, meta),
     *(report, plot, metrics, search, correlate, design, study, evaluate),
 )
 app.add_typer(submit_app, rich_help_panel=RUN)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait fo
     from robust201.dataset import ExportReport
     from robust201.dataset.compare import ComparisonReport
     from robust201.dataset.verify import Verdict
+    from robust201.dataset.verify_dataset import DatasetVerdict
     from robust201.figures.report import SummaryRow
     from robust201.monitoring.doctor_machines import HealthCheck
     from robust201.reader.derived import DerivedMetrics
@@ -373,14 +374,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
         what = f"{show_count(len(problems), 'problem')} found" if problems else _describe_checked(verdict)
         out.print(what, markup=False, highlight=False)
     if verdict.requeued:
-        from robust201.core.records import IMPORTED_FILE
-        from robust201.planning.plan_file import PLAN_FILE
-
-        imported, planned = ((results / name).is_file() for name in (IMPORTED_FILE, PLAN_FILE))
-        again = f"recompute it with: robust201 run SWEEP.yaml ({results})"
-        if imported and not planned:
-            again = f"import it again with: robust201 import-json DATASET --out {quote(str(results))}"
-        say(f"What was in them counts as missing; {again}")
+        say(f"What was in them counts as missing; recompute it with: robust201 run SWEEP.yaml ({results})")
     if verdict.sound:
         return 3 if verdict.n_missing else 0
     return 3 if verdict.requeued and not verdict.export else 4
@@ -397,15 +391,39 @@ def _describe_checked(verdict: Verdict) -> str:
     if verdict.n_exported is not None:
         agree = "agrees" if verdict.n_exported == 1 else "agree"
         counts.append(f"the export's {show_count(verdict.n_exported, 'file')} {agree}")
+    return f"{'; '.join([*counts, *_describe_networks(verdict)])}."
+
+
+def _describe_networks(verdict: Verdict | DatasetVerdict) -> Iterator[str]:
+    """Describe the comparison with recorded accuracies and the signs of weak attacks, if they were looked for."""
     if verdict.weights is not None and verdict.weights.n_checked:
         n_checked, n_unexpected = verdict.weights.n_checked, len(verdict.weights.unexpected)
-        counts.append(
+        yield (
             f"clean accuracy as recorded with the weights for {n_checked - n_unexpected:,} of "
             f"{show_count(n_checked, 'network')}"
         )
     if verdict.flags is not None:
-        counts.append(f"{show_count(len(verdict.flags), 'sign')} of weak attacks")
-    return f"{'; '.join(counts)}."
+        yield f"{show_count(len(verdict.flags), 'sign')} of weak attacks"
+
+
+def show_dataset_verdict(verdict: DatasetVerdict, *, as_json: bool = False) -> int:
+    """Show what verification found in a dataset, and return the exit code: 4 if it is damaged."""
+    if as_json:
+        out.print_json(data=verdict.to_payload())
+    rest = "" if as_json else "--json lists all"
+    say_each(verdict.problems, rest=rest)
+    warnings = [*verdict.remarks, *(flag.message for flag in verdict.flags or ())]
+    if verdict.weights is not None:
+        warnings += [network.message for network in verdict.weights.unexpected]
+    say_each([f"warning: {line}" for line in warnings], rest=rest)
+    if not as_json:
+        listed = "no SHA256SUMS" if verdict.n_listed is None else show_count(verdict.n_listed, "listed file")
+        checked = [f"{show_count(verdict.n_evaluations, 'evaluation')} sound", listed, *_describe_networks(verdict)]
+        what = f"{'; '.join(checked)}."
+        if verdict.problems:
+            what = f"{show_count(len(verdict.problems), 'problem')} found"
+        out.print(what, markup=False, highlight=False)
+    return 0 if verdict.sound else 4
 
 
 def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The verbs about finished results: export, verify, compare, convert, import-json."""
+"""The verbs about finished results: export, verify, compare, convert."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
@@ -46,9 +46,7 @@ def export(
     no_json: Annotated[bool, typer.Option("--no-json", help="Leave out the JSON of the published layout.")] = False,
     licence: Annotated[
         str | None,
-        typer.Option(
-            help="SPDX identifier for the dataset card; defaults to mit, or to that of an imported dataset's card."
-        ),
+        typer.Option(help="SPDX identifier for the dataset card; defaults to mit."),
     ] = None,
     weights: Annotated[
         str | None,
@@ -70,17 +68,17 @@ def export(
 ) -> None:
     """Write the dataset of a complete sweep: JSON in the published layout, Parquet if asked for, card and checksums."""
     from robust201.dataset import export_dataset
-    from robust201.dataset.imported_plan import load_any_plan
     from robust201.dataset.number_text import Empty
     from robust201.dataset.outcome_files import OutcomeForm
     from robust201.dataset.pool import default_processes, most_processes
     from robust201.dataset.written_file import parse_choice, parse_compression
+    from robust201.planning.plan_file import load_plan
     from robust201.shards import ShardStore
 
     style, compression = read_key_style(key_style), parse_compression(compress)
     formats = _choose_formats(not no_json, parquet)
     results = results_of(results)
-    planned, store = load_any_plan(results), ShardStore.open(results)
+    planned, store = load_plan(results), ShardStore.open(results)
     inventory = store.inventory(verify="all")
     if processes is not None and processes > (most := most_processes(parquet=parquet)):
         console.say(f"{processes} processes may use more than 1.5 GB in total; up to {most} stay below it.")
@@ -115,7 +113,12 @@ def _choose_formats(json_files: bool, parquet: bool) -> "tuple[Format, ...]":
 
 
 def verify(
-    results: Results,
+    place: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RESULTS", help="A results folder or its sweep YAML, an exported dataset or the published one."
+        ),
+    ],
     exported: Annotated[
         Path | None, typer.Option("--export", help="An export of these results to compare, file by file.")
     ] = None,
@@ -127,15 +130,31 @@ def verify(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check every result file, every row, what is missing, and an export; exits with 3 if sound but unfinished."""
+    """Check every file and value of results or of a dataset, and what is missing; exits with 3 if unfinished."""
     from robust201.dataset.verify import verify_results
+    from robust201.dataset.verify_dataset import verify_dataset
+    from robust201.reader.result_files import is_dataset
 
-    results = results_of(results)
+    results = results_of(place)
+    if is_dataset(results):
+        _refuse_results_options(results, exported, requeue=requeue)
+        with console.counting("Verifying keys") as progress:
+            found = verify_dataset(results, attack_flags=attack_flags, on_progress=progress)
+        raise typer.Exit(console.show_dataset_verdict(found, as_json=as_json))
     with console.counting("Verifying result files") as progress:
         verdict = verify_results(
             results, export=exported, requeue=requeue, attack_flags=attack_flags, on_progress=progress
         )
     raise typer.Exit(console.show_verdict(verdict, results, as_json=as_json))
+
+
+def _refuse_results_options(dataset: Path, exported: Path | None, *, requeue: bool) -> None:
+    if exported is not None or requeue:
+        option = "--requeue" if requeue else "--export"
+        raise ConfigError(
+            f"Verifying failed for {dataset}: expected a results folder with {option}, got a dataset. Leave {option} "
+            "out, or name the results folder."
+        )
 
 
 def compare(
@@ -175,25 +194,3 @@ def convert(
     typer.echo(f"Wrote {console.show_count(len(report.written), 'Parquet file')} into {dataset / 'parquet'}{kept}.")
     for line in report.remarks:
         console.say(f"warning: {line}.")
-
-
-def import_json(
-    dataset: Annotated[
-        Path,
-        typer.Argument(metavar="DATASET", help="Folder of a published or exported dataset, with keys in either style."),
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", help="Results folder, created if absent; it may hold an earlier import.")
-    ],
-) -> None:
-    """Import a published or exported JSON dataset as results, to verify, compare and export it again."""
-    from robust201.dataset.json_import import import_json as import_from
-
-    with console.counting("Importing keys") as progress:
-        report = import_from(dataset, out, progress=progress)
-    keys = console.show_count(report.n_groups, "key")
-    typer.echo(f"Imported {console.show_count(report.n_evaluations, 'evaluation')} of {keys} into {out}.")
-    for line in report.remarks:
-        console.say(f"warning: {line}.")
-    for name in report.lacking:
-        console.say(f"{name} is available for some keys only; an export leaves it out.")

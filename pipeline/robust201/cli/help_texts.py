@@ -29,7 +29,7 @@ PANELS = {
     "Set up": ("demo", "bench", "doctor", "fetch", "import-weights", "train"),
     "Make images": ("corrupt", "fuse", "import-images", "robustify"),
     RUN: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
-    "Check and export its results": ("verify", "audit", "export", "compare", "convert", "import-json", "meta"),
+    "Check and export its results": ("verify", "audit", "export", "compare", "convert", "meta"),
     "Look at a dataset": ("report", "plot", "metrics", "search", "correlate", "design", "study"),
     "Evaluate one network": ("evaluate",),
 }
@@ -81,7 +81,6 @@ EXAMPLES = {
     ),
     "compare": ("robust201 compare runs/paper published --tolerance 0.0005",),
     "convert": ("robust201 convert published",),
-    "import-json": ("robust201 import-json published --out runs/published",),
     "report": ("robust201 report dataset --out report.html",),
     "plot": (
         "robust201 plot --list",

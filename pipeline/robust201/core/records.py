@@ -105,7 +105,7 @@ class EvaluationProtocol:
     Attributes:
         payload: JSON value: dataset and its hash, image selection, key, attack parameters without their strengths,
             semantics version, engine, precision, seed, draw batch.
-        digest: `content_digest` of the payload, after ``imported-`` where its results were imported.
+        digest: `content_digest` of the payload.
     """
 
     payload: Mapping[str, Any]
@@ -113,21 +113,8 @@ class EvaluationProtocol:
 
     @classmethod
     def of(cls, payload: Mapping[str, Any]) -> EvaluationProtocol:
-        """Make a protocol and name it by its content, one of imported results so that the name says so."""
-        digest = content_digest(payload)
-        return cls(payload, f"{IMPORTED}-{digest}" if payload.get("protocol") == IMPORTED else digest)
-
-
-IMPORTED = "imported"
-"""What the protocol digest of results begins with that were not computed here but read from a dataset's files."""
-
-IMPORTED_FILE = "imported.json"
-"""What lies in a results folder where results were imported, in place of a plan or beside it."""
-
-
-def is_imported(protocol_digest: str) -> bool:
-    """Whether results of a protocol were read from a dataset's files: rounded, and perhaps without confusion matrix."""
-    return protocol_digest.startswith(f"{IMPORTED}-")
+        """Make a protocol and name it by its content."""
+        return cls(payload, content_digest(payload))
 
 
 def show_architecture(architecture: ArchitectureId) -> str:

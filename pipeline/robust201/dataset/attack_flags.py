@@ -1,31 +1,38 @@
-"""Signs of weak attacks in a results folder (see `statistics.attack_flags`)."""
+"""Signs of weak attacks in a set of results (see `statistics.attack_flags`)."""
 
 from collections import defaultdict
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from robust201.core.records import ArchitectureId
-from robust201.dataset.compare import read_result_set
-from robust201.dataset.groups import SweepPlan
+from robust201.dataset.compare import ResultSet
 from robust201.statistics.attack_flags import AttackFlag, Evaluated, find_flags, transfers_of
 
 
-def find_attack_flags(results: Path, plan: SweepPlan) -> tuple[AttackFlag, ...]:
-    """Look at the accuracies of every dataset and choice of weights; datasets of unknown classes are left out.
+def flags_of(
+    results: ResultSet, *, n_images: Mapping[str, int], n_classes: Mapping[str, int], protocols: Iterable[Any]
+) -> tuple[AttackFlag, ...]:
+    """Find signs of weak attacks on each dataset whose images and classes are known, for each choice of weights.
 
-    Raises:
-        StorageError: rows are damaged or gone.
+    Args:
+        results: the accuracies.
+        n_images: number of images evaluated, by dataset.
+        n_classes: number of classes, by dataset.
+        protocols: payloads of the protocols, which name the sources of transferred attacks.
     """
-    n_images = {unit.dataset: unit.n_images for unit in plan.units if not unit.columns}
-    transfers = transfers_of(plan.describe()["protocols"])
+    transfers = transfers_of(protocols)
     flags: list[AttackFlag] = []
-    for by_place in read_result_set(results).by_weights.values():
+    for by_place in results.by_weights.values():
         by_dataset: defaultdict[str, dict[Evaluated, dict[ArchitectureId, float]]] = defaultdict(dict)
         for (dataset, key, strength), accuracies in by_place.items():
             by_dataset[dataset][key, strength] = dict(accuracies)
-        for dataset, found in by_dataset.items():
-            n_classes = plan.n_classes(dataset)
-            if dataset in n_images and n_classes is not None:
+        for dataset, evaluated in by_dataset.items():
+            if dataset in n_images and dataset in n_classes:
                 flags += find_flags(
-                    dataset, found, n_images=n_images[dataset], n_classes=n_classes, transfers=transfers
+                    dataset,
+                    evaluated,
+                    n_images=n_images[dataset],
+                    n_classes=n_classes[dataset],
+                    transfers=transfers,
                 )
     return tuple(flags)

@@ -19,7 +19,7 @@ import yaml
 from robust201 import __version__
 from robust201.core.citation import PAPER_BIBTEX
 from robust201.core.errors import ConfigError
-from robust201.dataset.groups import Group, ProtocolShare, are_imported
+from robust201.dataset.groups import Group, ProtocolShare
 from robust201.dataset.published_layout import ParquetColumn, SpaceLayout
 from robust201.dataset.written_file import WrittenFile
 from robust201.images import DATASETS
@@ -120,24 +120,14 @@ class CardFacts:
         return f"{sentence} And measures of the networks: {measures}." if measured else sentence
 
 
-def choose_licence(given: str | None, shares: Sequence[ProtocolShare], out: Path) -> str:
-    """Find the licence of a dataset: what was asked for, else that of imported results, else this project's.
+def choose_licence(named: str | None, out: Path) -> str:
+    """Return the licence of a dataset: the one asked for, or this project's.
 
-    Raises ConfigError where imported results name none, or several, as this project cannot license them; or where the
-    licence is not spelled as an SPDX identifier.
+    Raises ConfigError if it is not spelled as an SPDX identifier.
     """
-    if given is not None:
-        return _check_licence(given, out, "Name it by its SPDX identifier, such as --licence CC-BY-4.0.")
-    named = {share.payload.get("licence") for share in shares if share.imported}
-    if not named:
+    if named is None:
         return DEFAULT_LICENCE
-    if len(named) == 1 and isinstance(licence := next(iter(named)), str):
-        return _check_licence(licence, out, "The card of the imported results said so: name another with --licence.")
-    found = ", ".join(sorted(str(name) for name in named if name)) or "none"
-    raise ConfigError(
-        f"Exporting failed for {out}: expected the licence of the imported results, got {found} from their files. "
-        "Name it with --licence."
-    )
+    return _check_licence(named, out, "Name it by its SPDX identifier, such as --licence CC-BY-4.0.")
 
 
 def _check_licence(licence: str, out: Path, advice: str) -> str:
@@ -223,14 +213,6 @@ def _contents(facts: CardFacts) -> str:
 
 
 def _protocol(facts: CardFacts) -> str:
-    if are_imported(facts.shares):
-        sources = ", ".join(f"`{name}`" for name in sorted({str(share.payload["source"]) for share in facts.shares}))
-        return (
-            "## Protocol\n\n"
-            f"These numbers were not computed by robust201: they were read from the files of {sources}. `sweep.json` "
-            "holds, for each dataset and key, the SHA-256 of the files read, their decimals and the number of images; "
-            "how the numbers were computed is not known. `versions.json` names the software that wrote these files.\n"
-        )
     engines = sorted({str(share.payload.get("engine", "unknown")) for share in facts.shares})
     precisions = sorted({str(share.payload.get("precision", "unknown")) for share in facts.shares})
     return (

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, InputError
 from robust201.core.files import MAX_LISTED_BYTES, sha256_of
-from robust201.core.records import IMPORTED, ArchitectureId, Unit
-from robust201.dataset.imported_plan import load_any_plan
-from robust201.dataset.json_import import count_decimals
+from robust201.core.records import ArchitectureId, Unit
+from robust201.dataset.key_rows import count_decimals
 from robust201.dataset.listing import explain_changes
+from robust201.planning.plan_file import load_plan
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import RESULTS_FOLDER_FILE, paper_key, values_by_strength
 from robust201.reader.value_checks import architecture_of, show_id
@@ -258,7 +258,7 @@ def read_result_set(folder: Path) -> ResultSet:
     if dataset.sweep is None:
         accuracies = [row for place, row in by_weights[names[0]].items() if " " not in place[1]]
         values = [value for by_index in accuracies for value in islice(by_index.values(), _SAMPLED)]
-        decimals = count_decimals({"": values}, [""])
+        decimals = count_decimals(values)
     else:
         decimals = _fewest_decimals({"round_to": dataset.sweep.get("round_to"), **dataset.sweep.get("sweep", {})})
     source = dataset.files.describe_source(dataset.data, dataset.keys_all)
@@ -271,13 +271,14 @@ def read_result_set(folder: Path) -> ResultSet:
 
 def _fewest_decimals(record: Mapping[str, Any]) -> int | None:
     """Return the fewest decimals of accuracies, by an export's sweep.json; None where all are kept."""
-    protocols = [protocol for protocol in record.get("protocols", ()) if protocol.get("protocol") == IMPORTED]
-    counts = [record.get("round_to"), *(protocol.get("decimals", {}).get("accuracy") for protocol in protocols)]
+    # Exports of results that an earlier version had read from another dataset name the decimals of that.
+    recorded = [protocol.get("decimals", {}).get("accuracy") for protocol in record.get("protocols", ())]
+    counts = [record.get("round_to"), *recorded]
     return min((count for count in counts if count is not None), default=None)
 
 
 def _read_shards(folder: Path) -> ResultSet:
-    plan, store = load_any_plan(folder), ShardStore.open(folder)
+    plan, store = load_plan(folder), ShardStore.open(folder)
     inventory = store.inventory()
     units: dict[tuple[str, ...], list[Unit]] = {}
     for unit in plan.units:
@@ -294,7 +295,7 @@ def _read_shards(folder: Path) -> ResultSet:
                     key = f"{unit.key} {name}" if unit.columns else unit.key
                     for label, number in _numbers(key, columns[name].tolist()):
                         found.setdefault((unit.dataset, label, strength), {})[unit.architecture] = number
-    return ResultSet(by_weights or {"": {}}, _fewest_decimals(plan.describe()), "shards")
+    return ResultSet(by_weights or {"": {}}, None, "shards")
 
 
 def _read_dataset(dataset: RobustnessDataset, weights: str | None) -> NumbersByPlace:

@@ -111,7 +111,7 @@ def export_dataset(
         compression: ``"gz"`` or ``"zst"`` for ``.json.gz`` and ``.json.zst`` files of results.
         partial: write what there is where evaluations are missing; a unit without all its strengths is left out.
         formats: ``"json"`` for the published layout, ``"parquet"`` for analysis-ready files in full precision.
-        licence: of the dataset: an SPDX identifier; None for MIT, or for what the card of imported results named.
+        licence: of the dataset: an SPDX identifier; None for MIT.
         weights: name of the weights whose results are exported, where architectures have several. JSON holds one
             choice at a time; Parquet files alone hold all of them where None.
         outcomes: ``"bits"`` writes outcomes by image into the Parquet files, packed, in place of predicted classes, and
@@ -123,9 +123,8 @@ def export_dataset(
 
     Raises:
         IncompleteError: evaluations are missing and `partial` is false; nothing was written.
-        ConfigError: results were imported, and neither `licence` nor their source names a licence; or JSON is asked for
-            of several weights, or no weights have the name given; or two files would have one name; or outcomes are
-            asked for without predictions, without Parquet, or of imported results.
+        ConfigError: the licence is none; or JSON is asked for of several weights, or no weights have the name given; or
+            two files would have one name; or outcomes are asked for without predictions or without Parquet.
         DatasetError: outcomes are asked for, and the images evaluated are gone.
         InputError: the folder holds files that no export listed, or an export of another sweep.
         StorageError: a row of the store is wrong (see `ShardStore.check_rows`) or gone, the device is full, or another
@@ -139,7 +138,7 @@ def export_dataset(
     if any(group.lacking for group in groups) and not partial:
         raise IncompleteError(describe_missing(out, groups))
     shares = share_out(plan, groups)
-    licence = choose_licence(licence, shares, out)
+    licence = choose_licence(licence, out)
     form = FileForm(
         key_style=key_style,
         round_to=round_to,

@@ -9,7 +9,7 @@ from typing import Any
 
 from robust201.core.errors import InputError, StorageError
 from robust201.core.files import fsync_folder, load_json, make_folder, sole_writer, visible_entries, write_text
-from robust201.core.records import IMPORTED, canonical_json
+from robust201.core.records import canonical_json
 from robust201.dataset.listing import listing_text
 from robust201.dataset.side_files import WEIGHTS_FILE, WeightHashes
 from robust201.dataset.written_file import WrittenFile, hashed_file
@@ -70,17 +70,17 @@ def _discard(staging: Path) -> None:
 
 def _refuse_other_sweeps(path: Path, record: Mapping[str, Any], weights: WeightHashes) -> None:
     """Make sure that a folder holds no export of another sweep, which an export would replace."""
-    # Another sweep has another name, or one of the two is of imported results, or they have no protocol in common, or
-    # of the networks that both have none with the same weights: one more strength or architecture makes no other.
+    # Another sweep has another name, or they have no protocol in common, or of the networks that both have none with
+    # the same weights: one more strength or architecture makes no other.
     try:
         earlier = load_json(path / SWEEP_FILE)["sweep"]
-        held, wanted = _describe_sweep(earlier), _describe_sweep(record)
-        marks = _protocol_marks(earlier), _protocol_marks(record)
+        held, wanted = (f"the sweep {described['name']!r}" for described in (earlier, record))
+        protocols = [set(map(canonical_json, described["protocols"])) for described in (earlier, record)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return  # none is there, or a damaged one, which says nothing and is written anew
     if held != wanted:
         got = held
-    elif all(marks) and marks[0].isdisjoint(marks[1]):
+    elif all(protocols) and protocols[0].isdisjoint(protocols[1]):
         got = "the same name but of other protocols"
     elif (same := _same_weights(path, weights)) and not any(same):
         got = "the same name and protocols but of other weights"
@@ -111,22 +111,6 @@ def _overlap(one: Any, other: str | Mapping[str, str]) -> bool:
     if isinstance(one, dict) and isinstance(other, Mapping):
         return bool(one.items() & other.items())
     return bool(one == other)
-
-
-def _describe_sweep(record: Mapping[str, Any]) -> str:
-    protocols = record["protocols"]
-    # Sweeps of earlier versions may list imported protocols beside their own.
-    imported = bool(protocols) and all(protocol.get("protocol") == IMPORTED for protocol in protocols)
-    return f"the {'imported results' if imported else 'sweep'} {record['name']!r}"
-
-
-def _protocol_marks(record: Mapping[str, Any]) -> set[str]:
-    """What distinguishes protocols; of imported results the hashes of the files read, whoever read them."""
-    marks: set[str] = set()
-    for protocol in record["protocols"]:
-        imported = protocol.get("protocol") == IMPORTED
-        marks |= set(map(str, protocol["files"].values())) if imported else {canonical_json(protocol)}
-    return marks
 
 
 def _refuse_foreign_files(path: Path, planned: Collection[str]) -> None:

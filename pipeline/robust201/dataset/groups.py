@@ -2,13 +2,13 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from robust201.core.errors import ConfigError, closest
-from robust201.core.records import EvaluationProtocol, Unit, Weights, is_imported
+from robust201.core.records import EvaluationProtocol, Unit, Weights
 from robust201.dataset.written_file import parse_choice
 from robust201.shards import Inventory
 from robust201.tasks import TASKS, Task
@@ -44,6 +44,9 @@ class SweepPlan(Protocol):
 
     def n_classes(self, dataset: str) -> int | None:
         """Number of classes of a dataset; None where nobody knows."""
+
+    def recorded_accuracies(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, float, int]]:
+        """Units whose weights came with their accuracy, with that and the images of the whole test split."""
 
     def describe(self) -> dict[str, Any]:
         """JSON value of how the numbers came about."""
@@ -112,16 +115,6 @@ class ProtocolShare:
     digest: str
     payload: Mapping[str, Any]
     n_evaluations: int
-
-    @property
-    def imported(self) -> bool:
-        """Whether results by it were read from the files of a dataset, not computed."""
-        return is_imported(self.digest)
-
-
-def are_imported(shares: Sequence[ProtocolShare]) -> bool:
-    """Whether no sweep stands behind results: every protocol is of results that were read from a dataset's files."""
-    return bool(shares) and all(share.imported for share in shares)
 
 
 def parse_key_style(text: str) -> KeyStyle:

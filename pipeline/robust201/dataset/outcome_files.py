@@ -4,7 +4,7 @@ import hashlib
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ OutcomeForm = Literal["bits", "classes"]
 PREDICTIONS = "predictions"
 """The measurement that outcomes follow from."""
 
-ImagesOf = Callable[[SweepPlan, str], ImageSet]
+ImagesOf = Callable[[Any, str], ImageSet]
 
 _SCHEMA = pa.schema(
     [
@@ -36,18 +36,12 @@ _SCHEMA = pa.schema(
 )
 
 
-def evaluated_images(plan: SweepPlan, dataset: str) -> ImageSet:
+def evaluated_images(plan: Plan, dataset: str) -> ImageSet:
     """Load the images that a sweep evaluated: those kept in its results folder, else from where it read them.
 
     Raises:
-        ConfigError: the results were imported, so nobody knows their images.
         DatasetError: the images are gone, or others than those evaluated.
     """
-    if not isinstance(plan, Plan):
-        raise ConfigError(
-            f"Exporting outcomes failed for {dataset}: expected results of a sweep, whose images are known, got "
-            "imported ones. Leave --outcomes out."
-        )
     inputs, sha256 = Inputs(plan.config), plan.facts.datasets[dataset].images_sha256
     try:
         return inputs.kept_images(dataset, sha256)

@@ -10,13 +10,12 @@ import yaml
 
 from robust201 import __version__
 from robust201.core.errors import ConfigError
-from robust201.core.records import Unit, Weights, is_imported
+from robust201.core.records import Unit, Weights
 from robust201.dataset.groups import (
     Group,
     KeyStyle,
     ProtocolShare,
     SweepPlan,
-    are_imported,
     names_of_weights,
     spell,
 )
@@ -32,9 +31,6 @@ SWEEP_YAML_FILE = "sweep.yaml"
 VERSIONS_FILE = "versions.json"
 WEIGHTS_FILE = "weights.json"
 """Which weights a sweep's networks have: protocols do not say."""
-
-SOURCE = "source"
-"""What imported results have for a provenance: the dataset that they were read from."""
 
 WeightHashes: TypeAlias = Mapping[str, Mapping[str, str | Mapping[str, str]]]
 """Content of weights.json."""
@@ -61,17 +57,16 @@ def side_file_texts(
     texts = {
         META_FILE: layout_of(plan.space_name).meta_text(epsilons, architectures),
         SWEEP_FILE: sweep_text(plan, groups, key_style, round_to, empty, shares, outcomes),
-        VERSIONS_FILE: versions_text(provenances, shares),
+        VERSIONS_FILE: versions_text(provenances),
     }
     if weights:
         texts[WEIGHTS_FILE] = json.dumps(weights, indent=1) + "\n"
-    recorded = recorded_text(plan, (unit for group in groups for unit in group.units))
+    recorded = recorded_text(plan.recorded_accuracies(unit for group in groups for unit in group.units))
     if recorded:
         texts[RECORDED_FILE] = recorded
     if any(group.lacking for group in groups):
         texts[MISSING_FILE] = missing_text(groups, key_style)
-    if not are_imported(shares):
-        texts[SWEEP_YAML_FILE] = sweep_yaml_text(plan)
+    texts[SWEEP_YAML_FILE] = sweep_yaml_text(plan)
     return texts
 
 
@@ -156,30 +151,26 @@ def sweep_yaml_text(plan: SweepPlan) -> str:
     return head + yaml.safe_dump(plan.portable_fields(), sort_keys=False, default_flow_style=None, width=120)
 
 
-def versions_text(provenances: Iterable[Mapping[str, str]], shares: Iterable[ProtocolShare]) -> str:
-    """Text of versions.json: what computed the results, where others were imported from, and what wrote the files."""
+def versions_text(provenances: Iterable[Mapping[str, str]]) -> str:
+    """Text of versions.json: what computed the results, and what wrote the files."""
     computed: dict[str, set[str]] = {}
     for provenance in provenances:
         for name, value in provenance.items():
-            if name not in _OF_MACHINES | {SOURCE}:
+            if name not in _OF_MACHINES:
                 computed.setdefault(name, set()).add(value)
-    imported = sorted({str(share.payload.get(SOURCE)) for share in shares if share.imported})
     exported = {"robust201": __version__, "python": platform.python_version()}
     exported |= {name: version(name) for name in _WRITERS}
     payload: dict[str, Any] = {"computed_with": {name: sorted(values) for name, values in sorted(computed.items())}}
-    payload |= {"imported_from": imported} if imported else {}
     return json.dumps(payload | {"exported_with": exported}, indent=2) + "\n"
 
 
 def weight_hashes(units: Iterable[Unit]) -> WeightHashes:
-    """Find the SHA-256 of the weights of each network, by dataset and id; imported units have none.
+    """Find the SHA-256 of the weights of each network, by dataset and id.
 
     Where an architecture has several, by their names: ``{dataset: {id: {name: SHA-256}}}``.
     """
     found: dict[str, dict[str, Any]] = {}
     for unit in units:
-        if is_imported(unit.protocol):
-            continue
         of_dataset = found.setdefault(unit.dataset, {})
         if unit.weights:
             of_dataset.setdefault(str(unit.architecture), {})[unit.weights] = unit.checkpoint_sha256

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 
 from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError, StorageError
 from robust201.core.files import MAX_LISTED_BYTES, check_file
-from robust201.core.records import IMPORTED_FILE, EvaluationProtocol, ImageSet, show_architecture
-from robust201.dataset.attack_flags import find_attack_flags
+from robust201.core.records import EvaluationProtocol, ImageSet, show_architecture
+from robust201.dataset.attack_flags import flags_of
+from robust201.dataset.compare import read_result_set
 from robust201.dataset.export import FileForm, Format, list_files, make_files
 from robust201.dataset.groups import Group, KeyStyle, SweepPlan, group_units
-from robust201.dataset.imported_plan import load_any_plan
 from robust201.dataset.json_files import JsonFile
 from robust201.dataset.listing import AGAIN, check_listing, read_listing
 from robust201.dataset.number_text import Empty
@@ -26,7 +26,8 @@ from robust201.dataset.outcome_files import OutcomeForm, evaluated_images, image
 from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.written_file import compression_of
 from robust201.planning.coverage import PlannedUnits, count_coverage
-from robust201.planning.plan_file import PLAN_FILE
+from robust201.planning.plan import Plan
+from robust201.planning.plan_file import PLAN_FILE, load_plan
 from robust201.reader.expected_files import key_of_parquet
 from robust201.reader.json_files import open_decompressed, read_json
 from robust201.reader.parquet_results import is_converted
@@ -115,8 +116,7 @@ def verify_results(
     wrong: tuple[str, ...] = ()
     with Lease.acquire(results) if requeue else nullcontext():
         inventory = store.inventory(verify="all", on_damage="report")
-        planned = any((results / name).is_file() for name in (PLAN_FILE, IMPORTED_FILE))
-        plan = load_any_plan(results) if planned else None
+        plan = load_plan(results) if (results / PLAN_FILE).is_file() else None
         if plan is not None:
             _check_protocol_files(plan, store, inventory)
         findings = store.verify(inventory, on_progress=on_progress)
@@ -144,7 +144,17 @@ def verify_results(
         n_missing=n_missing,
         n_exported=n_exported,
         weights=None if readable is None else check_clean_accuracy(readable, store, inventory),
-        flags=None if readable is None or not attack_flags else find_attack_flags(results, readable),
+        flags=None if readable is None or not attack_flags else _find_flags(results, readable),
+    )
+
+
+def _find_flags(results: Path, plan: Plan) -> tuple[AttackFlag, ...]:
+    n_images = {unit.dataset: unit.n_images for unit in plan.units if not unit.columns}
+    return flags_of(
+        read_result_set(results),
+        n_images=n_images,
+        n_classes={name: count for name in n_images if (count := plan.n_classes(name)) is not None},
+        protocols=plan.describe()["protocols"],
     )
 
 
@@ -157,8 +167,7 @@ def _check_protocol_files(plan: SweepPlan, store: ShardStore, inventory: Invento
             path = store.folder.protocols / f"{protocol.digest}.json"
             raise StorageError(
                 f"Reading a protocol failed for {path}: expected the protocol of results under "
-                f"{protocol.payload['key']}, got no such file. Run the sweep, or import the dataset, again: that "
-                "rewrites it."
+                f"{protocol.payload['key']}, got no such file. Run the sweep again: that rewrites it."
             )
 
 
@@ -178,7 +187,7 @@ def find_gaps(plan: PlannedUnits, inventory: Inventory) -> tuple[int, tuple[str,
     return n_missing, tuple(gaps)
 
 
-def check_export(plan: SweepPlan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:
+def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:
     """Compare an export's files with its listing, those of results with the shards, and strengths with the plan.
 
     Yields what is wrong: which file, from which unit on, and what to do. Damage never raises; ResultsError says that

@@ -60,7 +60,6 @@ def _examine_sweep(config: SweepConfig) -> Iterator[HealthCheck]:
     yield from _attempt("sweep", lambda: _examine_remarks(config))
     yield from _attempt("device", lambda: [examine_device(config)])
     yield from _attempt("results", lambda: [_examine_results(config.results)])
-    yield from _attempt("imported results", lambda: _examine_imported(config.results))
     if url := config.shards:
         yield from _attempt("shards", lambda: [_examine_shards(url)])
     yield from _attempt("disk", lambda: [_examine_space(config)])
@@ -154,15 +153,6 @@ def _examine_results(results: Path) -> HealthCheck:
         return HealthCheck(
             "results", ok=False, detail=f"{folder}: {error.strerror}", fix="Set `results` to another folder."
         )
-
-
-def _examine_imported(results: Path) -> Iterator[HealthCheck]:
-    """Say nothing where there are no imported results."""
-    from robust201.core.records import IMPORTED_FILE
-
-    if (results / IMPORTED_FILE).is_file():
-        detail = f"{results} has imported results, so no sweep can use it"
-        yield HealthCheck("imported results", ok=False, detail=detail, fix="Set `results` to another folder.")
 
 
 def _examine_shards(url: str) -> HealthCheck:

@@ -192,6 +192,14 @@ class Plan:
         states = (state for networks in self.facts.weights.values() for found in networks.values() for state in found)
         return {} if not self.config.has_several_weights else {state.name: state for state in states}
 
+    def recorded_accuracies(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, float, int]]:
+        """Yield the units whose weights came with their accuracy: that, and the images of the whole test split."""
+        accuracies = self.facts.test_accuracies
+        for unit in units:
+            n_test = self.config.dataset_spec(unit.dataset).n_test
+            if unit.checkpoint_sha256 in accuracies and n_test != UNKNOWN_COUNT:
+                yield unit, accuracies[unit.checkpoint_sha256], n_test
+
     def describe(self) -> dict[str, Any]:
         """What an export records about how its numbers came about (see `planning.sweep_record`)."""
         return describe_sweep(self.config, self.facts, self.protocols.values())

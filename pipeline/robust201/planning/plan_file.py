@@ -8,7 +8,7 @@ from typing import Any
 
 from robust201.core.errors import FormatVersionError, InputError, describe_content
 from robust201.core.files import load_json, write_text
-from robust201.core.records import IMPORTED_FILE, content_digest
+from robust201.core.records import content_digest
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
 from robust201.planning.identity import is_known
@@ -34,16 +34,6 @@ def save_plan(plan: Plan, facts: Facts, store: ShardStore) -> None:
     write_text(plan.config.results / PLAN_FILE, json.dumps(payload | {"digest": content_digest(payload)}))
 
 
-def refuse_imports(results: Path) -> None:
-    """Make sure that a results folder of a sweep holds no imported results."""
-    if (results / IMPORTED_FILE).is_file():
-        raise InputError(
-            f"Preparing the sweep failed for {results}: expected no imported results in the folder, got "
-            f"{IMPORTED_FILE}. Name another folder by `results`, and read both datasets together: "
-            "RobustnessDataset(published, ours)."
-        )
-
-
 def load_plan(results: Path) -> Plan:
     """Read the plan that the last `run` recorded in a results folder (see `load_plan_and_facts`)."""
     return load_plan_and_facts(results)[0]
@@ -53,7 +43,7 @@ def load_plan_and_facts(results: Path) -> tuple[Plan, Facts]:
     """Read the plan that the last `run` recorded in a results folder, and the hashes of its inputs.
 
     Raises:
-        InputError: the path is no results folder, it holds no sound plan, or its results were imported.
+        InputError: the path is no results folder, it holds no sound plan.
         FormatVersionError: another version wrote the folder or the plan.
     """
     with _reading(results):
@@ -81,7 +71,7 @@ def load_kept_sweep(results: Path, /, **overrides: Any) -> SweepConfig:
 
 def _here(results: Path, store: ShardStore) -> dict[str, Any]:
     # Taken from the folder, which knows where its shards are: a merge may have copied the plan from another one.
-    # Where an earlier version completed imported results, what it computed is still a sweep's.
+    # Earlier versions could complete results read from a dataset's files; what they computed is still the sweep's.
     return {"results": str(results), "shards": store.folder.shards_url or None, "take_imported": False}
 
 
@@ -104,11 +94,6 @@ def _reading(results: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        if (results / IMPORTED_FILE).is_file():
-            raise InputError(
-                f"Reading the plan failed for {results}: expected the results of a sweep, got imported ones, which "
-                "have no plan. Use verify, compare or export."
-            ) from error
         raise InputError(
             f"Reading the plan failed for {results}: expected {PLAN_FILE}, got none. "
             "Write it with: robust201 run SWEEP.yaml"

@@ -163,6 +163,13 @@ def parquet_name(dataset: str, key: str) -> str:
     return f"{PARQUET_FOLDER}/dataset={dataset}/key={key}/part-0.parquet"
 
 
+def is_dataset(folder: Path) -> bool:
+    """Whether a folder is that of a dataset, exported or published, not that of a sweep's results."""
+    if (folder / RESULTS_FOLDER_FILE).is_file():
+        return False
+    return (folder / META_FILE).is_file() or (folder / PARQUET_FOLDER).is_dir() or any(folder.glob("dataset=*"))
+
+
 def images_name(dataset: str) -> str:
     """Name of the table of a dataset's images, relative to the dataset's folder."""
     return f"{IMAGES_FOLDER}/dataset={dataset}/part-0.parquet"

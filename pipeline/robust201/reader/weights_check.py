@@ -8,16 +8,16 @@ weights: fraction}}``. The file is there if the weights came with their accuraci
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from robust201.core.errors import ResultsError, describe_content
 from robust201.core.records import CLEAN_STRENGTH, Unit
-from robust201.images.specs import UNKNOWN_COUNT
 from robust201.reader.json_files import read_object
 from robust201.reader.value_checks import CLEAN, architecture_of
 from robust201.statistics.weights_check import ROUNDING, CleanAccuracy, WeightsCheck, check_accuracies
 
 if TYPE_CHECKING:
+    from robust201.planning.plan import Plan
     from robust201.reader.dataset import RobustnessDataset
     from robust201.shards import Inventory, ShardStore
 
@@ -26,25 +26,14 @@ RECORDED_FILE = "recorded_accuracy.json"
 _MEASUREMENTS = ("accuracy",)
 
 
-class HasUnits(Protocol):
-    """What the check needs of the plan of a sweep, and of that of imported results."""
-
-    @property
-    def units(self) -> tuple[Unit, ...]:
-        """Units sorted by dataset, key and architecture."""
-
-
-def check_clean_accuracy(plan: HasUnits, store: "ShardStore", inventory: "Inventory") -> WeightsCheck:
+def check_clean_accuracy(plan: "Plan", store: "ShardStore", inventory: "Inventory") -> WeightsCheck:
     """Check a results folder; networks that lack either accuracy are left out.
 
     Raises:
         StorageError: rows are damaged or gone (see `RowSelection.iter_values`).
     """
-    from robust201.planning.plan import Plan
     from robust201.shards.inventory import required_columns
 
-    if not isinstance(plan, Plan):
-        return check_accuracies(())  # imported results say nothing of their weights
     # Of the paper's 290,970 units only these are written out.
     clean = [
         planned.unit(position)
@@ -52,7 +41,7 @@ def check_clean_accuracy(plan: HasUnits, store: "ShardStore", inventory: "Invent
         if planned.key == CLEAN
         for position in range(len(planned.networks))
     ]
-    recorded = {unit.id: (accuracy, n_test) for unit, accuracy, n_test in _recorded(plan, clean)}
+    recorded = {unit.id: (accuracy, n_test) for unit, accuracy, n_test in plan.recorded_accuracies(clean)}
     complete = inventory.find_complete(recorded, CLEAN_STRENGTH, required_columns(_MEASUREMENTS))
     held = [unit for unit in clean if unit.id in complete]
     rounding = ROUNDING[plan.config.precision]
@@ -65,10 +54,10 @@ def check_clean_accuracy(plan: HasUnits, store: "ShardStore", inventory: "Invent
     return check_accuracies(accuracies)
 
 
-def recorded_text(plan: HasUnits, units: Iterable[Unit]) -> str:
-    """Text of recorded_accuracy.json; empty where nothing was recorded."""
+def recorded_text(recorded: Iterable[tuple[Unit, float, int]]) -> str:
+    """Text of recorded_accuracy.json, of what `Plan.recorded_accuracies` found; empty where nothing was recorded."""
     payload: dict[str, dict[str, Any]] = {}
-    for unit, accuracy, n_test in _recorded(plan, units):
+    for unit, accuracy, n_test in recorded:
         of_dataset = payload.setdefault(unit.dataset, {"n_test": n_test, "accuracy": {}})
         held = of_dataset["accuracy"]
         if unit.weights:
@@ -76,19 +65,6 @@ def recorded_text(plan: HasUnits, units: Iterable[Unit]) -> str:
         else:
             held[str(unit.architecture)] = accuracy
     return json.dumps(payload, indent=1) + "\n" if payload else ""
-
-
-def _recorded(plan: HasUnits, units: Iterable[Unit]) -> Iterator[tuple[Unit, float, int]]:
-    """Find units whose weights came with an accuracy: that, and the images of the whole test split."""
-    from robust201.planning.plan import Plan
-
-    if not isinstance(plan, Plan):
-        return  # imported results say nothing of their weights
-    accuracies = plan.facts.test_accuracies
-    for unit in units:
-        n_test = plan.config.dataset_spec(unit.dataset).n_test
-        if unit.checkpoint_sha256 in accuracies and n_test != UNKNOWN_COUNT:
-            yield unit, accuracies[unit.checkpoint_sha256], n_test
 
 
 def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:

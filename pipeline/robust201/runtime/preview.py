@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from robust201.core.records import Part, is_imported
+from robust201.core.records import Part
 from robust201.planning.coverage import count_coverage
 from robust201.planning.identity import describe_difference
 from robust201.planning.plan import Plan
@@ -65,7 +65,6 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
             key = payload.get("key", "?")
             current = by_key.get((payload.get("dataset", "?"), key))
             what = "; ".join(describe_difference(payload, current[0])) if current else "a key outside this sweep"
-            what = "they were imported, not computed" if is_imported(digest) else what
         found.append((order.index(key) if key in order else len(order), key, what, count))
     for _, key, what, count in sorted(found):
         yield f"{count:,} evaluations of {key} are kept but not used: {what}"

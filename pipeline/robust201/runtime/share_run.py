@@ -17,7 +17,7 @@ from robust201.planning.filters import EVERYTHING, Filters
 from robust201.planning.identity import describe_difference
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan
-from robust201.planning.plan_file import PLAN_FILE, load_plan_and_facts, refuse_imports
+from robust201.planning.plan_file import PLAN_FILE, load_plan_and_facts
 from robust201.planning.shares import Share, all_bundles, missing_bundles
 from robust201.planning.training_config import TrainingConfig
 from robust201.planning.user_tasks import UserTaskParameters
@@ -64,7 +64,6 @@ def run_share(
         StorageError: results cannot be written.
     """
     filters.check(config)
-    refuse_imports(config.results)
     kept, facts = _load_prepared(config)
     on_code(facts.code)
     narrowed = filters.narrow(kept)

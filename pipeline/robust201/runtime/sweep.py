@@ -15,7 +15,7 @@ from robust201.planning.filters import EVERYTHING, Filters
 from robust201.planning.identity import is_known
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan, make_plan
-from robust201.planning.plan_file import PLAN_FILE, load_facts, load_plan, refuse_imports, save_plan
+from robust201.planning.plan_file import PLAN_FILE, load_facts, load_plan, save_plan
 from robust201.runtime.executors.base import Event, Executor
 from robust201.runtime.heartbeat import remove_silent_heartbeats, warn_of_shares
 from robust201.runtime.image_stages import (
@@ -43,11 +43,10 @@ def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, t
     that were planned otherwise than the target.
 
     Raises:
-        InputError: a source is no results folder of a sweep, or the target holds imported results.
+        InputError: a source is no results folder of a sweep.
         LeaseHeldError: a driver works in the target.
     """
     plans = {source: load_plan(source) for source in sources}
-    refuse_imports(target)
     store = ShardStore.create(target)
     with Lease.acquire(store.root):
         report = merge_folders(sources, target)
@@ -135,12 +134,10 @@ def _prepared(
 ) -> Iterator[tuple[RunPreview, Inputs, Lease]]:
     """Check and hash the inputs, take the lease, and write down everything that workers, status and export read."""
     filters.check(config)
-    refuse_imports(config.results)
     inputs = Inputs(config, say, keys=filters.keys, datasets=filters.datasets)
     inputs.check()
     store = ShardStore.create(config.results, shards=config.shards or "")
     with Lease.acquire(config.results, on_wait=say) as lease:
-        refuse_imports(config.results)  # an import may have ended while the lease was waited for
         if make_images:
             for dataset in filters.datasets or tuple(config.datasets):
                 inputs.make_corruptions(dataset, filters.keys)

@@ -3,7 +3,7 @@
 A shard under its final name is the record that its evaluations are done. `store` is the face of the room; below it are
 `folder` (names), `backends` and `object_store` (where bytes lie), `parquet` (the form of a shard) and `row_identity`
 (what it says of its rows), `scan`, `catalogue`, `index` and `inventory` (what is there), `row_reader` (values),
-`verification`, `compaction` and `merging`, `imported` (checks of results read from a dataset's files).
+`verification`, `compaction` and `merging`.
 """
 
 from robust201.shards.compaction import CompactReport

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import ShardDamagedError
-from robust201.core.records import ArchitectureId, is_imported
+from robust201.core.records import ArchitectureId
 from robust201.shards.backends import Entry, LocalBackend, map_ahead
 from robust201.shards.folder import ResultsFolder, is_compacted
 from robust201.shards.index import Index
@@ -142,8 +142,6 @@ class Compaction:
             unit = inventory.units[inventory.row_column("unit")[row]]
             if shard not in self._entries:
                 continue  # another compaction was faster
-            if is_imported(unit.protocol):
-                continue  # one shard per key already, which a later import of that key deletes as a whole
             found.append(
                 _Candidate(
                     order=(unit.key, *_rank(unit.architecture), int(inventory.row_column("start")[row])),

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import IncompleteError, StorageError
 from robust201.core.files import load_json
-from robust201.core.records import EvaluationProtocol, Part, Unit, is_imported
+from robust201.core.records import EvaluationProtocol, Part, Unit
 from robust201.shards.arrow_arrays import from_bytes, from_numpy, to_numpy
 from robust201.shards.row_identity import StoredUnit, UnitColumns
-from robust201.tasks.columns import COLUMNS, columns_of
+from robust201.tasks.columns import columns_of
 
 
 class Slice(NamedTuple):
@@ -400,13 +400,8 @@ class _Complete(NamedTuple):
 
 
 def columns_needed(unit: Unit, measurements: Collection[str]) -> frozenset[str]:
-    """Columns that a row of a unit must have: a measure's own; imported rows may lack what was not asked for."""
-    if unit.columns:
-        return frozenset(unit.columns)
-    columns = required_columns(tuple(measurements))
-    if not is_imported(unit.protocol):
-        return columns
-    return frozenset(name for name in columns if COLUMNS[name].measurement in measurements)
+    """Columns that a row of a unit must have: a measure's own, or those of the measurements."""
+    return frozenset(unit.columns) if unit.columns else required_columns(tuple(measurements))
 
 
 @lru_cache(maxsize=64)

@@ -1,6 +1,6 @@
 """The store of finished evaluations: the face of a results folder to the rest of the program."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,11 @@ from robust201.core.records import (
     Receipt,
     Unit,
     canonical_json,
-    is_imported,
 )
 from robust201.shards.compaction import Compaction, CompactReport
 from robust201.shards.folder import ResultsFolder, go_on, has_stem, network_of, stem_of
 from robust201.shards.inventory import Inventory, columns_needed
-from robust201.shards.parquet import encode, parse_provenance, write_results
+from robust201.shards.parquet import encode, parse_provenance
 from robust201.shards.row_identity import parse_footer, read_shard_rows
 from robust201.shards.row_reader import SELECTION_CACHE_BYTES, RowReader, RowSelection
 from robust201.shards.scan import OnDamage, Verify, scan
@@ -93,28 +92,6 @@ class ShardStore:
             shard=shard,
             seconds=sum(result.seconds for result in results),
         )
-
-    def add_imported(self, dataset: str, units: Iterable[Sequence[EvaluationResult]]) -> int:
-        """Store results read from a dataset's files as one shard: those of one or more units, one a strength of each.
-
-        All have the same columns. Returns the number of rows.
-        """
-        with self.folder.publishing_compacted(dataset) as stream:
-            return write_results(stream, units)
-
-    def remove_other_imports(self, kept: Collection[str]) -> tuple[str, ...]:
-        """Delete imported shards of other protocols than those of the digests kept: later imports took their place.
-
-        Computed rows stay anyway. Returns the names of the shards that were deleted.
-        """
-        inventory = self.inventory(on_damage="report")
-        others = tuple(
-            shard
-            for number, shard in enumerate(inventory.shards)
-            if all(map(is_imported, protocols := _protocols_of(inventory, number))) and not protocols & set(kept)
-        )
-        self.folder.backend.delete(others)
-        return others
 
     def find_receipts(self, parts: Sequence[Part], measurements: Collection[str]) -> tuple[Receipt, ...]:
         """Find the receipts that a worker died before reporting: parts, or some of their strengths, among the shards.
@@ -233,11 +210,6 @@ class ShardStore:
     def compact(self, **options: Any) -> CompactReport:
         """Merge small shards into large ones, sorted as an export reads them; the options are those of `Compaction`."""
         return Compaction(self.folder, **options).run()
-
-
-def _protocols_of(inventory: Inventory, number: int) -> set[str]:
-    rows = inventory.rows_of_shard(number)
-    return {inventory.units[unit].protocol for unit in set(inventory.row_column("unit")[rows].tolist())}
 
 
 def _check_results(results: Sequence[EvaluationResult]) -> None:

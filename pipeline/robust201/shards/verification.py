@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, ShardDamagedError
 from robust201.core.freed_memory import give_back_freed_memory
-from robust201.core.records import is_imported, show_architecture
+from robust201.core.records import show_architecture
 from robust201.shards.backends import Entry, map_ahead
 from robust201.shards.folder import ResultsFolder, has_stem, is_compacted, stem_of
 from robust201.shards.index import Index
@@ -223,8 +223,6 @@ def _check_rows(
             provenances.update(table["provenance"].unique().to_pylist())
             if not _is_as_scanned(shard, inventory, rows, table):
                 yield from _find_misplaced(shard, inventory, rows, table, file.label)
-            if any(map(is_imported, table["protocol"].unique().to_pylist())):
-                suspects = np.ones(len(table), dtype=bool)
             invalid = np.zeros(len(table), dtype=bool)
             for offset in np.flatnonzero(suspects).tolist():
                 (identity,) = _identities_of(rows_of_table(table.slice(offset, 1)))
@@ -277,9 +275,7 @@ def _check_row(
     """Check the invariants of one row; EvaluationError if one is violated."""
     values = row_values(table, offset, columns)
     n_images, name = identity.stop - identity.start, f"{identity.label} in {shard}"
-    protocol = identity.unit.protocol
-    decimals = inventory.protocol(protocol).get("decimals", {}) if is_imported(protocol) else None
-    check_values(values, n_images, decimals=decimals, name=name)
+    check_values(values, n_images, name=name)
 
 
 def _is_named_for(shard: str, unit: StoredUnit) -> bool:

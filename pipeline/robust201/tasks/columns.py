@@ -4,7 +4,7 @@ Tasks that show images to a network share the columns of the table; the sweep's 
 measure declares its own columns: float64 numbers, or lists of them, under names that are not in the table.
 
 To add a column: a row here, and the function that computes what an image adds to it. It is then accumulated, merged,
-stored, checked, exported, read and imported (`tests/tasks/test_columns.py` covers it). No torch is imported here.
+stored, checked, exported and read (`tests/tasks/test_columns.py` covers it). No torch is imported here.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -74,7 +74,8 @@ class Column:
     While images come, a column is a total of integers: counts, or sums of fractions in [0, 1] in units of
     2**-FRACTION_BITS. Totals of parts are added up, those of single images put behind each other. What is stored
     gives the total back exactly, so parts merge to the byte. Everything else follows from the fields: counts must not
-    be negative, fractions lie in [0, 1], and an imported fraction may be off by half a unit of its last digit.
+    be negative, fractions lie in [0, 1], and a fraction read from a dataset's files
+    may be off by half a unit of its last digit.
 
     Attributes:
         name: its name in shards.

@@ -207,8 +207,8 @@ def check_values(
         values: columns of one evaluation, or of a part of one.
         n_images: number of images N that they are about.
         label_counts: (C,) images of each true class, where they are known.
-        decimals: of an imported result, those that the numbers of a measurement were rounded to (None: not rounded);
-            such a result may lack columns, and is checked as far as its decimals reach.
+        decimals: of a result read from a dataset's files, those that the numbers of a measurement were rounded to
+            (None: not rounded); such a result may lack columns, and is checked as far as its decimals reach.
         name: what the values are of, for the message.
 
     Raises:
@@ -220,11 +220,11 @@ def check_values(
     if not holds_answers(values):
         check_measured(values, name=name)
         return
-    imported = decimals is not None
-    failure = _form_failure(values, n_images, () if imported else ALWAYS)
+    failure = _form_failure(values, n_images, ALWAYS if decimals is None else ())
     failure = failure or _count_failure(values, n_images, label_counts) or _fraction_failure(values, decimals)
     if failure is not None:
-        fix = "Download the file again." if imported else "The result is damaged; evaluate it again."
+        damaged = decimals is None
+        fix = "The result is damaged; evaluate it again." if damaged else "Export or download the file again."
         raise EvaluationError(f"Checking measurements failed for {name}: expected {failure}. {fix}")
 
 
@@ -301,7 +301,7 @@ def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integ
 
 
 def _fraction_failure(values: Values, decimals: Mapping[str, int | None] | None) -> str | None:
-    """Check what is no count; numbers that were computed here exactly, imported ones within half a unit."""
+    """Check what is no count; without decimals exactly, else within half a unit of the last."""
     cm = values[COUNTS].astype(np.int64) if COUNTS in values else None
     sums: dict[str, bytes] = {}
     for name in (name for name in values if not COLUMNS[name].is_exact):
