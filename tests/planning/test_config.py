@@ -112,10 +112,7 @@ def test_variables_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"batch_size": "many"}, r"batch_size: .*got 'many'"),
         ({"datasets": {"digits": {"corruptions": {"source": "published"}}}}, r"a path to the published"),
         ({"format": 2}, r"format"),
-        (
-            {"take_imported": True},
-            r"take_imported: expected false.*got True\. Remove it, .*: RobustnessDataset\(published, ours\)\.",
-        ),
+        ({"take_imported": True}, r"take_imported: expected false, got true"),
     ],
 )
 def test_each_mistake_is_one_clear_line(changes: dict[str, object], message: str) -> None:

@@ -27,7 +27,7 @@ _DECIMALS = re.compile(r"\d\.(\d+)(?:e-(\d+))?")
 
 
 def possible_measurements(files: ResultFiles, dataset: str, key: str) -> list[str]:
-    """List the measurements that a dataset may have of a key: all that there are of answers, the columns of a measure."""
+    """List the measurements that a dataset may have of a key: the columns of a measure, else all that there are."""
     row = row_of(key)
     return list(MEASUREMENTS) if row and not row.columns else files.measurements_of(dataset, key)
 

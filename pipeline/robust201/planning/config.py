@@ -340,7 +340,7 @@ class SweepConfig(Section):
     results: ConfigPath
     shards: ShardsUrl | None = None
     take_imported: bool = False
-    """Gone, but still in every plan and exported sweep, whose bytes stay."""
+    """Removed, but still in every plan and exported sweep, whose bytes stay."""
     space: SpaceChoice = DEFAULT_SPACE
     architectures: ArchitectureNames = "evaluated"
     network: NetworkSection = NetworkSection()
@@ -356,14 +356,11 @@ class SweepConfig(Section):
     batch_size: PositiveInt = 250
     execution: ExecutionSection = ExecutionSection()
 
-    @field_validator("take_imported", mode="before")
+    @field_validator("take_imported")
     @classmethod
-    def _check_take_imported(cls, value: object) -> object:
-        if value is not False:
-            raise ValueError(
-                f"expected false, as earlier versions wrote it, got {reprlib.repr(value)}. Remove it, "
-                "and read both datasets together: RobustnessDataset(published, ours)."
-            )
+    def _check_take_imported(cls, value: bool) -> bool:
+        if value:
+            raise ValueError("expected false, got true. Remove the field.")
         return value
 
     @field_validator("datasets", "keys", mode="before")

@@ -334,7 +334,7 @@ class Inventory:
         if not sound:
             raise StorageError(
                 f"Reading a protocol failed for {path}: expected what its name is the digest of, got something else. "
-                "Delete the file, and run the sweep, or import the dataset, again: that rewrites it."
+                "Delete the file, and run the sweep again: that rewrites it."
             )
         return dict(payload)
 
