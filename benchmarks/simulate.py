@@ -33,7 +33,7 @@ from robust201.planning.plan import assumed_facts, make_plan
 from robust201.runtime.scheduler import RunTally, Scheduler
 from robust201.spaces.nasbench201.cells import multiply_accumulates, resolve
 from robust201.tasks import TASKS
-from robust201.tasks.parameters import SquareParameters
+from robust201.tasks.parameters import Square
 
 SWEEP = Path(__file__).parent.parent / "jobs" / "paper.yaml"
 
@@ -88,7 +88,7 @@ def _macs(index: ArchitectureId, dataset: str) -> int:
 
 def _passes(key: str, parameters: object) -> float:
     """Forward passes per image and strength; of Square those of an image that resists to the end."""
-    if isinstance(parameters, SquareParameters):
+    if isinstance(parameters, Square):
         return float(parameters.queries * parameters.restarts)
     return 1.0 if key == "fgsm" else TASKS[key].passes(parameters, 10)
 

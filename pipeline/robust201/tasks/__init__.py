@@ -24,28 +24,18 @@ from robust201.tasks.measures.parameters import (
     ProxyParameters,
 )
 from robust201.tasks.parameters import (
-    ApgdDlrL1Parameters,
-    ApgdDlrL2Parameters,
-    ApgdDlrParameters,
-    ApgdL1Parameters,
-    ApgdL2Parameters,
-    ApgdParameters,
-    ApgdTargetedL1Parameters,
-    ApgdTargetedL2Parameters,
-    ApgdTargetedParameters,
+    NORMS,
+    Apgd,
+    ApgdDlr,
+    ApgdTargeted,
+    Attack,
     CleanParameters,
     CorruptionParameters,
-    FabL1Parameters,
-    FabL2Parameters,
-    FabParameters,
-    FabTargetedL1Parameters,
-    FabTargetedL2Parameters,
-    FabTargetedParameters,
+    Fab,
+    FabTargeted,
     FgsmParameters,
     Grid135Parameters,
     Grid775SmallAnglesParameters,
-    L1Parameters,
-    L2Parameters,
     Parameters,
     PgdL2Parameters,
     PgdLinf7Parameters,
@@ -53,12 +43,9 @@ from robust201.tasks.parameters import (
     RotationParameters,
     SmallRotationParameters,
     SpatialParameters,
-    SquareL1Parameters,
-    SquareL2Parameters,
-    SquareParameters,
-    StandardL1Parameters,
-    StandardL2Parameters,
-    StandardParameters,
+    Square,
+    Standard,
+    in_ball,
 )
 
 ENGINES = ("reference", "fused")
@@ -174,12 +161,16 @@ def _attack(
 
 
 def _in_balls(
-    key: str, module: str, parameters: tuple[type[L2Parameters], type[L1Parameters]], passes: Passes, name: str
+    key: str, module: str, family: type[Attack], passes: Passes, name: str, *, other_balls: str = ""
 ) -> Iterator[Task]:
-    """Rows of the forms of an attack in L2 and L1 balls: its key and the norm."""
-    for form in parameters:
-        shown = f"{name}, {form.norm}"
-        yield _attack(f"{key}_{form.norm.lower()}", module, form, passes, CONSTRAINTS[form.norm], name=shown)
+    """Rows of a family of attacks: its key in an Linf ball, its key and the norm in other balls."""
+    for norm in NORMS:
+        parameters, constraint = in_ball(family, norm), CONSTRAINTS[norm]
+        if norm == "Linf":
+            yield _attack(key, module, parameters, passes, constraint, name=name)
+        else:
+            other = other_balls or module
+            yield _attack(f"{key}_{norm.lower()}", other, parameters, passes, constraint, name=f"{name}, {norm}")
 
 
 def _grid(key: str, parameters: type[SpatialParameters], name: str) -> Task:
@@ -271,34 +262,13 @@ TASKS: dict[str, Task] = {
     row.key: row
     for row in (
         Task("clean", "clean", CleanParameters, 1, dict.fromkeys(ENGINES, "clean.show"), lambda _p, _c: 1.0),
-        _attack("aa_apgd-ce", "apgd", ApgdParameters, _apgd_passes, name="APGD-CE"),
-        *_in_balls("aa_apgd-ce", "apgd", (ApgdL2Parameters, ApgdL1Parameters), _apgd_passes, "APGD-CE"),
-        _attack("aa_apgd-dlr", "apgd_dlr", ApgdDlrParameters, _apgd_passes, name="APGD-DLR"),
-        *_in_balls("aa_apgd-dlr", "apgd_dlr", (ApgdDlrL2Parameters, ApgdDlrL1Parameters), _apgd_passes, "APGD-DLR"),
-        _attack("aa_apgd-t", "apgd_targeted", ApgdTargetedParameters, _apgd_targeted_passes, name="APGD-T"),
-        *_in_balls(
-            "aa_apgd-t",
-            "apgd_targeted",
-            (ApgdTargetedL2Parameters, ApgdTargetedL1Parameters),
-            _apgd_targeted_passes,
-            "APGD-T",
-        ),
-        _attack("aa_fab", "fab", FabParameters, _fab_passes, name="FAB"),
-        *_in_balls("aa_fab", "fab", (FabL2Parameters, FabL1Parameters), _fab_passes, "FAB"),
-        _attack("aa_fab-t", "fab_targeted", FabTargetedParameters, _fab_targeted_passes, name="FAB-T"),
-        *_in_balls(
-            "aa_fab-t",
-            "fab_targeted",
-            (FabTargetedL2Parameters, FabTargetedL1Parameters),
-            _fab_targeted_passes,
-            "FAB-T",
-        ),
-        _attack("aa_square", "square", SquareParameters, _square_passes, name="Square"),
-        *_in_balls("aa_square", "square_lp", (SquareL2Parameters, SquareL1Parameters), _square_passes, "Square"),
-        _attack("aa_standard", "standard", StandardParameters, _standard_passes, name="AutoAttack"),
-        *_in_balls(
-            "aa_standard", "standard", (StandardL2Parameters, StandardL1Parameters), _standard_passes, "AutoAttack"
-        ),
+        *_in_balls("aa_apgd-ce", "apgd", Apgd, _apgd_passes, "APGD-CE"),
+        *_in_balls("aa_apgd-dlr", "apgd_dlr", ApgdDlr, _apgd_passes, "APGD-DLR"),
+        *_in_balls("aa_apgd-t", "apgd_targeted", ApgdTargeted, _apgd_targeted_passes, "APGD-T"),
+        *_in_balls("aa_fab", "fab", Fab, _fab_passes, "FAB"),
+        *_in_balls("aa_fab-t", "fab_targeted", FabTargeted, _fab_targeted_passes, "FAB-T"),
+        *_in_balls("aa_square", "square", Square, _square_passes, "Square", other_balls="square_lp"),
+        *_in_balls("aa_standard", "standard", Standard, _standard_passes, "AutoAttack"),
         _attack("fgsm", "fgsm", FgsmParameters, lambda _p, _c: 5.0, name="FGSM"),
         _attack("pgd", "pgd", PgdParameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD"),
         _attack("pgd_linf7", "pgd_linf7", PgdLinf7Parameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD-7"),

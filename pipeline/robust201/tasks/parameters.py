@@ -4,9 +4,10 @@ import re
 import reprlib
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
 from robust201.core.fields import Fields, PositiveFloat, PositiveInt
 from robust201.core.records import CLEAN_STRENGTH, ImageSelection
@@ -39,6 +40,7 @@ Epsilons255 = Annotated[
 Radii = Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=MAX_STRENGTHS)]
 Severity = Annotated[int, Field(ge=1, le=5)]
 Norm = Literal["Linf", "L2", "L1"]
+NORMS: tuple[Norm, ...] = get_args(Norm)
 
 
 class Caution(NamedTuple):
@@ -365,49 +367,51 @@ class PgdL2Parameters(L2Parameters, PgdVariants):
         return _cautions_about_reach("step_size", self.step_size, self.steps, max(self.epsilons))
 
 
-class ApgdParameters(EpsilonParameters):
-    """APGD-CE of AutoAttack (Croce and Hein, 2020)."""
+class Attack(Parameters):
+    """Parameters of a family of attacks in any ball (see `in_ball`)."""
+
+    norm: ClassVar[Norm]
+    family: ClassVar["type[Attack]"]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A class that was made by a call has no name by which pickle could find it.
+        return _in_ball_with, (self.family, self.norm, self.model_dump())
+
+
+AttackT = TypeVar("AttackT", bound=Attack)
+
+
+class Apgd(Attack):
+    """APGD of AutoAttack, on the cross-entropy (Croce and Hein, 2020)."""
 
     steps: PositiveInt = 100
     restarts: PositiveInt = 1
 
 
-class ApgdL2Parameters(L2Parameters):
-    """APGD-CE of AutoAttack in an L2 ball."""
+class ApgdL1(Apgd):
+    """APGD in an L1 ball, which shrinks during a run with `larger_epsilons` (Croce and Hein, 2021)."""
 
-    steps: PositiveInt = 100
-    restarts: PositiveInt = 1
-
-
-class ApgdL1Parameters(L1Parameters):
-    """APGD-CE of AutoAttack in an L1 ball (Croce and Hein, 2021)."""
-
-    steps: PositiveInt = 100
     restarts: PositiveInt = 5
     larger_epsilons: bool = True
 
 
 class DlrLoss(Parameters):
-    """What attacks on the difference of logits ratio need."""
+    """Requirements of attacks on the difference of logits ratio."""
 
     fewest_classes: ClassVar[int] = 3
     needs_classes: ClassVar[str] = "the DLR loss divides by the largest logit minus the third largest"
 
 
-class ApgdDlrParameters(ApgdParameters, DlrLoss):
+class ApgdDlr(Apgd, DlrLoss):
     """APGD on the difference of logits ratio (Croce and Hein, 2020)."""
 
 
-class ApgdDlrL2Parameters(ApgdL2Parameters, DlrLoss):
-    """The same in an L2 ball."""
-
-
-class ApgdDlrL1Parameters(ApgdL1Parameters, DlrLoss):
-    """The same in an L1 ball."""
+class ApgdDlrL1(ApgdL1, DlrLoss):
+    """APGD on the difference of logits ratio in an L1 ball."""
 
 
 class TargetedDlrLoss(Parameters):
-    """What attacks on the targeted difference of logits ratio need."""
+    """Requirements of attacks on the targeted difference of logits ratio."""
 
     fewest_classes: ClassVar[int] = 4
     needs_classes: ClassVar[str] = (
@@ -416,13 +420,13 @@ class TargetedDlrLoss(Parameters):
 
 
 class Targeted(Parameters):
-    """What attacks on one class after the other need."""
+    """Requirements of attacks on one target class after the other."""
 
     if TYPE_CHECKING:
         targets: int
 
     def class_refusal(self, n_classes: int) -> str | None:
-        """Refuse more targets than there are other classes; the default means all of them where they are fewer."""
+        """Reject more targets than there are other classes; the default means all of them if they are fewer."""
         others = n_classes - 1
         if self.targets > others and self.targets != type(self).model_fields["targets"].default:
             return (
@@ -432,92 +436,42 @@ class Targeted(Parameters):
         return super().class_refusal(n_classes)
 
 
-class ApgdTargetedParameters(ApgdParameters, TargetedDlrLoss, Targeted):
+class ApgdTargeted(Apgd, TargetedDlrLoss, Targeted):
     """APGD on the targeted difference of logits ratio, one target class after the other (Croce and Hein, 2020)."""
 
     targets: PositiveInt = 9
 
 
-class ApgdTargetedL2Parameters(ApgdL2Parameters, TargetedDlrLoss, Targeted):
-    """The same in an L2 ball."""
-
-    targets: PositiveInt = 9
-
-
-class ApgdTargetedL1Parameters(ApgdL1Parameters, TargetedDlrLoss, Targeted):
-    """The same in an L1 ball."""
+class ApgdTargetedL1(ApgdL1, TargetedDlrLoss, Targeted):
+    """Targeted APGD in an L1 ball."""
 
     restarts: PositiveInt = 1
     targets: PositiveInt = 5
 
 
-class FabParameters(EpsilonParameters):
+class Fab(Attack):
     """Fast adaptive boundary attack of AutoAttack (Croce and Hein, 2020)."""
 
     steps: PositiveInt = 100
     restarts: PositiveInt = 1
 
 
-class FabL2Parameters(L2Parameters):
-    """The same for the L2 norm."""
-
-    steps: PositiveInt = 100
-    restarts: PositiveInt = 1
-
-
-class FabL1Parameters(L1Parameters):
-    """The same for the L1 norm."""
-
-    steps: PositiveInt = 100
-    restarts: PositiveInt = 1
-
-
-class FabTargetedParameters(EpsilonParameters, Targeted):
-    """Fast adaptive boundary attack towards one class after the other, as AutoAttack runs it."""
+class FabTargeted(Attack, Targeted):
+    """Fast adaptive boundary attack towards one target class after the other, as AutoAttack runs it."""
 
     steps: PositiveInt = 100
     targets: PositiveInt = 9
 
 
-class FabTargetedL2Parameters(L2Parameters, Targeted):
-    """The same for the L2 norm."""
-
-    steps: PositiveInt = 100
-    targets: PositiveInt = 9
-
-
-class FabTargetedL1Parameters(L1Parameters, Targeted):
-    """The same for the L1 norm."""
-
-    steps: PositiveInt = 100
-    targets: PositiveInt = 9
-
-
-class SquareParameters(EpsilonParameters):
-    """Square attack (Andriushchenko et al., 2020) as AutoAttack runs it."""
+class Square(Attack):
+    """Square attack (Andriushchenko et al., 2020; in an L1 ball Croce and Hein, 2021) as AutoAttack runs it."""
 
     queries: PositiveInt = 5000
     restarts: PositiveInt = 1
     p_init: Annotated[float, Field(gt=0, le=1)] = 0.8
 
 
-class SquareL2Parameters(L2Parameters):
-    """The same in an L2 ball."""
-
-    queries: PositiveInt = 5000
-    restarts: PositiveInt = 1
-    p_init: Annotated[float, Field(gt=0, le=1)] = 0.8
-
-
-class SquareL1Parameters(L1Parameters):
-    """The same in an L1 ball (Croce and Hein, 2021)."""
-
-    queries: PositiveInt = 5000
-    restarts: PositiveInt = 1
-    p_init: Annotated[float, Field(gt=0, le=1)] = 0.8
-
-
-class StandardParameters(EpsilonParameters, TargetedDlrLoss):
+class Standard(Attack, TargetedDlrLoss):
     """AutoAttack's standard version (Croce and Hein, 2020): APGD-CE, APGD-T, FAB-T and Square by their defaults.
 
     Attributes:
@@ -529,18 +483,23 @@ class StandardParameters(EpsilonParameters, TargetedDlrLoss):
     queries: PositiveInt = 5000
 
 
-class StandardL2Parameters(L2Parameters, TargetedDlrLoss):
-    """The same in an L2 ball."""
-
-    steps: PositiveInt = 100
-    queries: PositiveInt = 5000
+_BALLS: dict[Norm, type[Parameters]] = {"Linf": EpsilonParameters, "L2": L2Parameters, "L1": L1Parameters}
+_IN_L1: dict[type[Attack], type[Attack]] = {Apgd: ApgdL1, ApgdDlr: ApgdDlrL1, ApgdTargeted: ApgdTargetedL1}
 
 
-class StandardL1Parameters(L1Parameters, TargetedDlrLoss):
-    """The same in an L1 ball."""
+@cache
+def in_ball(family: type[AttackT], norm: Norm) -> type[AttackT]:
+    """Return the parameters of a family of attacks in one ball: the family's own and the epsilons of that norm."""
+    form = _IN_L1.get(family, family) if norm == "L1" else family
+    bases: Any = (form, _BALLS[norm])
+    parameters: type[AttackT] = create_model(f"{family.__name__}In{norm}", __base__=bases, __doc__=form.__doc__)
+    parameters.family = family
+    return parameters
 
-    steps: PositiveInt = 100
-    queries: PositiveInt = 5000
+
+def _in_ball_with(family: type[Attack], norm: Norm, fields: Mapping[str, Any]) -> Attack:
+    parameters: Attack = in_ball(family, norm)(**fields)
+    return parameters
 
 
 class SpatialParameters(Parameters):

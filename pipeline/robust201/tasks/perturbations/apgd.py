@@ -17,7 +17,7 @@ from robust201.engine.attack_job import AttackJob, Samples, SingleRun, attack_co
 from robust201.engine.batching import gradient_of, objective_gradient_of
 from robust201.engine.context import Context, Perturbed, Request
 from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import ApgdL1Parameters, ApgdL2Parameters, ApgdParameters
+from robust201.tasks.parameters import Apgd, ApgdL1
 from robust201.tasks.perturbations.apgd_steps import (
     STEP_DECAY_THRESHOLD,
     L1Steps,
@@ -32,19 +32,17 @@ from robust201.tasks.perturbations.l1_projection import correction_to_l1
 if TYPE_CHECKING:
     from pyautoattack import AutoAttack
 
-AnyApgd: TypeAlias = ApgdParameters | ApgdL2Parameters | ApgdL1Parameters
-
 Loss: TypeAlias = Callable[[torch.Tensor, slice], torch.Tensor]
 """(logits (b, C), which of the samples they are of) → (b,): what the attack makes as large as it can."""
 
 
-def reference(context: Context, parameters: AnyApgd, request: Request) -> Iterator[Perturbed]:
+def reference(context: Context, parameters: Apgd, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack."""
     yield from apgd_batches(context, parameters, request, "ce")
 
 
 def apgd_batches(
-    context: Context, parameters: AnyApgd, request: Request, loss: Literal["ce", "dlr"]
+    context: Context, parameters: Apgd, request: Request, loss: Literal["ce", "dlr"]
 ) -> Iterator[Perturbed]:
     """Attack with AutoAttack's APGD on one of its losses."""
     # Imported here: the fused engine must not wait for a library that it does not use.
@@ -58,9 +56,7 @@ def apgd_batches(
     yield from autoattack_batches(context, request, constraint, names=(name,), configure=configure)
 
 
-def configure_library(
-    adversary: "AutoAttack", context: Context, parameters: AnyApgd, loss: Literal["ce", "dlr"]
-) -> None:
+def configure_library(adversary: "AutoAttack", context: Context, parameters: Apgd, loss: Literal["ce", "dlr"]) -> None:
     """Give AutoAttack the attack with these parameters."""
     from pyautoattack.autopgd_base import APGDAttack
 
@@ -70,7 +66,7 @@ def configure_library(
     )
 
 
-def library_arguments(adversary: "AutoAttack", parameters: AnyApgd) -> dict[str, Any]:
+def library_arguments(adversary: "AutoAttack", parameters: Apgd) -> dict[str, Any]:
     """Give what both of AutoAttack's APGDs are made with."""
     return {
         "n_iter": parameters.steps,
@@ -85,17 +81,17 @@ def library_arguments(adversary: "AutoAttack", parameters: AnyApgd) -> dict[str,
     }
 
 
-def uses_larger_epsilons(parameters: AnyApgd) -> bool:
+def uses_larger_epsilons(parameters: Apgd) -> bool:
     """Say whether a run shrinks its ball on the way."""
-    return isinstance(parameters, ApgdL1Parameters) and parameters.larger_epsilons
+    return isinstance(parameters, ApgdL1) and parameters.larger_epsilons
 
 
-def fused(job: AttackJob, parameters: AnyApgd) -> Iterator[Perturbed]:
+def fused(job: AttackJob, parameters: Apgd) -> Iterator[Perturbed]:
     """Attack all epsilons together. Nothing is dropped, so nothing is looked up in the loop and no device waits."""
     yield from attack_correct(job, job.chunks, single_run(parameters), parameters.restarts)
 
 
-def single_run(parameters: AnyApgd) -> SingleRun:
+def single_run(parameters: Apgd) -> SingleRun:
     """Make a run on the cross-entropy."""
 
     def run(job: AttackJob, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -130,7 +126,7 @@ class _State:
 
 
 def run_apgd(
-    job: AttackJob, samples: Samples, number: int, parameters: AnyApgd, loss: Loss | None
+    job: AttackJob, samples: Samples, number: int, parameters: Apgd, loss: Loss | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run APGD once.
 

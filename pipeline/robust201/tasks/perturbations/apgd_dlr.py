@@ -11,23 +11,21 @@ import torch
 
 from robust201.engine.attack_job import AttackJob, Samples, SingleRun, attack_correct
 from robust201.engine.context import Context, Perturbed, Request
-from robust201.tasks.parameters import ApgdDlrL1Parameters, ApgdDlrL2Parameters, ApgdDlrParameters
+from robust201.tasks.parameters import ApgdDlr
 from robust201.tasks.perturbations.apgd import Loss, apgd_batches, run_apgd
 
-AnyApgdDlr = ApgdDlrParameters | ApgdDlrL2Parameters | ApgdDlrL1Parameters
 
-
-def reference(context: Context, parameters: AnyApgdDlr, request: Request) -> Iterator[Perturbed]:
+def reference(context: Context, parameters: ApgdDlr, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack."""
     yield from apgd_batches(context, parameters, request, "dlr")
 
 
-def fused(job: AttackJob, parameters: AnyApgdDlr) -> Iterator[Perturbed]:
+def fused(job: AttackJob, parameters: ApgdDlr) -> Iterator[Perturbed]:
     """Attack all epsilons together (see `apgd.fused`)."""
     yield from attack_correct(job, job.chunks, single_run(parameters), parameters.restarts)
 
 
-def single_run(parameters: AnyApgdDlr) -> SingleRun:
+def single_run(parameters: ApgdDlr) -> SingleRun:
     """Make a run on the difference of logits ratio."""
 
     def run(job: AttackJob, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:

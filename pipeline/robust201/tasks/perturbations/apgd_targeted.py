@@ -14,16 +14,14 @@ from robust201.engine.attack_job import AttackJob, Samples, SingleRun, attack_co
 from robust201.engine.batching import logits_of
 from robust201.engine.context import Context, Perturbed, Request
 from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import ApgdTargetedL1Parameters, ApgdTargetedL2Parameters, ApgdTargetedParameters
+from robust201.tasks.parameters import ApgdTargeted
 from robust201.tasks.perturbations.apgd import Loss, library_arguments, run_apgd
 
 if TYPE_CHECKING:
     from pyautoattack import AutoAttack
 
-AnyApgdTargeted = ApgdTargetedParameters | ApgdTargetedL2Parameters | ApgdTargetedL1Parameters
 
-
-def reference(context: Context, parameters: AnyApgdTargeted, request: Request) -> Iterator[Perturbed]:
+def reference(context: Context, parameters: ApgdTargeted, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack."""
     # Imported here: the fused engine must not wait for a library that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
@@ -35,7 +33,7 @@ def reference(context: Context, parameters: AnyApgdTargeted, request: Request) -
     yield from autoattack_batches(context, request, constraint, names=("apgd-t",), configure=configure)
 
 
-def configure_library(adversary: "AutoAttack", context: Context, parameters: AnyApgdTargeted) -> None:
+def configure_library(adversary: "AutoAttack", context: Context, parameters: ApgdTargeted) -> None:
     """Give AutoAttack the attack with these parameters."""
     from pyautoattack.autopgd_base import APGDAttack_targeted
 
@@ -47,12 +45,12 @@ def configure_library(adversary: "AutoAttack", context: Context, parameters: Any
     )
 
 
-def fused(job: AttackJob, parameters: AnyApgdTargeted) -> Iterator[Perturbed]:
+def fused(job: AttackJob, parameters: ApgdTargeted) -> Iterator[Perturbed]:
     """Attack all epsilons together, a target after the other."""
     yield from attack_correct(job, job.chunks, single_run(parameters), parameters.targets * parameters.restarts)
 
 
-def single_run(parameters: AnyApgdTargeted) -> SingleRun:
+def single_run(parameters: ApgdTargeted) -> SingleRun:
     """Make the runs: `restarts` on each target in turn."""
 
     def run(job: AttackJob, samples: Samples, number: int) -> tuple[torch.Tensor, torch.Tensor]:

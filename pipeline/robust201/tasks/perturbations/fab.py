@@ -17,21 +17,11 @@ from robust201.engine.attack_job import AttackJob, Samples, SingleRun, attack_co
 from robust201.engine.batching import logits_of, objective_gradient_of
 from robust201.engine.context import Context, Perturbed, Request
 from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import (
-    FabL1Parameters,
-    FabL2Parameters,
-    FabParameters,
-    FabTargetedL1Parameters,
-    FabTargetedL2Parameters,
-    FabTargetedParameters,
-)
+from robust201.tasks.parameters import Fab, FabTargeted
 from robust201.tasks.perturbations.hyperplanes import project_l1, project_l2, project_linf
 
 if TYPE_CHECKING:
     from pyautoattack import AutoAttack
-
-AnyFab: TypeAlias = FabParameters | FabL2Parameters | FabL1Parameters
-AnyFabTargeted: TypeAlias = FabTargetedParameters | FabTargetedL2Parameters | FabTargetedL1Parameters
 
 _OVERSHOOT = 1.05
 _TOWARDS_CLEAN = 0.1
@@ -55,13 +45,13 @@ Boundary: TypeAlias = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]
 linearised boundary is nearest."""
 
 
-def reference(context: Context, parameters: AnyFab, request: Request) -> Iterator[Perturbed]:
+def reference(context: Context, parameters: Fab, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack."""
     yield from fab_batches(context, parameters, request, "fab")
 
 
 def fab_batches(
-    context: Context, parameters: AnyFab | AnyFabTargeted, request: Request, name: Literal["fab", "fab-t"]
+    context: Context, parameters: Fab | FabTargeted, request: Request, name: Literal["fab", "fab-t"]
 ) -> Iterator[Perturbed]:
     """Attack with one of AutoAttack's two forms of FAB."""
     # Imported here: the fused engine must not wait for a library that it does not use.
@@ -73,12 +63,12 @@ def fab_batches(
     yield from autoattack_batches(context, request, CONSTRAINTS[parameters.norm], names=(name,), configure=configure)
 
 
-def configure_library(adversary: "AutoAttack", context: Context, parameters: AnyFab | AnyFabTargeted) -> None:
+def configure_library(adversary: "AutoAttack", context: Context, parameters: Fab | FabTargeted) -> None:
     """Give AutoAttack the attack with these parameters."""
     from pyautoattack.fab_pt import FABAttack_PT
 
     restarts, targets = 1, 1
-    if isinstance(parameters, FabParameters | FabL2Parameters | FabL1Parameters):
+    if isinstance(parameters, Fab):
         restarts = parameters.restarts
     else:
         targets = min(parameters.targets, context.classifier.n_classes - 1)
@@ -94,12 +84,12 @@ def configure_library(adversary: "AutoAttack", context: Context, parameters: Any
     )
 
 
-def fused(job: AttackJob, parameters: AnyFab) -> Iterator[Perturbed]:
+def fused(job: AttackJob, parameters: Fab) -> Iterator[Perturbed]:
     """Attack all epsilons together, with one sample per image in the first run."""
     yield from attack_correct(job, job.pools_of_images, single_run(parameters), parameters.restarts)
 
 
-def single_run(parameters: AnyFab) -> SingleRun:
+def single_run(parameters: Fab) -> SingleRun:
     """Make a run towards the nearest class."""
 
     def run(job: AttackJob, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -114,7 +104,7 @@ def run_fab(
     job: AttackJob,
     samples: Samples,
     number: int,
-    parameters: AnyFab | AnyFabTargeted,
+    parameters: Fab | FabTargeted,
     boundary: Callable[[Samples], Boundary],
     starts_at_random: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:

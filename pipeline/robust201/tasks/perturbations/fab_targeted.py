@@ -12,20 +12,21 @@ import torch
 from robust201.engine.attack_job import AttackJob, Samples, SingleRun, attack_correct
 from robust201.engine.batching import logits_of, objective_gradient_of
 from robust201.engine.context import Context, Perturbed, Request
-from robust201.tasks.perturbations.fab import AnyFabTargeted, Boundary, fab_batches, run_fab
+from robust201.tasks.parameters import FabTargeted
+from robust201.tasks.perturbations.fab import Boundary, fab_batches, run_fab
 
 
-def reference(context: Context, parameters: AnyFabTargeted, request: Request) -> Iterator[Perturbed]:
+def reference(context: Context, parameters: FabTargeted, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack."""
     yield from fab_batches(context, parameters, request, "fab-t")
 
 
-def fused(job: AttackJob, parameters: AnyFabTargeted) -> Iterator[Perturbed]:
+def fused(job: AttackJob, parameters: FabTargeted) -> Iterator[Perturbed]:
     """Attack all epsilons together, with one sample per image, a target after the other."""
     yield from attack_correct(job, job.pools_of_images, single_run(parameters), parameters.targets)
 
 
-def single_run(parameters: AnyFabTargeted) -> SingleRun:
+def single_run(parameters: FabTargeted) -> SingleRun:
     """Make the runs, one per target."""
 
     def run(job: AttackJob, samples: Samples, number: int) -> tuple[torch.Tensor, torch.Tensor]:

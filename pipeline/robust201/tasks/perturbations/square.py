@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,24 +23,22 @@ from robust201.engine.context import Context, Perturbed, Request
 from robust201.engine.draws import ImageShape, Window
 from robust201.engine.model import start_search
 from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import SquareL1Parameters, SquareL2Parameters, SquareParameters
+from robust201.tasks.parameters import Square
 
 if TYPE_CHECKING:
     from pyautoattack import AutoAttack
-
-AnySquare: TypeAlias = SquareParameters | SquareL2Parameters | SquareL1Parameters
 
 SHARE_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """Queries after which the share of the pixels that a square covers is halved (Andriushchenko et al., 2020, section
 5.1): AutoAttack's schedule for 10,000 queries, kept for any number of them (`resc_schedule=False`)."""
 
 
-def reference(context: Context, parameters: SquareParameters, request: Request) -> Iterator[Perturbed]:
+def reference(context: Context, parameters: Square, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack."""
     yield from square_batches(context, parameters, request)
 
 
-def square_batches(context: Context, parameters: AnySquare, request: Request) -> Iterator[Perturbed]:
+def square_batches(context: Context, parameters: Square, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack's Square."""
     # Imported here: the fused engine must not wait for a library that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
@@ -52,7 +50,7 @@ def square_batches(context: Context, parameters: AnySquare, request: Request) ->
     yield from autoattack_batches(context, request, constraint, names=("square",), configure=configure)
 
 
-def configure_library(adversary: "AutoAttack", context: Context, parameters: AnySquare) -> None:
+def configure_library(adversary: "AutoAttack", context: Context, parameters: Square) -> None:
     """Give AutoAttack the attack with these parameters."""
     from pyautoattack.square import SquareAttack
 
@@ -78,7 +76,7 @@ def configure_library(adversary: "AutoAttack", context: Context, parameters: Any
     )
 
 
-def fused(job: AttackJob, parameters: SquareParameters) -> Iterator[Perturbed]:
+def fused(job: AttackJob, parameters: Square) -> Iterator[Perturbed]:
     """Attack images and epsilons side by side.
 
     A query proposes the same window, at the same place and with the same signs, to every sample; what differs is the
@@ -88,7 +86,7 @@ def fused(job: AttackJob, parameters: SquareParameters) -> Iterator[Perturbed]:
     yield from attack_correct(job, functools.partial(pools, job), single_run(parameters), parameters.restarts)
 
 
-def single_run(parameters: SquareParameters) -> SingleRun:
+def single_run(parameters: Square) -> SingleRun:
     """Make a run."""
 
     def run(job: AttackJob, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -120,7 +118,7 @@ class SearchState:
 
 
 def _single_run(
-    job: AttackJob, samples: Samples, restart: int, parameters: SquareParameters
+    job: AttackJob, samples: Samples, restart: int, parameters: Square
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run Square once, Andriushchenko et al. (2020), algorithm 1: the last images, and which are misclassified."""
     stripes = job.draws.stripes(restart, samples.images, job.shape).to(samples.clean.device)

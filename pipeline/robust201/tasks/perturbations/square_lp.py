@@ -10,7 +10,6 @@ the number of the query (AutoAttack's `resc_schedule=False`), and is odd and at 
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
 
 import torch
 
@@ -18,26 +17,24 @@ from robust201.engine.attack_job import AttackJob, Samples, SingleRun, attack_co
 from robust201.engine.batching import logits_of
 from robust201.engine.context import Context, Perturbed, Request
 from robust201.engine.draws import ImageShape, Swap
-from robust201.tasks.parameters import SquareL1Parameters, SquareL2Parameters
+from robust201.tasks.parameters import Square
 from robust201.tasks.perturbations.l1_projection import correction_to_l1
 from robust201.tasks.perturbations.square import SearchState, margins_of, pools, share_of, square_batches
-
-SquareLp: TypeAlias = SquareL2Parameters | SquareL1Parameters
 
 _SMALLEST = 1e-12
 
 
-def reference(context: Context, parameters: SquareLp, request: Request) -> Iterator[Perturbed]:
+def reference(context: Context, parameters: Square, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack."""
     yield from square_batches(context, parameters, request)
 
 
-def fused(job: AttackJob, parameters: SquareLp) -> Iterator[Perturbed]:
+def fused(job: AttackJob, parameters: Square) -> Iterator[Perturbed]:
     """Attack images and epsilons side by side (see `square.fused`)."""
     yield from attack_correct(job, functools.partial(pools, job), single_run(parameters), parameters.restarts)
 
 
-def single_run(parameters: SquareLp) -> SingleRun:
+def single_run(parameters: Square) -> SingleRun:
     """Make a run."""
 
     def run(job: AttackJob, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -47,7 +44,7 @@ def single_run(parameters: SquareLp) -> SingleRun:
 
 
 def _single_run(
-    job: AttackJob, samples: Samples, restart: int, parameters: SquareLp
+    job: AttackJob, samples: Samples, restart: int, parameters: Square
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run Square once: the last images, and which are misclassified."""
     ball = _L1Ball(job, samples) if parameters.norm == "L1" else _L2Ball(samples)

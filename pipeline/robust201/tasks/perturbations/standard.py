@@ -8,7 +8,7 @@ images that the first leaves are those that `aa_apgd-ce` leaves. Images that res
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -17,39 +17,15 @@ from numpy.typing import NDArray
 from robust201.engine.attack_job import AttackJob, SingleRun, attack_with_restarts, handed_back
 from robust201.engine.context import Context, Perturbed, Request, positions_of, to_float
 from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import (
-    ApgdL1Parameters,
-    ApgdL2Parameters,
-    ApgdParameters,
-    ApgdTargetedL1Parameters,
-    ApgdTargetedL2Parameters,
-    ApgdTargetedParameters,
-    FabTargetedL1Parameters,
-    FabTargetedL2Parameters,
-    FabTargetedParameters,
-    SquareL1Parameters,
-    SquareL2Parameters,
-    SquareParameters,
-    StandardL1Parameters,
-    StandardL2Parameters,
-    StandardParameters,
-)
+from robust201.tasks.parameters import Apgd, ApgdTargeted, FabTargeted, Square, Standard, in_ball
 from robust201.tasks.perturbations import apgd, apgd_targeted, fab, fab_targeted, square, square_lp
 
 if TYPE_CHECKING:
     from pyautoattack import AutoAttack
     from pyautoattack.autoattack import AttackName
 
-AnyStandard: TypeAlias = StandardParameters | StandardL2Parameters | StandardL1Parameters
 
-_FORMS: dict[str, tuple[Any, Any, Any, Any]] = {
-    "Linf": (ApgdParameters, ApgdTargetedParameters, FabTargetedParameters, SquareParameters),
-    "L2": (ApgdL2Parameters, ApgdTargetedL2Parameters, FabTargetedL2Parameters, SquareL2Parameters),
-    "L1": (ApgdL1Parameters, ApgdTargetedL1Parameters, FabTargetedL1Parameters, SquareL1Parameters),
-}
-
-
-def reference(context: Context, parameters: AnyStandard, request: Request) -> Iterator[Perturbed]:
+def reference(context: Context, parameters: Standard, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack, one of its attacks at a time, so that it shows what each leaves."""
     # Imported here: the fused engine must not wait for a library that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import run_autoattack
@@ -87,17 +63,22 @@ def reference(context: Context, parameters: AnyStandard, request: Request) -> It
 class _Attacks(NamedTuple):
     """Parameters of the four."""
 
-    ce: apgd.AnyApgd
-    targeted: apgd_targeted.AnyApgdTargeted
-    boundary: fab.AnyFabTargeted
-    queries: square.AnySquare
+    ce: Apgd
+    targeted: ApgdTargeted
+    boundary: FabTargeted
+    queries: Square
 
 
-def _attacks(parameters: AnyStandard) -> _Attacks:
+def _attacks(parameters: Standard) -> _Attacks:
     """Give the four their parameters: AutoAttack's defaults in that norm, but for what is given."""
     steps, queries = parameters.steps, parameters.queries
-    ce, targeted, boundary, search = _FORMS[parameters.norm]
-    return _Attacks(ce(steps=steps), targeted(steps=steps), boundary(steps=steps), search(queries=queries))
+    norm = parameters.norm
+    return _Attacks(
+        ce=in_ball(Apgd, norm)(steps=steps),
+        targeted=in_ball(ApgdTargeted, norm)(steps=steps),
+        boundary=in_ball(FabTargeted, norm)(steps=steps),
+        queries=in_ball(Square, norm)(queries=queries),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,11 +100,11 @@ class _Stage:
     by_image: bool = False
 
 
-def _stages(job: AttackJob, parameters: AnyStandard) -> tuple[_Stage, ...]:
+def _stages(job: AttackJob, parameters: Standard) -> tuple[_Stage, ...]:
     ce, targeted, boundary, queries = _attacks(parameters)
     ball = "" if parameters.norm == "Linf" else f"_{parameters.norm.lower()}"
     samples, pool = job.batching.samples, max(job.batching.samples, job.batching.pool)
-    square_run = square.single_run(queries) if isinstance(queries, SquareParameters) else square_lp.single_run(queries)
+    single_run = square.single_run if parameters.norm == "Linf" else square_lp.single_run
     return (
         _Stage(f"aa_apgd-ce{ball}", apgd.single_run(ce), ce.restarts, samples),
         _Stage(f"aa_apgd-t{ball}", apgd_targeted.single_run(targeted), targeted.targets * targeted.restarts, samples),
@@ -134,11 +115,11 @@ def _stages(job: AttackJob, parameters: AnyStandard) -> tuple[_Stage, ...]:
             samples * len(job.epsilons),
             by_image=True,
         ),
-        _Stage(f"aa_square{ball}", square_run, queries.restarts, pool),
+        _Stage(f"aa_square{ball}", single_run(queries), queries.restarts, pool),
     )
 
 
-def fused(job: AttackJob, parameters: AnyStandard) -> Iterator[Perturbed]:
+def fused(job: AttackJob, parameters: Standard) -> Iterator[Perturbed]:
     """Attack all epsilons together; what one stage leaves fills the batches of the next."""
     correct = job.correct()
     for samples in job.chunks(np.flatnonzero(~correct)):
