@@ -1,13 +1,12 @@
 """The driver: hashes the inputs, plans, subtracts what is done, runs the rest, and records how it went."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial, reduce
 from pathlib import Path
 
 from robust201.core.files import MAX_JSON_BYTES, read_text, write_text
-from robust201.core.interrupts import draining_on_signals
-from robust201.core.records import Part, Receipt
+from robust201.core.records import Bundle, Part, Receipt
 from robust201.planning.bundles import make_bundles
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
@@ -16,6 +15,7 @@ from robust201.planning.identity import is_known
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan, make_plan
 from robust201.planning.plan_file import PLAN_FILE, load_facts, load_plan, save_plan
+from robust201.runtime.driver import Driver
 from robust201.runtime.executors.base import Event, Executor
 from robust201.runtime.heartbeat import remove_silent_heartbeats, warn_of_shares
 from robust201.runtime.image_stages import (
@@ -31,7 +31,7 @@ from robust201.runtime.image_stages import (
 from robust201.runtime.lease import Lease
 from robust201.runtime.preview import RunPreview, preview_run
 from robust201.runtime.progress import RunProgress, Tracker
-from robust201.runtime.scheduler import RunTally, Scheduler
+from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
 from robust201.shards import MergeReport, ShardStore, merge_folders
 
@@ -175,58 +175,33 @@ def compute(
     """
     log = WorkLog(preview.plan.config.results, "driver")
     tracker = Tracker(preview.plan, preview.missing, folder, preview.done, log)
-
-    def observe(event: Event, tally: RunTally) -> None:
-        tracker.count(event, tally)
-        on_progress(tracker.progress, event)
+    driver = Driver(tracker, log, on_progress=on_progress, check=check, say=say)
 
     def run_parts(
         plan: Plan,
         parts: Sequence[Part],
         start_executor: Callable[[], Executor],
-        so_far: RunTally,
+        tally: RunTally,
         blocks: Sequence[Part] = (),
     ) -> RunTally:
-        execution = plan.config.execution
-
-        def tell_of_draining(line: str) -> None:
-            tracker.note_draining()
-            say(line)
-
-        draining = draining_on_signals(tell_of_draining, execution.drain_seconds)
-        with draining as request, closing(start_executor()) as executor:
-            tracker.attach(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
-            tracker.write(state="running")  # the first event may be a quarter of an hour away
+        def bundles_for(executor: Executor) -> Sequence[Bundle]:
             has_gpu = executor.gpus_per_worker > 0
             of_parts = make_bundles(plan, parts, n_workers=executor.n_workers, has_gpu=has_gpu)
-            bundles = (*bundle_blocks(plan, blocks), *of_parts)
-            log.write("run_started", f"{len(bundles)} bundles")
+            return (*bundle_blocks(plan, blocks), *of_parts)
 
-            def should_drain() -> bool:
-                check()
-                tracker.flush()
-                on_progress(tracker.progress, None)
-                return request()
+        def find_committed(parts: Sequence[Part]) -> Sequence[Receipt]:
+            return ShardStore.open(plan.config.results).find_receipts(parts, plan.measurements)
 
-            def find_committed(parts: Sequence[Part]) -> Sequence[Receipt]:
-                return ShardStore.open(plan.config.results).find_receipts(parts, plan.measurements)
-
-            scheduler = Scheduler(
-                executor,
-                max_attempts=execution.max_attempts,
-                should_drain=should_drain,
-                interruptible=request.interruptible,
-                on_event=observe,
-                find_committed=find_committed,
-                tally=so_far,
-            )
-            tally = scheduler.run(bundles)
-            tally.time_limit = tally.drained and request.is_time_limit
-        log.write("run_ended", tally.end_state, failures=len(tally.failures))
-        return tally
+        return driver.run_stage(
+            start_executor,
+            bundles_for,
+            execution=plan.config.execution,
+            find_committed=find_committed,
+            tally=tally,
+        )
 
     tally = RunTally()
-    try:
+    with driver.recording_an_error():
         if parts or blocks:
             tally = run_parts(preview.plan, parts, start_executor, tally, blocks)
         if later and later.parts and tally.drained:
@@ -238,10 +213,4 @@ def compute(
             tally.remaining += sum(len(part.strengths) for part in ready.lacking)
             if ready.parts:
                 tally = run_parts(ready.plan, ready.parts, ready.start_executor, tally)
-    except BaseException as error:
-        tracker.stop()
-        log.write("run_ended", f"stopped by {type(error).__name__}: {error}", level="error")
-        raise
-    tally.computed = tracker.progress.evaluations_of_this_run
-    tracker.write(state=tally.end_state)
-    return tally
+    return driver.finish(tally)

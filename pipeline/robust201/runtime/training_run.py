@@ -8,25 +8,25 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
 from robust201.core.errors import ConfigError
 from robust201.core.files import make_folder, remove_leftovers
-from robust201.core.interrupts import draining_on_signals
 from robust201.core.records import Part, Receipt
 from robust201.core.user_code import hash_files
 from robust201.planning.training_config import Training, TrainingConfig
 from robust201.planning.training_inputs import Hashes, TrainingInputs
 from robust201.planning.training_plan import DeviceKind, PlannedTraining, TrainingPlan, plan_trainings, replan
+from robust201.runtime.driver import Driver
 from robust201.runtime.executors import start_executor
 from robust201.runtime.executors.base import BundleWorker, Event, Executor
 from robust201.runtime.heartbeat import BEAT_SECONDS, read_file_time, read_heartbeats, remove_silent_heartbeats
 from robust201.runtime.lease import Lease
 from robust201.runtime.metrics import Metrics
 from robust201.runtime.progress import RunProgress, Tracker
-from robust201.runtime.scheduler import RunTally, Scheduler
+from robust201.runtime.scheduler import RunTally
 from robust201.runtime.training_files import TrainingWork, finished_name, finished_snapshots, states_folder
 from robust201.runtime.work_log import WorkLog
 from robust201.weights.store import CheckpointStore
@@ -189,18 +189,19 @@ class _Run:
     ) -> None:
         plan = prepared.plan
         self._plan, self._inputs, self._images, self._store = plan, prepared.inputs, images, prepared.store
-        self._device, self._start, self._check = prepared.device, start, prepared.lease.check
-        self._on_progress, self._say = on_progress, say
+        self._device, self._start, self._lease = prepared.device, start, prepared.lease
         self._config = plan.config
+        self._say = say
         self._finished = finished_snapshots(plan.config)
-        self._log = WorkLog(plan.config.results, "driver")
-        self._tracker = Tracker(plan, _missing(plan), plan.config.results, plan.n_done, self._log)
+        log = WorkLog(plan.config.results, "driver")
+        self._tracker = Tracker(plan, _missing(plan), plan.config.results, plan.n_done, log)
+        self._driver = Driver(self._tracker, log, on_progress=on_progress, check=self._check, say=say, doing="Training")
         self._noted_at = -math.inf
 
     def run(self) -> RunTally:
         """Run the ready trainings, then those that became ready, until none is left."""
         tally = RunTally()
-        try:
+        with self._driver.recording_an_error():
             while not tally.drained:
                 ready = [planned for planned in self._plan.trainings if planned.is_ready and planned.missing]
                 failed = {failure.part.unit.id for failure in tally.failures}
@@ -212,16 +213,10 @@ class _Run:
                 self._replan()
                 if tally.evaluations == before:
                     break
-        except BaseException as error:
-            self._tracker.stop()
-            self._log.write("run_ended", f"stopped by {type(error).__name__}: {error}", level="error")
-            raise
         failed_steps = sum(len(failure.part.strengths) for failure in tally.failures)
         tally.remaining = sum(len(planned.missing) for planned in self._plan.trainings) - failed_steps
-        tally.computed = self._tracker.progress.evaluations_of_this_run
         self._say_waiting()
-        self._tracker.write(state=tally.end_state)
-        return tally
+        return self._driver.finish(tally)
 
     def _replan(self) -> None:
         waiting = [planned.part() for planned in self._plan.trainings if not planned.is_ready]
@@ -239,47 +234,21 @@ class _Run:
                 f"{waiting[0].training.label}, which needs {'others' if before is None else before.label}."
             )
 
-    def _run_stage(self, ready: Sequence[PlannedTraining], so_far: RunTally) -> RunTally:
-        config = self._config
+    def _run_stage(self, ready: Sequence[PlannedTraining], tally: RunTally) -> RunTally:
         by_unit = {planned.training.digest: planned for planned in ready}
-        work = TrainingWork(config, by_unit, self._images, self._plan.code, self._device)
-        started: list[Executor] = []
+        work = TrainingWork(self._config, by_unit, self._images, self._plan.code, self._device)
+        return self._driver.run_stage(
+            partial(self._start, work),
+            lambda _executor: self._plan.bundles(ready, self._device == "cuda"),
+            execution=self._config.execution,
+            find_committed=self._find_committed,
+            tally=tally,
+            on_receipt=self._enter,
+        )
 
-        def drain(line: str) -> None:
-            self._tracker.note_draining()
-            for executor in started:
-                executor.drain()  # now: an inline executor would otherwise notice only at the next snapshot
-            self._say(line)
-
-        draining = draining_on_signals(drain, config.execution.drain_seconds)
-        with draining as request, closing(self._start(work)) as executor:
-            started.append(executor)
-            self._tracker.attach(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
-            self._tracker.write(state="running")
-            bundles = self._plan.bundles(ready, self._device == "cuda")
-            self._log.write("run_started", f"{len(bundles)} trainings")
-
-            def should_drain() -> bool:
-                self._check()
-                self._note_steps()
-                self._tracker.flush()
-                self._on_progress(self._tracker.progress, None)
-                return request()
-
-            scheduler = Scheduler(
-                executor,
-                max_attempts=config.execution.max_attempts,
-                should_drain=should_drain,
-                interruptible=request.interruptible,
-                on_event=self._observe,
-                find_committed=self._find_committed,
-                tally=so_far,
-                doing="Training",
-            )
-            tally = scheduler.run(bundles)
-            tally.time_limit = tally.drained and request.is_time_limit
-        self._log.write("run_ended", tally.end_state, failures=len(tally.failures))
-        return tally
+    def _check(self) -> None:
+        self._lease.check()
+        self._note_steps()
 
     def _note_steps(self) -> None:
         """Take the progress of the trainings from the workers' heartbeats, now and then."""
@@ -287,12 +256,6 @@ class _Run:
             results = self._config.results
             self._tracker.note_steps(read_heartbeats(results, read_file_time(results)))
             self._noted_at = time.monotonic()
-
-    def _observe(self, event: Event, tally: RunTally) -> None:
-        if isinstance(event, Receipt):
-            self._enter(event)
-        self._tracker.count(event, tally)
-        self._on_progress(self._tracker.progress, event)
 
     def _enter(self, receipt: Receipt) -> None:
         """Enter a snapshot in the manifest; after the last one, the training's state is removed."""

@@ -2,20 +2,19 @@
 
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 
 import torch
 
-from robust201.core.errors import ConfigError, StorageError, WorkerBrokenError
-from robust201.core.interrupts import SignalInterrupt
+from robust201.core.errors import ConfigError
 from robust201.core.records import Bundle, Part, Receipt, UnitFailure
 from robust201.planning.inputs import locate_space
 from robust201.planning.training_inputs import TrainingInputs
 from robust201.planning.training_plan import PlannedTraining
-from robust201.runtime.devices import choose_device, is_out_of_memory
+from robust201.runtime.devices import choose_device
 from robust201.runtime.heartbeat import Heartbeat, TrainingSteps
 from robust201.runtime.metrics import Metrics
+from robust201.runtime.part_failures import CODE_ERRORS, failure_of
 from robust201.runtime.training_files import TrainingWork, finished_name, finished_snapshots, states_folder
 from robust201.runtime.work_log import WorkLog
 from robust201.training.loop import Snapshot, measure_accuracy, train
@@ -74,22 +73,8 @@ class TrainingWorker:
             for receipt in self._train(part, heartbeat):
                 remaining.remove(*receipt.strengths)
                 yield receipt
-        except StorageError as error:
-            self._log.write("storage_failed", str(error), level="error")
-            raise
-        except SignalInterrupt:
-            raise
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # user code may raise any of them
-            if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
-                self._log.write("device_failed", str(error), level="error", traceback=traceback.format_exc())
-                raise WorkerBrokenError(
-                    f"Training failed for {part.label}: expected a working {self.device.type} device, got {error}. Its "
-                    "process cannot continue; a new one resumes its work."
-                ) from error
-            kind = "memory" if is_out_of_memory(error) else "application"
-            rest = Part(part.unit, tuple(remaining), part.start, part.stop)
-            message = " ".join(f"{type(error).__name__}: {error}".split())  # torch may append the frames of C++
-            yield UnitFailure(rest, kind, message, traceback.format_exc(), attempt=1)
+        except CODE_ERRORS as error:
+            yield failure_of(error, part, remaining, log=self._log, device=self.device, doing="Training")
 
     def _train(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt]:
         planned = self._work.trainings[part.unit.id]

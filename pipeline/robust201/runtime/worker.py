@@ -4,14 +4,13 @@ import platform
 import socket
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 from functools import cached_property
 from importlib.metadata import version
 
 import torch
 
-from robust201.core.errors import StorageError, WorkerBrokenError
+from robust201.core.errors import StorageError
 from robust201.core.interrupts import SignalInterrupt
 from robust201.core.records import Bundle, EvaluationResult, ImageSet, Part, Receipt, Unit, UnitFailure
 from robust201.engine.arithmetic import configure_torch
@@ -27,6 +26,7 @@ from robust201.runtime.devices import choose_device, is_out_of_memory
 from robust201.runtime.heartbeat import Heartbeat
 from robust201.runtime.metrics import Metrics
 from robust201.runtime.networks import LoadedNetwork, NetworkLoader
+from robust201.runtime.part_failures import CODE_ERRORS, failure_of
 from robust201.runtime.work_log import WorkLog
 from robust201.shards import ShardStore
 from robust201.tasks.evaluate import ResidentImages, evaluate_part, perturb_part, resident
@@ -100,28 +100,17 @@ class Worker:
                 for receipt in self._evaluate(rest):
                     remaining = [strength for strength in remaining if strength not in receipt.strengths]
                     yield receipt
-            except StorageError as error:
-                self._log.write("storage_failed", str(error), level="error")
-                raise
-            except SignalInterrupt:
-                raise
-            except (Exception, SystemExit, KeyboardInterrupt) as error:  # code of the user's may raise any of them
-                if is_out_of_memory(error) and self._shrink_micro_batch():
+            except CODE_ERRORS as error:
+                is_of_part = not isinstance(error, StorageError | SignalInterrupt)
+                if is_of_part and is_out_of_memory(error) and self._shrink_micro_batch():
                     attempt += 1
                     unit = part.unit
                     self._metrics.record("robust201_micro_batch_halvings_total", dataset=unit.dataset, key=unit.key)
                     self._log.write("micro_batch_halved", f"now {self._micro_batch} images at once", level="warning")
                     continue
-                if isinstance(error, torch.AcceleratorError):
-                    self._log.write("device_failed", str(error), level="error", traceback=traceback.format_exc())
-                    raise WorkerBrokenError(
-                        f"Evaluating failed for {part.label}: expected a working {self.device.type} device, got "
-                        f"{error}. Its process cannot go on; a new one starts its work again."
-                    ) from error
-                kind = "memory" if is_out_of_memory(error) else "application"
-                message = " ".join(f"{type(error).__name__}: {error}".split())  # torch may append the frames of C++
-                rest = Part(part.unit, tuple(remaining), part.start, part.stop)
-                yield UnitFailure(rest, kind, message, traceback.format_exc(), attempt)
+                yield failure_of(
+                    error, part, remaining, log=self._log, device=self.device, doing="Evaluating", attempt=attempt
+                )
                 return
 
     def _evaluate(self, part: Part) -> Iterator[Receipt]:
