@@ -31,7 +31,7 @@ from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
 from robust201.statistics.attack_flags import ZERO_GRADIENTS, Accuracies, AttackFlag, Evaluated, find_flags
 from robust201.statistics.intervals import accuracy_intervals
-from robust201.tasks import TASKS, Task, expand_keys, find_task
+from robust201.tasks import CORRUPTION_GROUP, TASKS, Task, expand_keys, find_task
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import holds_answers, summarise
@@ -81,6 +81,9 @@ def load_model(
         ArchitectureError: there is no such architecture.
         ConfigError: no such dataset or device, or not just one of `store` and `weights`.
         CheckpointError: there are no such weights, or they are damaged or another network's.
+
+    Warns:
+        RobustWarning: the file contains several state_dicts; it names the one that is used, and the others.
     """
     spec = dataset_spec(dataset)
     chosen_device = choose_given_device(device)
@@ -425,9 +428,8 @@ def _check_shape(given: LabelledImages, row: Task, parameters: Parameters) -> No
         refusal = f"expected square images of {SMALLEST_SIZE} pixels or more, got {height}x{width}."
     if refusal is not None:
         what = "Corrupting" if row.kind == "corruption" else "Attacking"
-        raise DatasetError(
-            f"{what} images failed for {row.key!r}: {refusal} Crop or pad them to a square first, or leave the key out."
-        )
+        advice = "Give larger images" if height == width else "Crop or pad them to a square first"
+        raise DatasetError(f"{what} images failed for {row.key!r}: {refusal} {advice}, or leave the key out.")
 
 
 def _normalisation_of(classifier: Classifier) -> Normalisation:
@@ -462,7 +464,9 @@ def _parse_keys(keys: _Keys, engine: str) -> list[tuple[Task, Parameters]]:
     named = [key for key, _ in listed]
     for name, fields in listed:
         # A corruption that is also listed by name keeps its own parameters, as in a sweep.
-        members = [key for key in expand_keys([name]) if key == name or key not in named]
+        members = [name]
+        if name == CORRUPTION_GROUP:
+            members = [key for key in expand_keys([name]) if key not in named]
         for key in members:
             row = _find_key(key)
             if row.key in chosen:

@@ -1,13 +1,14 @@
 """What every reader of published weights speaks in: members of a source, the choice among their trials, weights."""
 
 import re
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from robust201.core.errors import CheckpointError
+from robust201.core.errors import CheckpointError, RobustWarning
 from robust201.core.files import read_file
 from robust201.core.records import ArchitectureId, show_architecture
 
@@ -210,6 +211,9 @@ def find_state_dict(content: Any, name: str, say: Callable[[str], None]) -> dict
     An entry with a usual name is preferred; otherwise it must be the only state_dict. `say` receives a line if an entry
     was taken or a prefix dropped.
 
+    Warns:
+        RobustWarning: there are several state_dicts; it names the one that is used, and the others.
+
     Raises:
         CheckpointError: there is no state_dict, several have unknown names, or it has tensors that are not read.
     """
@@ -227,8 +231,15 @@ def find_state_dict(content: Any, name: str, say: Callable[[str], None]) -> dict
     if entry is not None:
         content = content[entry]
     state_dict = require_state_dict(content, name)
+    if others:
+        more = f" and {len(others) - 4} more" if len(others) > 4 else ""
+        warnings.warn(
+            f"{name} contains several state_dicts: using {entry!r}, not {', '.join(map(repr, others[:4]))}{more}. To "
+            "use another one, save it in a file of its own.",
+            RobustWarning,
+            stacklevel=2,
+        )
     notes = [] if entry is None else [f"the entry {entry!r}"]
-    notes += [f"not {', '.join(map(repr, others[:4]))}"] if others else []
     notes += [f"names without {prefix!r}"] if (prefix := wrapper_prefix(content)) else []
     if notes:
         say(f"Using weights of {name}: {'; '.join(notes)}.")
