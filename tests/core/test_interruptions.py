@@ -111,7 +111,7 @@ def test_drain_deadline_waits_for_the_end_of_an_import(tmp_path, monkeypatch) ->
         "import signal, time\nsignal.raise_signal(signal.SIGTERM)\ntime.sleep(0.2)\nvalue = 1\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    with (
+    with (  # noqa: PT012
         draining_on_signals(lambda _line: None, drain_seconds=0.01) as request,
         pytest.raises(DrainDeadlineError),
         request.interruptible(),
