@@ -451,9 +451,8 @@ def _as_normalisation(given: Normalisation | tuple[Sequence[float], Sequence[flo
                 f"{reprlib.repr(given)}. Give means and standard deviations of pixels in [0, 1]."
             ) from error
         normalisation = Normalisation((red, green, blue), (red_std, green_std, blue_std))
-    if normalisation.problem is not None:
-        name, problem = normalisation.problem
-        raise ConfigError(f"Reading arguments failed for normalisation ({name}): {problem}")
+    if (problem := normalisation.problem) is not None:
+        raise ConfigError(f"Reading arguments failed for normalisation ({problem.field}): {problem.text}")
     return normalisation
 
 

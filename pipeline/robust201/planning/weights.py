@@ -12,7 +12,8 @@ from robust201.core.records import ArchitectureId, Unit, Weights, canonical_json
 from robust201.planning.config import SweepConfig
 from robust201.spaces.base import Space
 from robust201.weights.loading import check_shapes
-from robust201.weights.published.state_dicts import MAX_WEIGHTS_BYTES, read_safetensors_header
+from robust201.weights.published.base import MAX_WEIGHTS_BYTES
+from robust201.weights.published.state_dicts import read_safetensors_header
 from robust201.weights.store import CheckpointRecord, CheckpointStore
 
 if TYPE_CHECKING:

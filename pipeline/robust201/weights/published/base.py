@@ -27,7 +27,9 @@ DEFAULT_HP = "200"
 DEFAULT_SEED = 777
 
 _BUFFER_KEY = re.compile(r"(?:^|\.)(?:running_mean|running_var|num_batches_tracked)$")
-_MAX_FILE_BYTES = 1 << 31
+
+MAX_WEIGHTS_BYTES = 8 << 30
+"""Largest file of one network's weights: two billion parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +159,10 @@ def read_network_file(path: Path) -> bytes:
     """Read the file of one network.
 
     Raises:
-        CheckpointError: it cannot be read, is not a regular file, or has more than 2 GiB.
+        CheckpointError: it cannot be read, is not a regular file, or has more than `MAX_WEIGHTS_BYTES`.
     """
     try:
-        return read_file(path, _MAX_FILE_BYTES)
+        return read_file(path, MAX_WEIGHTS_BYTES)
     except OSError as error:
         raise CheckpointError(
             f"Reading weights failed for {path}: expected a readable file of one network, got {error.strerror}. "
@@ -270,9 +272,9 @@ def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
             )
     # A view may repeat few bytes of a file without end.
     n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in value.values())
-    if n_bytes > _MAX_FILE_BYTES:
+    if n_bytes > MAX_WEIGHTS_BYTES:
         raise CheckpointError(
-            f"Reading weights failed for {name}: expected tensors of at most {_MAX_FILE_BYTES:,} bytes, got "
+            f"Reading weights failed for {name}: expected tensors of at most {MAX_WEIGHTS_BYTES:,} bytes, got "
             f"{n_bytes:,}. Get the file again from its publisher."
         )
     prefix = wrapper_prefix(value)
