@@ -530,7 +530,7 @@ def _warn_of_parameters(row: Task, parameters: Parameters) -> None:
 
 
 def _warn_of_weak_attacks(rows: Sequence[Mapping[str, Any]], name: str, n_images: int, n_classes: int) -> None:
-    """Warn of attacks that a weaker one beat on the same images, and of other signs; one warning for each sign."""
+    """Warn of signs of weak attacks, such as a weaker attack that fools more images; one warning for each sign."""
     results: dict[Evaluated, Accuracies] = {}
     for row in rows:
         if "accuracy" in row:
@@ -543,7 +543,8 @@ def _warn_of_weak_attacks(rows: Sequence[Mapping[str, Any]], name: str, n_images
         by_sign.setdefault(flag.check, []).append(flag)
     for alike in by_sign.values():
         clearest = max(alike, key=lambda flag: flag.networks[0][1] - flag.networks[0][2])
-        more = f" ({len(alike) - 1:,} more like it)" if len(alike) > 1 else ""
+        n_more = len(alike) - 1
+        more = f" The same sign appears in {n_more:,} more {'case' if n_more == 1 else 'cases'}." if n_more else ""
         warnings.warn(f"{clearest.message}{more} See docs/trust.md.", RobustWarning, stacklevel=3)
 
 

@@ -143,7 +143,7 @@ def test_a_weaker_attack_that_beats_a_stronger_one_warns() -> None:
     assert (pgd > fgsm).all()
     (said,) = (str(one.message) for one in warned)
     assert f"at 16: {pgd[0]:.4f} above {fgsm[0]:.4f}; one step should not beat many" in said
-    assert "(1 more like it)" in said
+    assert "The same sign appears in 1 more case. See docs/trust.md." in said
 
 
 def test_gradients_that_are_zero_warn() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import EvaluationError, ResultsError
-from robust201.core.files import MAX_LISTED_BYTES, sha256_of, write_text
+from robust201.core.files import MAX_LISTED_BYTES, IrregularFileError, sha256_of, show_bytes, write_text
 from robust201.core.records import Unit, show_architecture
 from robust201.dataset.json_import import Origin, json_files_of, read_origin
 from robust201.dataset.listing import add_to_listing, remove_from_listing
@@ -159,7 +159,7 @@ class _JsonKey:
     def task(self) -> ParquetFile:
         """Make the file to write."""
         sources = {
-            measure: {"size": file.stat().st_size, "sha256": sha256_of(file, MAX_LISTED_BYTES)}
+            measure: {"size": file.stat().st_size, "sha256": _hash_source(file)}
             for measure, file in self.json_files.items()
         }
         return ParquetFile(
@@ -281,6 +281,16 @@ class _JsonKey:
             f"Converting failed for {self.json_files[measure]}: expected {expected}, as in {first.name}, got another. "
             "Export or download both again."
         )
+
+
+def _hash_source(file: Path) -> str:
+    try:
+        return sha256_of(file, MAX_LISTED_BYTES)
+    except IrregularFileError as error:
+        raise ResultsError(
+            f"Converting failed for {file}: expected a regular file of at most {show_bytes(MAX_LISTED_BYTES)}, got "
+            f"{error}. Compress a larger file with gzip or zstd, and remove the uncompressed one."
+        ) from error
 
 
 _ABSENT = object()

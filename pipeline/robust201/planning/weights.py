@@ -214,11 +214,12 @@ def _read_shapes(path: "Path") -> Mapping[str, Shape]:
     except OSError as error:
         raise _no_file(path) from error
     if header is None or n_bytes != header.n_bytes:
-        wanted = "a safetensors file" if header is None else f"{header.n_bytes:,} bytes"
-        raise CheckpointError(
-            f"Finding weights failed for {path}: expected {wanted}, got {n_bytes:,} bytes that are none, or the "
-            "beginning of one. Correct `weights.files`."
+        problem = (
+            "it is not a safetensors file, or is truncated"
+            if header is None
+            else f"expected {header.n_bytes:,} bytes, as its header says, got {n_bytes:,}"
         )
+        raise CheckpointError(f"Reading weights failed for {path}: {problem}. Correct `weights.files`.")
     return header.shapes
 
 

@@ -73,7 +73,7 @@ def _check_by_building(
 ) -> None:
     import torch
 
-    # A user's function may do with its tensors what those without values cannot.
+    # User code may need the values of its tensors, which tensors on the meta device do not have.
     device = torch.device("cpu" if space.executes_code else "meta")
     with torch.random.fork_rng(devices=[]), device:
         network = space.build(architecture, n_classes=n_classes)
@@ -81,7 +81,7 @@ def _check_by_building(
             fill_network(network, {tensor: torch.zeros(shape) for tensor, shape in shapes.items()}, name, advice)
         except CheckpointError:
             raise
-        except Exception as error:  # loading may be code of the user's
+        except Exception as error:  # loading may execute user code
             raise CheckpointError(
                 f"Loading weights failed for {name}: expected the tensors of {type(network).__name__}, got an error "
                 f"({describe_failure(error)}). {advice}"
