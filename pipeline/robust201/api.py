@@ -31,7 +31,7 @@ from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
 from robust201.statistics.attack_flags import ZERO_GRADIENTS, Accuracies, AttackFlag, Evaluated, find_flags
 from robust201.statistics.intervals import accuracy_intervals
-from robust201.tasks import TASKS, Task, expand_keys, find_task
+from robust201.tasks import CORRUPTION_GROUP, TASKS, Task, expand_keys, find_task
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import holds_answers, summarise
@@ -81,6 +81,9 @@ def load_model(
         ArchitectureError: there is no such architecture.
         ConfigError: no such dataset or device, or not just one of `store` and `weights`.
         CheckpointError: there are no such weights, or they are damaged or another network's.
+
+    Warns:
+        RobustWarning: the file contains several state_dicts; it names the one that is used, and the others.
     """
     spec = dataset_spec(dataset)
     chosen_device = choose_given_device(device)
@@ -425,9 +428,8 @@ def _check_shape(given: LabelledImages, row: Task, parameters: Parameters) -> No
         refusal = f"expected square images of {SMALLEST_SIZE} pixels or more, got {height}x{width}."
     if refusal is not None:
         what = "Corrupting" if row.kind == "corruption" else "Attacking"
-        raise DatasetError(
-            f"{what} images failed for {row.key!r}: {refusal} Crop or pad them to a square first, or leave the key out."
-        )
+        advice = "Give larger images" if height == width else "Crop or pad them to a square first"
+        raise DatasetError(f"{what} images failed for {row.key!r}: {refusal} {advice}, or leave the key out.")
 
 
 def _normalisation_of(classifier: Classifier) -> Normalisation:
@@ -449,9 +451,8 @@ def _as_normalisation(given: Normalisation | tuple[Sequence[float], Sequence[flo
                 f"{reprlib.repr(given)}. Give means and standard deviations of pixels in [0, 1]."
             ) from error
         normalisation = Normalisation((red, green, blue), (red_std, green_std, blue_std))
-    if normalisation.problem is not None:
-        name, problem = normalisation.problem
-        raise ConfigError(f"Reading arguments failed for normalisation ({name}): {problem}")
+    if (problem := normalisation.problem) is not None:
+        raise ConfigError(f"Reading arguments failed for normalisation ({problem.field}): {problem.text}")
     return normalisation
 
 
@@ -462,7 +463,9 @@ def _parse_keys(keys: _Keys, engine: str) -> list[tuple[Task, Parameters]]:
     named = [key for key, _ in listed]
     for name, fields in listed:
         # A corruption that is also listed by name keeps its own parameters, as in a sweep.
-        members = [key for key in expand_keys([name]) if key == name or key not in named]
+        members = [name]
+        if name == CORRUPTION_GROUP:
+            members = [key for key in expand_keys([name]) if key not in named]
         for key in members:
             row = _find_key(key)
             if row.key in chosen:
@@ -527,7 +530,7 @@ def _warn_of_parameters(row: Task, parameters: Parameters) -> None:
 
 
 def _warn_of_weak_attacks(rows: Sequence[Mapping[str, Any]], name: str, n_images: int, n_classes: int) -> None:
-    """Warn of attacks that a weaker one beat on the same images, and of other signs; one warning for each sign."""
+    """Warn of signs of weak attacks, such as a weaker attack that fools more images; one warning for each sign."""
     results: dict[Evaluated, Accuracies] = {}
     for row in rows:
         if "accuracy" in row:
@@ -540,7 +543,8 @@ def _warn_of_weak_attacks(rows: Sequence[Mapping[str, Any]], name: str, n_images
         by_sign.setdefault(flag.check, []).append(flag)
     for alike in by_sign.values():
         clearest = max(alike, key=lambda flag: flag.networks[0][1] - flag.networks[0][2])
-        more = f" ({len(alike) - 1:,} more like it)" if len(alike) > 1 else ""
+        n_more = len(alike) - 1
+        more = f" The same sign appears in {n_more:,} more {'case' if n_more == 1 else 'cases'}." if n_more else ""
         warnings.warn(f"{clearest.message}{more} See docs/trust.md.", RobustWarning, stacklevel=3)
 
 

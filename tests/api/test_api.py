@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -234,6 +235,29 @@ def test_a_module_made_in_inference_mode_is_evaluated_like_any_other(make: type[
     assert [(p.requires_grad, p.is_inference()) for p in model.parameters()] == before
     assert all(inferred for _, inferred in before)
     assert model.training
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="a switch of PyTorch 2.9")
+def test_evaluation_has_full_precision_if_the_caller_set_fp32_precision() -> None:
+    operations: list[Any] = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv]
+    before = [operation.fp32_precision for operation in operations]
+    seen = []
+
+    class Looking(TinyNetwork):
+        def forward(self, pixels: torch.Tensor) -> object:
+            seen.append([operation.fp32_precision for operation in operations])
+            return super().forward(pixels)
+
+    try:
+        for operation in operations:
+            operation.fp32_precision = "tf32"
+        evaluate(Looking(), PIXELS, LABELS, "clean", progress=False)
+        assert [operation.fp32_precision for operation in operations] == ["tf32"] * 3
+    finally:
+        for operation, precision in zip(operations, before, strict=True):
+            operation.fp32_precision = precision
+    assert seen
+    assert all(precisions == ["ieee"] * 3 for precisions in seen)
 
 
 def test_products_of_matrices_are_in_full_precision_meanwhile() -> None:

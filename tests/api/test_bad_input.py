@@ -143,7 +143,7 @@ def test_a_weaker_attack_that_beats_a_stronger_one_warns() -> None:
     assert (pgd > fgsm).all()
     (said,) = (str(one.message) for one in warned)
     assert f"at 16: {pgd[0]:.4f} above {fgsm[0]:.4f}; one step should not beat many" in said
-    assert "(1 more like it)" in said
+    assert "The same sign appears in 1 more case. See docs/trust.md." in said
 
 
 def test_gradients_that_are_zero_warn() -> None:
@@ -243,6 +243,7 @@ def test_labels_of_another_form(what: str) -> None:
 KEYS = {
     "unknown": (["pgdd"], r"'pgdd': no such key\. Did you mean 'pgd'\?"),
     "no name": ([5], r"failed for 5: expected a name such as 'pgd'"),
+    "a list inside the list": ([["pgd"]], r"failed for \['pgd'\]: expected a name such as 'pgd', .* type list\."),
     "none": ([], r"expected one key or more, got none"),
     "twice": (["pgd", {"pgd@Linf": {"steps": 3}}], r"'pgd': expected each key once"),
     "no parameters": ([{"pgd": 3}], r"pgd: expected names with values, got 3"),
@@ -260,12 +261,14 @@ def test_wrong_keys(what: str) -> None:
     refusal(ConfigError, message, keys=keys)
 
 
-@pytest.mark.parametrize("size", [(8, 9), (7, 7)])
-def test_images_that_cannot_be_corrupted(size: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("size", "advice"), [((8, 9), "Crop or pad them to a square first, or"), ((7, 7), "Give larger images, or")]
+)
+def test_images_that_cannot_be_corrupted(size: tuple[int, int], advice: str) -> None:
     images = np.zeros((21, 3, *size), np.uint8)
     refusal(
         DatasetError,
-        rf"'snow': expected square images of 8 pixels or more, got {size[0]}x{size[1]}",
+        rf"'snow': expected square images of 8 pixels or more, got {size[0]}x{size[1]}\. {advice}",
         images=images,
         keys=["clean", "snow"],
     )

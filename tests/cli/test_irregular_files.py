@@ -78,5 +78,5 @@ def test_status_out_of_memory_ends_in_one_line(finished: Path) -> None:
     plan.write_bytes(b" " * (200 << 20))
     result = run_limited(150, "status", finished)
     assert result.returncode == 3
-    assert result.stderr.startswith("error: Running out of memory ended robust201 status")
+    assert result.stderr.startswith("error: Allocating memory failed for robust201 status")
     assert len(result.stderr.splitlines()) == 1

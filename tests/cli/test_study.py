@@ -166,6 +166,32 @@ def test_steps_cannot_consent(robust201, tmp_path, step, flag):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("last", ["train", "robustify"])
+def test_consent_to_all_steps_is_checked_before_the_first_one_runs(robust201, tmp_path, last):
+    """The steps, not the sweep, name code of a dataset."""
+    dataset, first = tmp_path / "dataset", tmp_path / "train.yaml"
+    code, images = dataset / "code.py", tmp_path / "robust"
+    study, mark = write_study_with_code(tmp_path, code, [])
+    (dataset / "SHA256SUMS").touch()
+    fields = yaml.safe_load(first.read_text())
+    sweep = yaml.safe_load((tmp_path / "sweep.yaml").read_text())
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep | {"space": "zoo", "architectures": ["fc7500-w8"]}))
+    with_code = {"space": {"file": str(code)}, "architectures": ["flat"], "store": str(tmp_path / "second")}
+    (tmp_path / "second.yaml").write_text(yaml.safe_dump(fields | with_code))
+    lines = {
+        "train": f"robust201 train {tmp_path / 'second.yaml'}",
+        "robustify": f"robust201 robustify {code}:build --dataset digits --count 20 --out {images}",
+    }
+    steps = [f"robust201 train {first}", lines[last]]
+    study.write_text(yaml.safe_dump(yaml.safe_load(study.read_text()) | {"steps": steps}))
+    result = robust201("study", study, "--out", tmp_path / "out")
+    assert result.code == 2
+    assert result.err.splitlines()[-1].endswith(f"add: --allow-code {code}")
+    assert "$ robust201" not in result.err
+    assert not (tmp_path / "store").exists()
+    assert not mark.exists()
+
+
 def test_a_network_that_a_step_names_needs_the_users_consent(robust201, tmp_path):
     """On a command line FILE:FUNCTION is the user's word; in a study it is the study's."""
     code = tmp_path / "dataset" / "code.py"

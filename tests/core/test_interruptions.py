@@ -13,6 +13,7 @@ from robust201.core import interrupts
 from robust201.core.files import LEFTOVER_SECONDS, remove_leftovers
 from robust201.core.interrupts import (
     DrainDeadlineError,
+    DrainRequest,
     SignalInterrupt,
     draining_on_signals,
     ending_signals_as_interrupt,
@@ -82,6 +83,59 @@ def test_second_signal_in_a_destructor_interrupts_a_drain(capsys) -> None:
         del interrupted
         wait_for_interrupt()
     assert capsys.readouterr().err == ""
+
+
+class RingingOnDeletion:
+    """Waits for the deadline of a drain while it is deleted."""
+
+    def __init__(self, request: DrainRequest) -> None:
+        self.request = request
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        while not self.request.is_expired:
+            time.sleep(0.001)
+
+
+def test_drain_deadline_in_a_destructor_is_raised_again(capsys) -> None:
+    with draining_on_signals(lambda _line: None, drain_seconds=0.01) as request:
+        ringing = RingingOnDeletion(request)
+        with pytest.raises(DrainDeadlineError), request.interruptible():  # noqa: PT012
+            del ringing
+            wait_for_interrupt()
+    assert capsys.readouterr().err == ""
+
+
+def test_drain_deadline_waits_for_the_end_of_an_import(tmp_path, monkeypatch) -> None:
+    (tmp_path / "slow_module.py").write_text(
+        "import signal, time\nsignal.raise_signal(signal.SIGTERM)\ntime.sleep(0.2)\nvalue = 1\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with (  # noqa: PT012
+        draining_on_signals(lambda _line: None, drain_seconds=0.01) as request,
+        pytest.raises(DrainDeadlineError),
+        request.interruptible(),
+    ):
+        assert importlib.import_module("slow_module").value == 1
+        assert request.is_expired
+        wait_for_interrupt()
+    monkeypatch.delitem(sys.modules, "slow_module")
+
+
+def test_second_signal_in_an_import_is_not_replaced_by_the_deadline(tmp_path, monkeypatch) -> None:
+    (tmp_path / "stopped_module.py").write_text(
+        "import signal, time\nsignal.raise_signal(signal.SIGTERM)\nsignal.raise_signal(signal.SIGTERM)\n"
+        "time.sleep(0.2)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with (  # noqa: PT012
+        pytest.raises(SignalInterrupt),
+        draining_on_signals(lambda _line: None, drain_seconds=0.1) as request,
+        request.interruptible(),
+    ):
+        importlib.import_module("stopped_module")
+        wait_for_interrupt()
+    monkeypatch.delitem(sys.modules, "stopped_module")
 
 
 def test_interrupt_replaces_the_error_that_it_became() -> None:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from robust201.core.errors import ConfigError
-from robust201.core.precision import check_precision
+from robust201.core.precision import check_precision, has_avx512
 from robust201.engine.arithmetic import configure_torch
 from robust201.engine.classifier import Classifier
+from robust201.runtime.devices import choose_device
 from robust201.runtime.worker import Worker
 from robust201.spaces.nasbench201.cells import constant_nodes, format_spec, specs
 from robust201.spaces.nasbench201.compiled import compile_network, kernels
@@ -150,7 +151,7 @@ def test_convolutions_add_up_in_float32(size, stride):
 
 
 @pytest.mark.skipif(
-    torch.backends.cpu.get_cpu_capability() != "AVX512",
+    not has_avx512(),
     reason="PyTorch's transposed convolutions in bfloat16 are wrong on CPUs without AVX-512",
 )
 @pytest.mark.usefixtures("kernel")
@@ -167,6 +168,15 @@ def test_sums_rectifiers_and_gradients_keep_to_bfloat16s_rounding():
     got = kernels.StridedGradient(weight, device=CPU, dtype=torch.bfloat16)(x)
     exact = functional.conv_transpose2d(x.double(), weight, stride=2, padding=1, output_padding=1)
     torch.testing.assert_close(got.double(), exact, rtol=1.01 * ROUNDING, atol=1e-4)
+
+
+def test_bf16_is_rejected_on_a_cpu_without_avx512(monkeypatch):
+    monkeypatch.setattr("robust201.core.precision.has_avx512", lambda: False)
+    with pytest.raises(ConfigError, match=r"got a CPU without it, .* wrong gradients .* Set precision to fp32"):
+        choose_device("cpu", "bf16")
+    assert choose_device("cpu", "fp32").type == "cpu"
+    monkeypatch.setattr("robust201.core.precision.has_avx512", lambda: True)
+    assert choose_device("cpu", "bf16").type == "cpu"
 
 
 @pytest.mark.parametrize("factor", [1, 3])

@@ -34,6 +34,15 @@ def source_of(folder: Path, measure: str = "accuracy") -> str:
     return data.files.describe_source(data.data, data.keys_all, measure)
 
 
+def test_conversion_of_a_file_above_the_limit_names_limit_and_remedy(folder):
+    (file,) = (folder / "cifar10").glob("pgd*_accuracy.json")
+    os.truncate(file, 20 << 30)
+    with pytest.raises(
+        ResultsError, match=r"pgd_accuracy\.json: expected .* at most 17\.18 GB, got .* Compress a larger"
+    ):
+        convert_dataset(folder)
+
+
 @pytest.mark.parametrize("options", [{}, {"compression": "zst"}, {"key_style": "published", "round_to": 3}])
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.each_value

@@ -18,6 +18,7 @@ import torch
 
 from robust201.cli import console
 from robust201.core.errors import StorageError
+from robust201.core.precision import has_avx512
 from robust201.monitoring.doctor import examine
 from robust201.monitoring.doctor_machines import (
     HealthCheck,
@@ -55,9 +56,30 @@ def test_what_a_sweep_lacks_is_told(make_sweep: MakeSweep, changes: dict[str, ob
     assert fix in wrong[0].fix
 
 
-@pytest.mark.skipif(
-    torch.backends.cpu.get_cpu_capability() != "AVX512", reason="the native library is compiled for AVX-512"
+def test_doctor_and_run_reject_bf16_on_a_cpu_without_avx512(
+    monkeypatch: pytest.MonkeyPatch, make_sweep: MakeSweep, robust201: RunCommand, write_sweep: WriteSweep
+) -> None:
+    monkeypatch.setattr("robust201.core.precision.has_avx512", lambda: False)
+    check = examine_device(make_sweep(precision="bf16", execution={"executor": "inline", "device": "cpu"}))
+    assert not check.ok
+    assert "wrong gradients" in check.fix
+    sweep = write_sweep(precision="bf16", execution={"executor": "inline", "device": "cpu"})
+    assert "wrong gradients in bfloat16. Set precision to fp32" in robust201("run", sweep).refusal(2)
+
+
+@pytest.mark.parametrize(
+    ("has_avx512", "detail"), [(True, "results are the same."), (False, "confidences may differ in their last digits.")]
 )
+def test_doctor_reports_whether_results_depend_on_the_missing_library(
+    monkeypatch: pytest.MonkeyPatch, has_avx512: bool, detail: str
+) -> None:
+    monkeypatch.setattr(native, "why_not", lambda: "no library")
+    monkeypatch.setattr("robust201.core.precision.has_avx512", lambda: has_avx512)
+    kernels = next(check for check in examine(None) if check.what == "cpu kernels")
+    assert kernels.detail.endswith(detail)
+
+
+@pytest.mark.skipif(not has_avx512(), reason="the native library is compiled for AVX-512")
 def test_it_is_told_whose_kernels_compute_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "why_not", lambda: None)
     assert next(found for found in examine(None) if found.what == "cpu kernels").detail.startswith("the native library")
@@ -210,7 +232,6 @@ def test_a_clock_that_is_off_is_told(tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_torch_cannot_use_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import torch
 
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'NVIDIA A100, 470.57'\n")
@@ -225,7 +246,6 @@ def test_a_gpu_that_torch_cannot_use_is_told(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_a_device_that_is_not_here_is_told(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     config = make_sweep(execution={"device": "cuda"})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from robust201.core.errors import InputError
-from robust201.core.precision import PRECISIONS
+from robust201.core.precision import PRECISIONS, has_avx512
 from robust201.dataset import export_dataset
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
@@ -78,6 +78,8 @@ def sweeps(engine: str, make_sweep: MakeSweep, tmp_path: Path):
 @pytest.fixture(scope="module")
 def computed(engine: str, tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """By precision, a folder with the results of a sweep, computed once for all tests that start from a copy."""
+    if not has_avx512():
+        pytest.skip("bf16 is rejected on CPUs without AVX-512")
     folders = {}
     for precision in ("fp32", "bf16"):
         folders[precision] = folder = tmp_path_factory.mktemp(f"{engine}-{precision}")

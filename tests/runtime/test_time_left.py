@@ -164,3 +164,17 @@ def test_steps_are_not_counted_again_with_their_snapshot(tmp_path: Path, clock: 
     assert tracker.progress.seconds_left == pytest.approx(500 * 40 / 400)
     tracker.note_steps([beat(part, 600, begun=100, seconds=50.0)])
     assert tracker.progress.steps_macs == 100e6
+
+
+def test_late_heartbeat_of_a_resumed_training_does_not_shorten_the_time_left(tmp_path: Path, clock: Clock) -> None:
+    part = make_part("plain", 0, (500.0, 1000.0))
+    work = Work(lambda _unit: 1e6)
+    work.n_evaluations = 2
+    tracker = Tracker(work, [part], tmp_path, 0, WorkLog(tmp_path))
+    clock.now += 40.0
+    late = beat(part, 490, begun=100, seconds=39.0)
+    tracker.note_steps([late])
+    clock.now += 1.0
+    tracker.count(Receipt(part.unit.id, (500.0,), 0, 1, "file", 40.0), RunTally())
+    tracker.note_steps([late])
+    assert (tracker.progress.remaining_macs, tracker.progress.steps_macs) == (500e6, 0.0)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
+from robust201.core.precision import has_avx512
 from robust201.planning.config import SweepConfig
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import make_plan
@@ -472,6 +473,7 @@ def test_networks_of_one_image_size_are_refused_before_a_run(
     assert "Planning failed for lenet5: expected images of 32x32 pixels" in robust201("run", sweep).refusal(2)
 
 
+@pytest.mark.skipif(not has_avx512(), reason="rejected on CPUs without AVX-512")
 def test_precision_bf16(make_sweep: MakeSweep) -> None:
     run(make_sweep(**zoo_fields({"random": {}}, keys=CLEAN, precision="bf16")))
 

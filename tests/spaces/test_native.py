@@ -235,7 +235,7 @@ def test_without_a_library_pytorch_answers(fresh, tmp_path):
 
 def test_a_processor_without_the_instructions_runs_none_of_them(fresh):
     fresh.setattr(native, "LIBRARY", Path(__file__))
-    fresh.setattr(native, "_has_avx512", lambda: False)
+    fresh.setattr(native, "has_avx512", lambda: False)
     assert "AVX-512" in native.why_not()
     assert_pytorch_answers()
 
@@ -244,7 +244,7 @@ def test_a_library_that_is_none_is_not_loaded(fresh, tmp_path):
     content = Path(__file__).read_bytes()
     (tmp_path / "text.so").write_bytes(content + hashlib.sha256(content).digest())
     fresh.setattr(native, "LIBRARY", tmp_path / "text.so")
-    fresh.setattr(native, "_has_avx512", lambda: True)
+    fresh.setattr(native, "has_avx512", lambda: True)
     assert "cannot be loaded" in native.why_not()
     assert_pytorch_answers()
 

@@ -52,6 +52,16 @@ def test_costs_are_counted(name):
     assert ZOO.macs(small, n_classes=10, image_size=32) == counted_macs(built(small), 32)
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"), [("stn-resnet18-w4", "stn-resnet18-w8"), ("ptn-resnet34-w65", "ptn-resnet34-w72")]
+)
+def test_training_without_avx512_is_rejected_if_it_would_corrupt_memory(name: str, advice: str) -> None:
+    with pytest.raises(ArchitectureError, match=rf"^Training failed for {name}: .* multiple of 8.* Train {advice}, or"):
+        ZOO.check_training_without_avx512(name)
+    for valid in ("stn-resnet18", "ptn-resnet18", advice, "resnet18-w4", "lenet5"):
+        ZOO.check_training_without_avx512(valid)
+
+
 @pytest.mark.parametrize("size", [16, 33])
 @pytest.mark.parametrize("name", ["resnet18-w2", "resnet50-imagenet-stem-w2", "ptn-resnet18-w2"])
 def test_costs_are_counted_at_other_sizes(name, size):

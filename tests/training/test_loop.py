@@ -5,8 +5,16 @@ import itertools
 import pytest
 import torch
 
-from robust201.core.errors import CheckpointError, ConfigError, EvaluationError, StorageError
+from robust201.core.errors import (
+    ArchitectureError,
+    CheckpointError,
+    ConfigError,
+    EvaluationError,
+    NetworkError,
+    StorageError,
+)
 from robust201.core.records import ImageSet
+from robust201.spaces.zoo.space import Zoo
 from robust201.training.data import Mixture, OneSource
 from robust201.training.loop import train
 from robust201.training.recipes import Recipe
@@ -241,6 +249,16 @@ def test_a_device_that_is_not_there_is_bad_input():
 def test_a_precision_that_is_not_there_is_bad_input(precision, message):
     with pytest.raises(ConfigError, match=message):
         run(recipe(), precision=precision)
+
+
+def test_a_training_that_would_corrupt_memory_is_rejected(monkeypatch):
+    network = {"space": Zoo(), "architecture": "stn-resnet18-w4"}
+    monkeypatch.setattr("robust201.training.loop.has_avx512", lambda: False)
+    with pytest.raises(ArchitectureError, match="corrupts memory"):
+        run(recipe(), **network)
+    monkeypatch.setattr("robust201.training.loop.has_avx512", lambda: True)
+    with pytest.raises(NetworkError, match="expected 32x32 pixels"):  # of the tiny images, when training begins
+        run(recipe(), **network)
 
 
 def test_states_of_another_training_are_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,26 @@ def test_manifest_field_of_a_wrong_type_is_rejected_by_line_and_field(tmp_path: 
             place = re.escape(f"{path} line 2: expected ")
             with pytest.raises(CheckpointError, match=f"{place}.*('{name}'|was edited)"):
                 read_manifest(path)
+
+
+def test_manifest_with_deep_nesting_is_rejected(tmp_path: Path, trained: Path) -> None:
+    path = edit_line(trained, tmp_path / "manifest.jsonl", set_field("training.inputs.data", "nested"))
+    text = path.read_text()
+    for depth in range(0, sys.getrecursionlimit() + 20, 5):
+        path.write_text(text.replace('"nested"', "[" * depth + "1" + "]" * depth))
+        with pytest.raises(CheckpointError, match=r"manifest.jsonl line 2: "):
+            read_manifest(path)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("name", ["training.inputs.recipe.learning_rate", "training.inputs.data", "training.extra"])
+def test_manifest_with_a_number_that_is_not_finite_is_rejected(
+    tmp_path: Path, trained: Path, name: str, number: str
+) -> None:
+    path = edit_line(trained, tmp_path / "manifest.jsonl", set_field(name, "a number"))
+    path.write_text(path.read_text().replace('"a number"', number))
+    with pytest.raises(CheckpointError, match=rf"manifest.jsonl line 2: .*not finite: {re.escape(number)}"):
+        read_manifest(path)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from robust201.core.errors import CheckpointError
+from robust201.core.errors import CheckpointError, RobustWarning
 from robust201.core.unpickling import is_torch_file
 from robust201.spaces import SPACES
 from robust201.weights.loading import fill_network, read_weights
@@ -51,7 +51,7 @@ def assert_weights(path: Path) -> list[str]:
         (WEIGHTS, None),
         ({name: nn.Parameter(tensor, requires_grad=False) for name, tensor in WEIGHTS.items()}, None),
         ({"state_dict": WEIGHTS, "epoch": 3, "optimizer": {"state": {}, "param_groups": [{"lr": 0.1}]}}, "state_dict"),
-        ({"ema": prefixed("module."), "model": prefixed("module.")}, "the entry 'model'; not 'ema'; names without 'mo"),
+        ({"model": prefixed("module.")}, "the entry 'model'; names without 'mo"),
         ({"weights_of_mine": WEIGHTS}, "the entry 'weights_of_mine'."),
         (prefixed("module."), "names without 'module.'."),
         (prefixed("module._orig_mod."), "names without 'module._orig_mod.'."),
@@ -63,6 +63,13 @@ def test_torch_file_gives_its_state_dict(tmp_path: Path, content: Any, note: str
     assert is_torch_file(path.read_bytes())
     lines = assert_weights(path)
     assert [note is not None and note in line for line in lines] == [True] * (note is not None)
+
+
+def test_torch_file_of_several_state_dicts_warns_which_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    path.write_bytes(saved({"ema": {"other": torch.ones(1)}, "model": WEIGHTS}))
+    with pytest.warns(RobustWarning, match=r"w\.pth contains several state_dicts: using 'model', not 'ema'\."):
+        assert_weights(path)
 
 
 def test_safetensors_file_is_recognised_whatever_its_name(tmp_path: Path) -> None:

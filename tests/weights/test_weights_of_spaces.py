@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from robust201.api import load_model
-from robust201.core.errors import CheckpointError
+from robust201.core.errors import CheckpointError, RobustWarning
 from robust201.core.user_code import hash_file
 from robust201.planning.loading import parse_config
 from robust201.planning.sweep_record import portable_fields
@@ -204,6 +204,20 @@ def test_a_network_of_another_space_is_loaded_from_a_store(robust201: RunCommand
     pixels = torch.rand((2, 3, 32, 32), generator=torch.Generator().manual_seed(0))
     loaded = load_model("tiny", "digits", tmp_path / "store")
     assert torch.equal(loaded(pixels), load_model("tiny", "digits", weights=path)(pixels))
+
+
+def test_load_model_and_import_report_which_of_several_state_dicts_they_use(
+    robust201: RunCommand, tmp_path: Path
+) -> None:
+    state = load_file(write_state(tmp_path / "tiny.safetensors"))
+    path = tmp_path / "source/tiny.pth"
+    path.parent.mkdir()
+    torch.save({"ema": state, "model": state}, path)
+    with pytest.warns(RobustWarning, match="several state_dicts: using 'model', not 'ema'"):
+        load_model("tiny", "digits", weights=path)
+    result = import_tiny(robust201, tmp_path / "source", "--space", "zoo")
+    assert result.code == 0
+    assert "contains several state_dicts: using 'model', not 'ema'" in result.err
 
 
 def test_a_store_without_the_recipe_is_told(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:

@@ -142,9 +142,8 @@ def read_normalisation(mean: str | None, std: str | None) -> "Normalisation | No
             "Reading the command line failed for --mean and --std: expected both, got one of them. Give the other too."
         )
     normalisation = Normalisation(_three_numbers("--mean", mean), _three_numbers("--std", std))
-    if normalisation.problem is not None:
-        name, problem = normalisation.problem
-        raise ConfigError(f"Reading the command line failed for --{name}: {problem}")
+    if (problem := normalisation.problem) is not None:
+        raise ConfigError(f"Reading the command line failed for --{problem.field}: {problem.text}")
     return normalisation
 
 

@@ -69,9 +69,9 @@ def _describe(error: Exception) -> tuple[str, int]:
         ), InputError.exit_code
     if isinstance(error, MemoryError):
         return (
-            f"Running out of memory ended robust201 {' '.join(sys.argv[1:2])}: expected more than this process may use"
-            f"{f', got {one_line(error)}' if str(error) else ''}. Raise the limit (ulimit -v), or use a machine with "
-            "more memory."
+            f"Allocating memory failed for robust201 {' '.join(sys.argv[1:2])}: it needs more than this process may use"
+            f"{f' ({one_line(error)})' if str(error) else ''}. Raise the limit (ulimit -v), or use a machine with more "
+            "memory."
         ), EvaluationError.exit_code
     if isinstance(error, OSError) and error.errno in _BAD_NAMES:
         return (

@@ -11,8 +11,8 @@ AllowCode = Annotated[
     typer.Option(
         "--allow-code",
         metavar="FILE",
-        help="Execute this Python file, which the YAML names, although one of them lies in a folder of data. "
-        "Repeatable.",
+        help="Python file that the YAML names and that may be executed, although the YAML or the file lies in a folder "
+        "of data. Repeatable.",
     ),
 ]
 

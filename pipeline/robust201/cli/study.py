@@ -60,12 +60,15 @@ def study(
         )
     if file is not None and out is not None:
         consent = StepConsent(file, tuple(allow_code or ()))
-        raise typer.Exit(_run_study(context.find_root().command, file, out, tables_only or (), consent))
+        raise typer.Exit(_run_study(context.find_root(), file, out, tables_only or (), consent))
     _check_printed(str(published), as_json)
 
 
 def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consent: StepConsent) -> int:
-    """Run the steps and sweeps of a study, unless there are exports, and write its page; give the exit code."""
+    """Run the steps and sweeps of a study, unless there are exports, and write its page; return the exit code.
+
+    `root` is the context of the whole command line.
+    """
     from robust201.planning.code_consent import check_consent, consent_words
     from robust201.planning.loading import load_config
     from robust201.studies.config import DynamicsStudy, load_study
@@ -77,17 +80,19 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
         for path, sweep in sweeps.items():  # `run` checks again; a study should not find out after its trainings
             check_consent(sweep.code_files().values(), path, consent.allowed)
         steps = config.step_words()
+        for words in steps:
+            _check_step_consent(root, words, consent)
         make_folder(out)
         allowed = consent_words(consent.allowed)
         for words in steps:
-            if code := _run_words(root, [*words, *allowed] if words[0] == "train" else words, consent):
+            if code := _run_words(root.command, [*words, *allowed] if words[0] == "train" else words, consent):
                 return code
         exports = [out / "datasets" / sweep.name for sweep in sweeps.values()]
         for (path, sweep), dataset in zip(sweeps.items(), exports, strict=True):
             outcomes = ["--outcomes", "bits"] if "predictions" in sweep.measurements else []
             exporting = ["export", str(sweep.results), "--out", str(dataset), "--no-json", "--parquet", *outcomes]
             for words in (["run", str(path), *allowed], exporting):
-                if code := _run_words(root, words, consent):
+                if code := _run_words(root.command, words, consent):
                     return code
     from robust201.studies.networks import Exports
     from robust201.studies.pages import write_pages
@@ -99,10 +104,23 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
     return 0
 
 
-def _run_words(root: Any, words: list[str], consent: StepConsent) -> int:
+def _check_step_consent(root: Any, words: list[str], consent: StepConsent) -> None:
+    """Check consent to the Python files that a step names, by reading its words as the step itself will."""
+    from robust201.planning.code_consent import check_consent
+    from robust201.planning.loading import load_training
+
+    parameters = root.command.get_command(root, words[0]).make_context(words[0], words[1:], parent=root).params
+    if words[0] == "train":
+        path = parameters["trainings"]
+        check_consent(load_training(path).code_files().values(), path, consent.allowed)
+    elif words[0] == "robustify" and ":" in (network := parameters["network"]):
+        check_consent([Path(network.rpartition(":")[0])], consent.study, consent.allowed)
+
+
+def _run_words(command: Any, words: list[str], consent: StepConsent) -> int:
     console.say(f"$ robust201 {shlex.join(words)}")
     with consent.applied():
-        return int(root.main(words, prog_name="robust201", standalone_mode=False) or 0)
+        return int(command.main(words, prog_name="robust201", standalone_mode=False) or 0)
 
 
 def _check_printed(name: str, as_json: bool) -> None:

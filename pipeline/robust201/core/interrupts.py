@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -24,7 +25,7 @@ _MAX_IMPORT_SECONDS = 10.0
 
 
 class SignalInterrupt(KeyboardInterrupt):
-    """A signal asked to stop at once; a plain KeyboardInterrupt in a worker was raised by code of the user's.
+    """A signal asked to stop at once; a plain KeyboardInterrupt in a worker was raised by user code.
 
     Attributes:
         signal: number of the signal.
@@ -36,7 +37,10 @@ class SignalInterrupt(KeyboardInterrupt):
 
 
 class DrainDeadlineError(BaseException):
-    """Draining took too long: what is in progress is abandoned. No evaluation's error, so no evaluation catches it."""
+    """Draining took too long, so the evaluations in progress are abandoned.
+
+    It is not an `Exception`, so that the code of an evaluation does not catch it.
+    """
 
 
 @dataclass
@@ -83,48 +87,59 @@ class DrainRequest:
             raise DrainDeadlineError
 
 
+def _stop(signum: int) -> None:
+    raise SignalInterrupt(signum)
+
+
 @contextmanager
-def _interrupting() -> Iterator[Callable[[int, FrameType | None], None]]:
-    """Yield a signal handler that raises `SignalInterrupt` from the block, whatever the main thread executes.
+def _interrupting() -> Iterator[Callable[[Callable[[], None], FrameType | None], None]]:
+    """Yield a function for signal handlers, which calls its argument to raise an interrupt from the block.
+
+    It calls it outside imports, and again after the interrupt was dropped. Its second argument is the frame that the
+    signal interrupted.
 
     Raises:
-        SignalInterrupt: the handler was called. Other exceptions are replaced by it from then on.
+        SignalInterrupt: it was raised. Other exceptions are replaced by it from then on.
     """
-    first_time: float | None = None
-    raised: SignalInterrupt | None = None
+    stopped: SignalInterrupt | None = None
+    latest: Callable[[], None] | None = None
     unraisable = sys.unraisablehook
     previous_alarm: Any = None
 
-    def handle(signum: int, frame: FrameType | None) -> None:
-        nonlocal first_time, raised
-        first_time = first_time or time.monotonic()
-        if _is_importing(frame) and time.monotonic() - first_time < _MAX_IMPORT_SECONDS:
-            signal_again(signum)
+    def interrupt(raise_interrupt: Callable[[], None], frame: FrameType | None, since: float | None = None) -> None:
+        nonlocal stopped, latest
+        since = since or time.monotonic()
+        if _is_importing(frame) and time.monotonic() - since < _MAX_IMPORT_SECONDS:
+            interrupt_later(raise_interrupt, since)
             return
-        raised = SignalInterrupt(signum)
-        raise raised
+        latest = raise_interrupt
+        try:
+            raise_interrupt()
+        except SignalInterrupt as error:
+            stopped = error
+            raise
 
-    def signal_again(signum: int) -> None:
+    def interrupt_later(raise_interrupt: Callable[[], None], since: float | None = None) -> None:
         # A timer of the system, not a thread: the main thread may hold any lock here.
         nonlocal previous_alarm
-        replaced = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signum))
+        replaced = signal.signal(signal.SIGALRM, lambda _signum, frame: interrupt(raise_interrupt, frame, since))
         if previous_alarm is None:  # SIG_DFL is falsy
             previous_alarm = replaced
         signal.setitimer(signal.ITIMER_REAL, _RETRY_SECONDS)
 
     def retry_dropped(dropped: Any) -> None:
-        if isinstance(dropped.exc_value, SignalInterrupt):
-            signal_again(dropped.exc_value.signal)
+        if isinstance(dropped.exc_value, SignalInterrupt | DrainDeadlineError) and latest is not None:
+            interrupt_later(latest)
         else:
             unraisable(dropped)
 
     sys.unraisablehook = retry_dropped
     try:
-        yield handle
+        yield interrupt
     except Exception as error:
-        if raised is None:
+        if stopped is None:
             raise
-        raise SignalInterrupt(raised.signal) from error
+        raise SignalInterrupt(stopped.signal) from error
     finally:
         sys.unraisablehook = unraisable
         if previous_alarm is not None:
@@ -133,7 +148,7 @@ def _interrupting() -> Iterator[Callable[[int, FrameType | None], None]]:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether an import statement is being executed; a user's file, which is executed otherwise, is none."""
+    """Return whether an import statement is being executed; executing a user's file does not count as one."""
     while frame is not None:
         if frame.f_code.co_name == "_find_and_load" and frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -161,11 +176,13 @@ def draining_on_signals(say: Callable[[str], None], drain_seconds: float | None 
 
     def handle(signum: int, frame: FrameType | None) -> None:
         nonlocal timer
-        if has_rung.is_set() and not request.is_expired:
-            request.expire()
+        if has_rung.is_set() and not request.is_expired and not is_over.is_set():
+            request.is_expired = True  # at once, although the interrupt may come later
+            interrupt(request.expire, frame)
             return
         if request():
-            interrupt(signum, frame)
+            is_over.set()  # the deadline must not replace this interrupt, which may come later
+            interrupt(partial(_stop, signum), frame)
             return
         request.signal = signum
         if drain_seconds is not None:
@@ -203,7 +220,11 @@ def ending_signals_as_interrupt() -> Iterator[None]:
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         ending.append(signal.SIGINT)
     with _interrupting() as interrupt:
-        previous = {number: signal.signal(number, interrupt) for number in ending}
+
+        def handle(signum: int, frame: FrameType | None) -> None:
+            interrupt(partial(_stop, signum), frame)
+
+        previous = {number: signal.signal(number, handle) for number in ending}
         try:
             yield
         finally:

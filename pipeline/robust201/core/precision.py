@@ -63,6 +63,29 @@ def _what_lacks_tf32(device: "torch.device") -> str:
     return "" if capability >= _TF32_CAPABILITY else f"{capability[0]}.{capability[1]}"
 
 
+def has_avx512() -> bool:
+    """Return whether this CPU has AVX-512 and PyTorch uses it."""
+    import torch
+
+    return torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
+def check_gradients(name: Precision, device: "torch.device") -> None:
+    """Check that a device computes correct gradients in a precision.
+
+    Without AVX-512, PyTorch 2.13's transposed convolutions in bfloat16 are wrong (docs/protocol.md).
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if name == "bf16" and device.type == "cpu" and not has_avx512():
+        raise ConfigError(
+            "Choosing the arithmetic failed for precision bf16: expected a GPU or a CPU with AVX-512, got a CPU "
+            "without it, on which PyTorch computes wrong gradients in bfloat16. Set precision to fp32, or compute on a "
+            "GPU."
+        )
+
+
 def map_dtype(name: Precision) -> "torch.dtype":
     """Type of the feature maps and of the convolutions' weights: bfloat16 or float32."""
     import torch

@@ -34,6 +34,18 @@ def content_digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:32]
 
 
+class FieldProblem(NamedTuple):
+    """A field with an invalid value.
+
+    Attributes:
+        field: its name.
+        text: what is wrong with it, and what to do.
+    """
+
+    field: str
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Normalisation:
     """Per-channel mean and standard deviation of pixels in [0, 1], applied inside the classifier."""
@@ -42,15 +54,15 @@ class Normalisation:
     std: tuple[float, float, float]
 
     @property
-    def problem(self) -> tuple[str, str] | None:
-        """Return the field that cannot be of pixels in [0, 1], and what is wrong with it; None if both are valid."""
+    def problem(self) -> FieldProblem | None:
+        """Return the first field that cannot be of pixels in [0, 1]; None if both are valid."""
         for name, values in (("mean", self.mean), ("std", self.std)):
             # NaN compares as false.
             if not all(0 <= value <= 1 for value in values) or (name == "std" and 0 in values):
                 expected = "numbers from 0 to 1" if name == "mean" else "numbers above 0 and up to 1"
                 shown = ", ".join(f"{value:g}" for value in values)
                 divide = " Divide those of pixels from 0 to 255 by 255." if max(values) > 1 else " Correct them."
-                return name, f"expected {expected}, since pixels are in [0, 1], got {shown}.{divide}"
+                return FieldProblem(name, f"expected {expected}, since pixels are in [0, 1], got {shown}.{divide}")
         return None
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from robust201.core.errors import EvaluationError, ResultsError
-from robust201.core.files import MAX_LISTED_BYTES, sha256_of, write_text
+from robust201.core.files import MAX_LISTED_BYTES, IrregularFileError, sha256_of, show_bytes, write_text
 from robust201.dataset.key_rows import KeyRows, json_files_of
 from robust201.dataset.listing import add_to_listing, remove_from_listing
 from robust201.dataset.parquet_files import ParquetFile
@@ -146,7 +146,7 @@ class _JsonKey:
     def task(self) -> ParquetFile:
         """Make the file to write."""
         sources = {
-            measure: {"size": file.stat().st_size, "sha256": sha256_of(file, MAX_LISTED_BYTES)}
+            measure: {"size": file.stat().st_size, "sha256": _hash_source(file)}
             for measure, file in self.rows.sources.items()
         }
         return ParquetFile(
@@ -175,3 +175,13 @@ class _JsonKey:
                 yield RowBatch.of_unit(unit, by_strength)
         except ResultsError as error:
             raise EvaluationError(str(error)) from error
+
+
+def _hash_source(file: Path) -> str:
+    try:
+        return sha256_of(file, MAX_LISTED_BYTES)
+    except IrregularFileError as error:
+        raise ResultsError(
+            f"Converting failed for {file}: expected a regular file of at most {show_bytes(MAX_LISTED_BYTES)}, got "
+            f"{error}. Compress a larger file with gzip or zstd, and remove the uncompressed one."
+        ) from error

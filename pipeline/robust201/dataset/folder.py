@@ -1,4 +1,4 @@
-"""The folder that an export writes: an export beside it until the last file is whole, then put in its place."""
+"""Folder of an export: a new export is written to a folder inside it, and its files are moved once it is complete."""
 
 import os
 import shutil
@@ -17,9 +17,14 @@ from robust201.reader.checksum_listing import CHECKSUM_FILE, read_checksums
 from robust201.reader.result_files import SWEEP_FILE
 
 STAGING_FOLDER = ".export.tmp"
-"""Folder inside the export's in which a new export is written. Once it has a listing, its files are whole, and are
-moved to where they belong; so a kill before that leaves the old export, and after that the next export moves the rest.
+"""Folder, inside the export's folder, to which a new export is written.
+
+Once it has a listing, its files are complete and are moved to their final paths. If the process is killed before that,
+the old export stays; if it is killed later, the next export moves the remaining files.
 """
+
+_OLD_JOURNAL = ".export-journal.json"
+"""File that exports of earlier versions left if they were killed."""
 
 
 @contextmanager
@@ -120,6 +125,11 @@ def _refuse_foreign_files(path: Path, planned: Collection[str]) -> None:
     foreign = sorted(name for name in {*planned, CHECKSUM_FILE} if _is_taken(path, name, owned))
     if not listed:
         foreign += [name for name in visible_entries(path) if name not in foreign]
+    if foreign and not listed and (path / _OLD_JOURNAL).is_file():
+        raise InputError(
+            f"Exporting failed for {path}: expected a new folder or an earlier export, got an incomplete export of an "
+            f"earlier version ({_OLD_JOURNAL}). Delete this folder and export again."
+        )
     if foreign:
         raise InputError(
             f"Exporting failed for {path}: expected a new folder or an earlier export, got {len(foreign)} files "
@@ -165,9 +175,10 @@ class ExportFolder:
 
 
 def _publish(path: Path) -> tuple[str, ...]:
-    """Move the files of a whole staging folder to where they belong, and remove others that the export listed.
+    """Move the files of a complete staging folder to their final paths, and remove the old export's other files.
 
-    Repeated after a kill, it does what is left; the old listing, which names what is to go, is replaced last.
+    After a kill, a second call does the remaining steps: the old listing, which names the files to remove, is replaced
+    last. Return the names of the removed files, sorted.
     """
     staging = path / STAGING_FOLDER
     stale = sorted(name for name in {*read_checksums(path)} - {*read_checksums(staging)} if (path / name).is_file())

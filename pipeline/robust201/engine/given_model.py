@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -117,11 +118,22 @@ def _plain_float32(device: torch.device) -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         for kind in sorted({"cpu", device.type}):
             stack.enter_context(torch.autocast(kind, enabled=False))
+        # First, since PyTorch does not read the older switch while this one contradicts it.
+        for operation in _operations_with_precision():
+            stack.callback(setattr, operation, "fp32_precision", operation.fp32_precision)
+            operation.fp32_precision = "ieee"
         stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
         torch.set_float32_matmul_precision("highest")
         if device.type == "cuda":
             stack.enter_context(torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False))
         yield
+
+
+def _operations_with_precision() -> list[Any]:
+    """Return PyTorch's operations that have a switch `fp32_precision`; none before PyTorch 2.9."""
+    owners = ((torch.backends.cuda, "matmul"), *((torch.backends.mkldnn, name) for name in ("matmul", "conv", "rnn")))
+    operations = (getattr(owner, name, None) for owner, name in owners)
+    return [operation for operation in operations if hasattr(operation, "fp32_precision")]
 
 
 def _wrap(model: nn.Module, normalisation: Normalisation | None, device: torch.device) -> Classifier:

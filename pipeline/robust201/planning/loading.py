@@ -72,9 +72,9 @@ def _check_normalisations(datasets: Mapping[str, DatasetSection], what: str, fin
         given = section.normalisation
         problem = None if given is None else Normalisation(given.mean, given.std).problem
         if problem is not None:
-            steps = ("datasets", dataset, "normalisation", problem[0])
+            steps = ("datasets", dataset, "normalisation", problem.field)
             raise ConfigError(
-                f"Reading the {what} failed for {find_place(steps)}: {'.'.join(steps)}: {problem[1]} "
+                f"Reading the {what} failed for {find_place(steps)}: {'.'.join(steps)}: {problem.text} "
                 "docs/configuration.md explains every field."
             )
 

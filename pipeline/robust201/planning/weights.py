@@ -12,7 +12,8 @@ from robust201.core.records import ArchitectureId, Unit, Weights, canonical_json
 from robust201.planning.config import SweepConfig
 from robust201.spaces.base import Space
 from robust201.weights.loading import check_shapes
-from robust201.weights.published.state_dicts import MAX_WEIGHTS_BYTES, read_safetensors_header
+from robust201.weights.published.base import MAX_WEIGHTS_BYTES
+from robust201.weights.published.state_dicts import read_safetensors_header
 from robust201.weights.store import CheckpointRecord, CheckpointStore
 
 if TYPE_CHECKING:
@@ -213,11 +214,12 @@ def _read_shapes(path: "Path") -> Mapping[str, Shape]:
     except OSError as error:
         raise _no_file(path) from error
     if header is None or n_bytes != header.n_bytes:
-        wanted = "a safetensors file" if header is None else f"{header.n_bytes:,} bytes"
-        raise CheckpointError(
-            f"Finding weights failed for {path}: expected {wanted}, got {n_bytes:,} bytes that are none, or the "
-            "beginning of one. Correct `weights.files`."
+        problem = (
+            "it is not a safetensors file, or is truncated"
+            if header is None
+            else f"expected {header.n_bytes:,} bytes, as its header says, got {n_bytes:,}"
         )
+        raise CheckpointError(f"Reading weights failed for {path}: {problem}. Correct `weights.files`.")
     return header.shapes
 
 

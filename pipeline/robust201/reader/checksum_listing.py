@@ -8,7 +8,11 @@ from pathlib import Path, PurePosixPath
 from robust201.core.files import read_text
 
 CHECKSUM_FILE = "SHA256SUMS"
-"""Listing that ``sha256sum -c`` reads; it is written last, so a folder that has it holds a whole export."""
+"""Listing that ``sha256sum -c`` reads.
+
+An export moves it to its final path last. So a folder's first export is complete if the listing is there; while an
+export replaces another, it lists the old one's files.
+"""
 
 _LINE = re.compile(r"([0-9a-f]{64})  ([^\r]+)")
 MAX_LISTING_BYTES = 64 << 20

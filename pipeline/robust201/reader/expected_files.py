@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, Self
 from robust201.core.errors import ResultsError, RobustWarning
 from robust201.core.files import MAX_LISTED_BYTES, load_json, open_file
 from robust201.core.parquet_footer import parse_row_groups, read_footer_bytes
+from robust201.reader.checksum_listing import MAX_LISTING_BYTES
 
 PARQUET_FILES = "parquet_files.json"
 """Listing of the Parquet files in the dataset's folder, with names relative to the folder ``parquet``."""
 
 _FORMAT = 1
-_MAX_BYTES = 64 << 20
 
 
 class MissingFilesWarning(RobustWarning):
@@ -56,7 +56,7 @@ def read_parquet_files(folder: Path) -> dict[str, ListedFile]:
     if not os.path.lexists(path):
         return {}
     try:
-        return _parse_files(load_json(path, _MAX_BYTES))
+        return _parse_files(load_json(path, MAX_LISTING_BYTES))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ResultsError(
             f"Opening a dataset failed for {path}: expected a listing of Parquet files and their rows, got something "

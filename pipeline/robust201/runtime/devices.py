@@ -3,14 +3,15 @@
 import torch
 
 from robust201.core.errors import ConfigError
-from robust201.core.precision import check_precision
+from robust201.core.precision import Precision, check_gradients, check_precision
 
 
-def choose_device(choice: str, precision: str) -> torch.device:
+def choose_device(choice: str, precision: Precision) -> torch.device:
     """Choose where this process computes, by `execution.device` and the precision.
 
     Raises:
-        ConfigError: a GPU is asked for and there is none, or the device does not have the precision.
+        ConfigError: a GPU is asked for and there is none, or the device does not have the precision, or computes
+            wrong gradients in it.
     """
     available = torch.cuda.is_available()
     if choice == "cuda" and not available:
@@ -20,6 +21,7 @@ def choose_device(choice: str, precision: str) -> torch.device:
         )
     device = torch.device("cuda" if available and choice != "cpu" else "cpu")
     check_precision(precision, device)
+    check_gradients(precision, device)
     return device
 
 

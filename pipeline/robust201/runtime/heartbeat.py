@@ -107,7 +107,10 @@ class TrainingSteps:
 
 
 class Heartbeat:
-    """Shows, for a block, that this process, a worker or a share, is at work. A thread writes: nobody waits for it."""
+    """Shows within a block that this process, a worker or a share, is at work.
+
+    A thread writes the file, so the work never waits for a file server.
+    """
 
     def __init__(self, results: Path, *, share: str | None = None) -> None:
         host = re.sub(r"[^\w.-]", "_", socket.gethostname())[:64]
@@ -141,7 +144,7 @@ class Heartbeat:
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         while not self._ended.is_set():
             self._is_due.clear()
-            with contextlib.suppress(OSError, MemoryError):  # whether results can be written shows when they are
+            with contextlib.suppress(OSError, MemoryError):  # a lack of space shows when results are written
                 self.path.parent.mkdir(exist_ok=True)
                 temporary.write_text(json.dumps(self._payload()), encoding="utf-8")
                 temporary.replace(self.path)

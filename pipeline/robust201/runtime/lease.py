@@ -234,8 +234,8 @@ class Lease:
             self.holder = self.holder.beaten()
             os.pwrite(self._descriptor, self.holder.to_bytes(), 0)
             os.fsync(self._descriptor)
-        except Exception as error:  # noqa: BLE001 - this thread must not end unheard, for want of memory for example
-            # A file server may be away for a moment; after our patience others may rightly take over.
+        except Exception as error:  # noqa: BLE001 - this thread must not end unnoticed, such as when memory runs out
+            # A file server may be unavailable for a moment; after `patience`, others may take over the lease.
             self._beat_error = error
             return getattr(error, "errno", None) != errno.ESTALE and self._clock() - self._last_beat < patience
         self._last_beat, self._beat_error = self._clock(), None

@@ -117,7 +117,10 @@ class RunProgress:
 
     @property
     def macs_per_second(self) -> float:
-        """Multiply-accumulates a second that are expected of the remaining work, by what was measured so far."""
+        """Multiply-accumulates per second at which the remaining work is expected to be done.
+
+        It is the rate measured so far, divided by `slowness`.
+        """
         return self._macs_of_this_run / self.measured_seconds / self.slowness
 
 
@@ -173,6 +176,7 @@ class Tracker:
         self._costs = KeyCosts()
         self._steps_macs: dict[str, float] = {}
         self._resumed_macs: dict[tuple[str, float], float] = {}
+        self._finished: set[tuple[str, float]] = set()
         self._is_starting = True
         self._units: dict[str, Unit] = {}
         self._pending: Counter[str] = Counter()
@@ -254,6 +258,7 @@ class Tracker:
         self._measure(receipt.seconds)
         macs = self._plan.macs(Part(unit, receipt.strengths, receipt.start, receipt.stop))
         macs -= sum(self._resumed_macs.pop((unit.id, strength), 0.0) for strength in receipt.strengths)
+        self._finished.update((unit.id, strength) for strength in receipt.strengths)
         self.progress.done_macs += macs
         self.progress.remaining_macs = max(0.0, self.progress.remaining_macs - macs)
         share = (receipt.stop - receipt.start) / unit.n_images
@@ -297,7 +302,8 @@ class Tracker:
             return
         step, begun = beat.training.step, beat.training.begun
         following = min((strength for strength in beat.strengths if strength > step), default=None)
-        if following is None:
+        # A heartbeat may be older than the receipt of the snapshot, which has counted these steps.
+        if following is None or (unit.id, following) in self._finished:
             return
         before = max((strength for strength in unit.strengths if strength < following), default=0.0)
         macs_per_step = self._plan.macs(Part(unit, (following,), 0, unit.n_images)) / (following - before)

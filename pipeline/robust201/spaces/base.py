@@ -95,6 +95,14 @@ class Space(ABC):
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> float:
         """Estimate the multiply-accumulates of one forward pass of one image, for planning."""
 
+    def check_training_without_avx512(self, architecture: ArchitectureId) -> None:
+        """Check that a CPU without AVX-512 can train a network; by default, it can.
+
+        Raises:
+            ArchitectureError: PyTorch would end with memory errors.
+        """
+        return
+
     @abstractmethod
     def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
         """Build a network with fresh weights: normalised (B, 3, H, W) float32 to logits (B, C), or (features, logits).

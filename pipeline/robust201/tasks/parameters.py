@@ -260,18 +260,25 @@ class FgsmParameters(EpsilonParameters):
     epsilons_255: Epsilons255 = PAPER_FGSM_EPSILONS_255
 
 
-class PgdParameters(EpsilonParameters):
+class RelativeStepParameters(EpsilonParameters):
+    """Parameters of an attack in an Linf ball whose steps have a length relative to epsilon."""
+
+    steps: PositiveInt
+    rel_stepsize: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+    @property
+    def cautions(self) -> tuple[Caution, ...]:
+        """Warnings about epsilons, and about steps that do not reach the edge of the ball."""
+        return (*super().cautions, *_cautions_about_reach("rel_stepsize", self.rel_stepsize, self.steps, 1.0))
+
+
+class PgdParameters(RelativeStepParameters):
     """Projected gradient descent (Kurakin et al., 2017; Madry et al., 2018) as Foolbox runs it."""
 
     steps: PositiveInt = 40
     rel_stepsize: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01 / 0.3
     random_start: bool = True
     target: Literal["none", "least_likely"] = "none"
-
-    @property
-    def cautions(self) -> tuple[Caution, ...]:
-        """Warnings about epsilons, and about steps that do not reach the edge of the ball."""
-        return (*super().cautions, *_cautions_about_reach("rel_stepsize", self.rel_stepsize, self.steps, 1.0))
 
 
 class PgdVariants(Parameters):
@@ -296,17 +303,12 @@ class PgdVariants(Parameters):
         return None
 
 
-class PgdLinf7Parameters(EpsilonParameters, PgdVariants):
+class PgdLinf7Parameters(RelativeStepParameters, PgdVariants):
     """Seven steps of projected gradient descent in an Linf ball, as Wang and Horne use it (docs/protocol.md)."""
 
     epsilons_255: Epsilons255 = (1.0, 2.0, 4.0, 8.0)
     rel_stepsize: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.25
     steps: PositiveInt = 7
-
-    @property
-    def cautions(self) -> tuple[Caution, ...]:
-        """Warnings about epsilons, and about steps that do not reach the edge of the ball."""
-        return (*super().cautions, *_cautions_about_reach("rel_stepsize", self.rel_stepsize, self.steps, 1.0))
 
 
 class RadiusParameters(Parameters):

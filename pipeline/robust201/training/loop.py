@@ -21,7 +21,7 @@ from torch import nn
 from robust201.core.errors import CheckpointError, ConfigError, EvaluationError, one_line
 from robust201.core.garbage import collect_as_usual
 from robust201.core.noise import derived_seed
-from robust201.core.precision import Precision, check_precision
+from robust201.core.precision import Precision, check_precision, has_avx512
 from robust201.core.records import ArchitectureId, ImageSet, Normalisation, show_architecture
 from robust201.engine.classifier import answer_of
 from robust201.spaces.base import Space
@@ -107,13 +107,15 @@ def train(
         save_seconds: longest time between two states.
 
     Raises:
-        ArchitectureError: there is no such architecture.
+        ArchitectureError: there is no such architecture, or PyTorch cannot train it on this CPU.
         CheckpointError: `start` does not fit the network.
         ConfigError: this machine lacks the device or precision, or a snapshot lies beyond the end.
         EvaluationError: loss or weights are no longer finite, or the network refuses a batch of one image.
         StorageError: a state cannot be written, or belongs to another training.
     """
     _check_device(device, precision)
+    if device == "cpu" and not has_avx512():
+        space.check_training_without_avx512(architecture)
     n_batches = data.n_batches(recipe.batch_size)
     steps = [step for step in recipe.snapshot_steps(n_batches) if wanted is None or step in wanted]
     if not steps:

@@ -26,7 +26,7 @@ _DAMAGED = "damaged-"
 
 _KEPT = 2
 
-_MAX_STATE_BYTES = 16 << 30  # weights and momentum
+_MAX_SNAPSHOT_BYTES = 16 << 30  # weights and momentum
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class StateFolder:
             if step > at_most:
                 continue
             try:
-                raw = read_file(path, _MAX_STATE_BYTES)
+                raw = read_file(path, _MAX_SNAPSHOT_BYTES)
             except OSError as error:
                 raise StorageError(
                     f"Reading the state of a training failed for {path}: expected a file that can be read, got "

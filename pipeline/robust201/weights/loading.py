@@ -51,20 +51,15 @@ def check_shapes(
     if expected is None:
         _check_by_building(space, architecture, shapes, n_classes, name, advice)
         return
-    if shapes == expected:
-        return
     # PyTorch takes weights without the counters of batches, which old versions did not have.
-    different = {
-        tensor: (expected.get(tensor), shapes.get(tensor))
-        for tensor in dict.fromkeys([*expected, *shapes])
-        if expected.get(tensor) != shapes.get(tensor) and not (tensor in expected and tensor.endswith(_COUNTER))
-    }
-    if different:
-        (tensor, (wanted, got)), *others = different.items()
-        more = f" and {len(others):,} more" if others else ""
+    counters = {tensor for tensor in expected if tensor.endswith(_COUNTER)}
+    differences = _describe_differences(
+        *({tensor: shape for tensor, shape in given.items() if tensor not in counters} for given in (expected, shapes))
+    )
+    if differences:
         raise CheckpointError(
-            f"Loading weights failed for {name}: expected tensors of {show_architecture(architecture)} with "
-            f"{n_classes} classes ({tensor}: {wanted or 'none'}), got {tensor}: {got or 'none'}{more}. {advice}"
+            f"Loading weights failed for {name}: expected the tensors of {show_architecture(architecture)} with "
+            f"{n_classes} classes, got others ({differences}). {advice}"
         )
 
 
@@ -78,7 +73,7 @@ def _check_by_building(
 ) -> None:
     import torch
 
-    # A user's function may do with its tensors what those without values cannot.
+    # User code may need the values of its tensors, which tensors on the meta device do not have.
     device = torch.device("cpu" if space.executes_code else "meta")
     with torch.random.fork_rng(devices=[]), device:
         network = space.build(architecture, n_classes=n_classes)
@@ -86,7 +81,7 @@ def _check_by_building(
             fill_network(network, {tensor: torch.zeros(shape) for tensor, shape in shapes.items()}, name, advice)
         except CheckpointError:
             raise
-        except Exception as error:  # loading may be code of the user's
+        except Exception as error:  # loading may execute user code
             raise CheckpointError(
                 f"Loading weights failed for {name}: expected the tensors of {type(network).__name__}, got an error "
                 f"({describe_failure(error)}). {advice}"
@@ -107,19 +102,23 @@ def fill_network(
     try:
         network.load_state_dict(dict(tensors), strict=True)
     except RuntimeError as error:
-        differences = _describe_differences(network.state_dict(), tensors) or one_line(error)
+        expected, got = (
+            {tensor: tuple(values.shape) for tensor, values in given.items()}
+            for given in (network.state_dict(), tensors)
+        )
+        differences = _describe_differences(expected, got) or one_line(error)
         raise CheckpointError(
             f"Loading weights failed for {name}: expected the tensors of {type(network).__name__}, got others "
             f"({differences}). {advice}"
         ) from error
 
 
-def _describe_differences(expected: "Mapping[str, torch.Tensor]", got: "Mapping[str, torch.Tensor]") -> str:
+def _describe_differences(expected: Mapping[str, tuple[int, ...]], got: Mapping[str, tuple[int, ...]]) -> str:
     """Describe differences in names and shapes, such as ``2 of 14 missing: fc.weight, fc.bias``; empty without one."""
     shapes = [
-        f"{name} {tuple(got[name].shape)} instead of {tuple(tensor.shape)}"
-        for name, tensor in expected.items()
-        if name in got and got[name].shape != tensor.shape
+        f"{name} {got[name]} instead of {shape}"
+        for name, shape in expected.items()
+        if name in got and got[name] != shape
     ]
     kinds = {
         f"{{}} of {len(expected):,} missing": [name for name in expected if name not in got],

@@ -306,7 +306,7 @@ def _check_header(line: bytes, path: Path) -> None:
 def parse_line(line: bytes, number: int, path: Path) -> CheckpointRecord:
     """Read a line that `record_line` wrote; a `CheckpointError` says where a damaged one stands."""
     try:
-        record = CheckpointRecord(**json.loads(line))
+        record = CheckpointRecord(**json.loads(line, parse_float=_parse_float, parse_constant=_parse_float))
     except (ValueError, TypeError, RecursionError) as error:
         reason = str(error).replace("CheckpointRecord.__init__() ", "")
         raise _damaged_line(number, path, f"one checkpoint, got a damaged line ({reason})") from error
@@ -314,7 +314,11 @@ def parse_line(line: bytes, number: int, path: Path) -> CheckpointRecord:
         value = _look_up(record, name)
         if not is_valid(value):
             raise _damaged_line(number, path, f"{expected} in the field {name!r}, got {reprlib.repr(value)}")
-    if not is_as_trained(record):
+    try:
+        is_unedited = is_as_trained(record)
+    except (ValueError, RecursionError) as error:  # what JSON can hold, but no id can be computed from
+        raise _damaged_line(number, path, f"a recipe that can be hashed, got a damaged line ({error})") from error
+    if not is_unedited:
         raise _damaged_line(
             number,
             path,
@@ -322,6 +326,14 @@ def parse_line(line: bytes, number: int, path: Path) -> CheckpointRecord:
             "another: the line was edited",
         )
     return record
+
+
+def _parse_float(text: str) -> float:
+    """Parse a number; a `ValueError` rejects NaN and infinity, which no id of a training can contain."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"a number that is not finite: {text[:20]}")
+    return value
 
 
 def _look_up(record: CheckpointRecord, name: str) -> Any:

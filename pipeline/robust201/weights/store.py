@@ -33,8 +33,14 @@ from robust201.weights.manifest import (
     read_manifest,
     trial_order,
 )
-from robust201.weights.published.base import DEFAULT_SEED, StateDict, check_finite, count_parameters
-from robust201.weights.published.state_dicts import MAX_WEIGHTS_BYTES, parse_safetensors, read_safetensors_header
+from robust201.weights.published.base import (
+    DEFAULT_SEED,
+    MAX_WEIGHTS_BYTES,
+    StateDict,
+    check_finite,
+    count_parameters,
+)
+from robust201.weights.published.state_dicts import parse_safetensors, read_safetensors_header
 
 if TYPE_CHECKING:
     import torch

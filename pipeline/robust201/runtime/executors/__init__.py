@@ -22,7 +22,7 @@ def check_device(config: WorkSettings) -> None:
     if execution.executor == "ray" and not execution.ray_address:
         _check_cores(execution)
     is_here = execution.executor == "inline" or not execution.ray_address
-    if is_here and (execution.device == "cuda" or config.precision == "tf32"):
+    if is_here and (execution.device == "cuda" or config.precision != "fp32"):
         from robust201.runtime.devices import choose_device
 
         choose_device(execution.device, config.precision)

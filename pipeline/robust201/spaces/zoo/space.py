@@ -23,12 +23,14 @@ class ZooNetwork:
         macs: counts the multiply-accumulates of one image from width, number of classes and image size.
         width: the published width, which names without one mean.
         is_for_32: whether images must have 32x32 pixels.
+        width_divisor: divisor of the widths with which CPUs without AVX-512 can train the network.
     """
 
     build: "Callable[[int, int], nn.Module]"
     macs: Callable[[int, int, int], int]
     width: int
     is_for_32: bool = False
+    width_divisor: int = 1
 
 
 def scaled(published: int, width: int, published_width: int) -> int:
@@ -92,7 +94,7 @@ def _spatial_resnet(blocks: Sequence[int]) -> ZooNetwork:
         transformer = costs.spatial_transformer(scaled(32, width, 64), scaled(1024, width, 64))
         return transformer + costs.resnet(blocks, _resnet_widths(width), n_classes, size)
 
-    return ZooNetwork(build, macs, 64, is_for_32=True)
+    return ZooNetwork(build, macs, 64, is_for_32=True, width_divisor=8)
 
 
 def _polar_resnet(blocks: Sequence[int]) -> ZooNetwork:
@@ -108,7 +110,7 @@ def _polar_resnet(blocks: Sequence[int]) -> ZooNetwork:
         transformer = costs.polar_transformer(scaled(32, width, 64), size)
         return transformer + costs.resnet(blocks, _resnet_widths(width), n_classes, size)
 
-    return ZooNetwork(build, macs, 64)
+    return ZooNetwork(build, macs, 64, width_divisor=8)
 
 
 def _narrow_resnet() -> ZooNetwork:
@@ -238,6 +240,17 @@ class Zoo(Space):
                 f"positions, got {image_size}x{image_size}. Leave it out of this sweep, or choose other images."
             )
         return NETWORKS[name].macs(width, n_classes, image_size)
+
+    def check_training_without_avx512(self, architecture: ArchitectureId) -> None:
+        """Reject widths with which oneDNN's kernels for AVX2 corrupt memory (see `Space` and docs/zoo.md)."""
+        name, width = _parse(architecture)
+        divisor = NETWORKS[name].width_divisor
+        if width % divisor:
+            raise ArchitectureError(
+                f"Training failed for {architecture}: expected a width that is a multiple of {divisor}, since PyTorch "
+                f"corrupts memory with others on a CPU without AVX-512, got {width}. Train {name}-w"
+                f"{scaled(1, width, divisor) * divisor}, or use a GPU or a CPU with AVX-512."
+            )
 
     def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
         """Build a network (see `Space`)."""

@@ -1,13 +1,14 @@
 """What every reader of published weights speaks in: members of a source, the choice among their trials, weights."""
 
 import re
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from robust201.core.errors import CheckpointError
+from robust201.core.errors import CheckpointError, RobustWarning
 from robust201.core.files import read_file
 from robust201.core.records import ArchitectureId, show_architecture
 
@@ -26,7 +27,9 @@ DEFAULT_HP = "200"
 DEFAULT_SEED = 777
 
 _BUFFER_KEY = re.compile(r"(?:^|\.)(?:running_mean|running_var|num_batches_tracked)$")
-_MAX_FILE_BYTES = 1 << 31
+
+MAX_WEIGHTS_BYTES = 8 << 30
+"""Largest file of one network's weights: two billion parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +159,10 @@ def read_network_file(path: Path) -> bytes:
     """Read the file of one network.
 
     Raises:
-        CheckpointError: it cannot be read, is not a regular file, or has more than 2 GiB.
+        CheckpointError: it cannot be read, is not a regular file, or has more than `MAX_WEIGHTS_BYTES`.
     """
     try:
-        return read_file(path, _MAX_FILE_BYTES)
+        return read_file(path, MAX_WEIGHTS_BYTES)
     except OSError as error:
         raise CheckpointError(
             f"Reading weights failed for {path}: expected a readable file of one network, got {error.strerror}. "
@@ -210,6 +213,9 @@ def find_state_dict(content: Any, name: str, say: Callable[[str], None]) -> dict
     An entry with a usual name is preferred; otherwise it must be the only state_dict. `say` receives a line if an entry
     was taken or a prefix dropped.
 
+    Warns:
+        RobustWarning: there are several state_dicts; it names the one that is used, and the others.
+
     Raises:
         CheckpointError: there is no state_dict, several have unknown names, or it has tensors that are not read.
     """
@@ -227,8 +233,15 @@ def find_state_dict(content: Any, name: str, say: Callable[[str], None]) -> dict
     if entry is not None:
         content = content[entry]
     state_dict = require_state_dict(content, name)
+    if others:
+        more = f" and {len(others) - 4} more" if len(others) > 4 else ""
+        warnings.warn(
+            f"{name} contains several state_dicts: using {entry!r}, not {', '.join(map(repr, others[:4]))}{more}. To "
+            "use another one, save it in a file of its own.",
+            RobustWarning,
+            stacklevel=2,
+        )
     notes = [] if entry is None else [f"the entry {entry!r}"]
-    notes += [f"not {', '.join(map(repr, others[:4]))}"] if others else []
     notes += [f"names without {prefix!r}"] if (prefix := wrapper_prefix(content)) else []
     if notes:
         say(f"Using weights of {name}: {'; '.join(notes)}.")
@@ -259,9 +272,9 @@ def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
             )
     # A view may repeat few bytes of a file without end.
     n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in value.values())
-    if n_bytes > _MAX_FILE_BYTES:
+    if n_bytes > MAX_WEIGHTS_BYTES:
         raise CheckpointError(
-            f"Reading weights failed for {name}: expected tensors of at most {_MAX_FILE_BYTES:,} bytes, got "
+            f"Reading weights failed for {name}: expected tensors of at most {MAX_WEIGHTS_BYTES:,} bytes, got "
             f"{n_bytes:,}. Get the file again from its publisher."
         )
     prefix = wrapper_prefix(value)

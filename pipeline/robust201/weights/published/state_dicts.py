@@ -40,9 +40,6 @@ _NAMED_FILE = re.compile(r"([A-Za-z][\w.-]*)\.(?:pth|pt|safetensors)")
 _FILE_NAME = re.compile(r"(\d{1,6})\.(?:pth|pt|safetensors)")
 _MAX_HEADER_BYTES = 100 << 20  # as safetensors itself allows
 
-MAX_WEIGHTS_BYTES = 8 << 30
-"""Largest safetensors file of one network: two billion parameters."""
-
 
 class SafetensorsHeader(NamedTuple):
     """The header of a safetensors file.

@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from robust201.core.precision import has_avx512
+
 LIBRARY: Final = Path(__file__).with_name("_native.so")
 C_SOURCE: Final = Path(__file__).with_name("native.c")
 LANES: Final = 16
@@ -70,7 +72,7 @@ def load_library() -> ctypes.CDLL | None:
 @cache
 def is_expected() -> bool:
     """Whether the native library should be usable here: it was compiled, and the processor can run it."""
-    return LIBRARY.is_file() and _has_avx512()
+    return LIBRARY.is_file() and has_avx512()
 
 
 @cache
@@ -78,7 +80,7 @@ def why_not() -> str | None:
     """Say why the native library cannot be used here; None where it can."""
     if not LIBRARY.is_file():
         return "it was not compiled when robust201 was installed"
-    if not _has_avx512():
+    if not has_avx512():
         return "this processor has no AVX-512, or PyTorch makes no use of it"
     try:
         if not _is_intact(LIBRARY):
@@ -116,9 +118,3 @@ def _open() -> ctypes.CDLL:
         *(pointer, _Int, pointer, _Int, _Int),
     )
     return library
-
-
-def _has_avx512() -> bool:
-    import torch
-
-    return torch.backends.cpu.get_cpu_capability() == "AVX512"
