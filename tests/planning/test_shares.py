@@ -182,7 +182,7 @@ def test_a_batch_file_hurries_the_draining_of_its_share(
         deadlines.append(drain_seconds)
         return nullcontext(DrainRequest())
 
-    monkeypatch.setattr("robust201.runtime.sweep.draining_on_signals", draining)
+    monkeypatch.setattr("robust201.runtime.driver.draining_on_signals", draining)
     compute(config, "1/1")
     assert deadlines == [expected]
 

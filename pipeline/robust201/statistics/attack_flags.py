@@ -263,7 +263,7 @@ def _far_from_chance(results: Mapping[Evaluated, Accuracies], n_classes: int) ->
 
 
 def _changed_at_zero(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
-    """Only imported results have such a strength: sweeps refuse it."""
+    """Only the files of others have such a strength: sweeps reject it."""
     clean = results.get((_CLEAN, CLEAN_STRENGTH), {})
     known = {_FGSM, *(key for family in _FAMILIES for key in family.iterative)}
     for key, strength in sorted(results):
