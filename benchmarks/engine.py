@@ -29,7 +29,7 @@ from benchmarks.engine_case import (
     stratified_sample,
     suite_seconds,
 )
-from robust201.engine.arithmetic import configure_torch
+from robust201.models.arithmetic import configure_torch
 
 LAYOUTS = {"reference": "default", "channels_last": "channels_last"}
 """Forms of the published network that the libraries attack, and what tables call them."""

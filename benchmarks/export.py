@@ -24,7 +24,7 @@ import numpy as np
 import psutil
 
 from robust201.core.records import EvaluationResult, Part, Unit, Weights, unit_id
-from robust201.dataset import export_dataset
+from robust201.export import export_dataset
 from robust201.shards import ShardStore
 from robust201.tasks import TASKS
 from robust201.tasks.columns import COLUMNS, FRACTION_BITS, columns_of

@@ -28,14 +28,14 @@ from benchmarks.engine_case import (
 )
 from benchmarks.parity import compare_random
 from robust201.core.precision import Precision
-from robust201.engine.arithmetic import configure_torch
-from robust201.engine.attack_job import IMAGES_HELD
-from robust201.engine.buckets import Bucketed
-from robust201.engine.capacity import USED_SHARE, Capacity, choose_capacity
-from robust201.engine.context import to_float
-from robust201.engine.graphs import GraphCapture
+from robust201.models.arithmetic import configure_torch
+from robust201.models.buckets import Bucketed
+from robust201.models.capacity import USED_SHARE, Capacity, choose_capacity
+from robust201.models.graphs import GraphCapture
 from robust201.spaces.nasbench201.compiled.footprint import network_bytes
 from robust201.tasks import TASKS
+from robust201.tasks.attack_kit.attack_job import IMAGES_HELD
+from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.parameters import Parameters
 
 USUAL_BATCH = 250

@@ -34,14 +34,14 @@ from numpy.typing import NDArray
 
 from benchmarks.engine_case import load_trained
 from robust201.core.records import ImageSet
-from robust201.engine.arithmetic import configure_torch
-from robust201.engine.classifier import Classifier
-from robust201.engine.context import Context, Request, to_float
-from robust201.engine.model import Model
 from robust201.images import load_images, select
+from robust201.models.arithmetic import configure_torch
+from robust201.models.classifier import Classifier
+from robust201.models.model import Model
 from robust201.spaces.nasbench201.compiled import compile_network
 from robust201.statistics.significance import mcnemar_p_values
 from robust201.tasks import TASKS
+from robust201.tasks.attack_kit.context import Context, Request, to_float
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import perturb
 from tests.support.library_parity import compare, differing_bits, fused_images, library_images

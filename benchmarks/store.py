@@ -243,7 +243,7 @@ def scan_step(folder: Path) -> str:
 
 def compare_step(folder: Path) -> str:
     """Hold all accuracies against themselves, as `compare` does."""
-    from robust201.dataset.compare import compare_results
+    from robust201.export.compare import compare_results
 
     report = compare_results(folder, folder)
     return f"{sum(comparison.n_architectures for comparison in report.comparisons):,} accuracies of either"
@@ -261,7 +261,7 @@ def compact_step(folder: Path) -> str:
 
 def verify_step(folder: Path) -> str:
     """Check every row, as `verify` does."""
-    from robust201.dataset.verify import verify_results
+    from robust201.export.verify import verify_results
 
     verdict = verify_results(folder)
     return f"{verdict.n_shards:,} shards, {verdict.n_evaluations:,} evaluations, {len(verdict.findings)} findings"
@@ -269,8 +269,8 @@ def verify_step(folder: Path) -> str:
 
 def export_step(folder: Path) -> str:
     """Write JSON and Parquet, by as many processes as `robust201 export`."""
-    from robust201.dataset import export_dataset
-    from robust201.dataset.pool import default_processes
+    from robust201.export import export_dataset
+    from robust201.export.pool import default_processes
 
     store = ShardStore.open(folder)
     processes = default_processes(parquet=True)

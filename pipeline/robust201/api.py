@@ -19,19 +19,19 @@ from torch import nn
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning, closest
 from robust201.core.files import bundled
 from robust201.core.records import ArchitectureId, EvaluationResult, ImageSet, Normalisation, Part, Unit
-from robust201.engine.classifier import Classifier
-from robust201.engine.context import Context, CorruptedImages, Request, to_float
-from robust201.engine.given_model import as_classifier, choose_given_device
-from robust201.engine.model import CompiledNetwork
-from robust201.engine.network_check import check_compiled
 from robust201.images import dataset as dataset_spec
 from robust201.images.checks import LabelledImages
-from robust201.images.given import as_labelled_images, check_label_range
+from robust201.images.user_arrays import as_labelled_images, check_label_range
+from robust201.models.classifier import Classifier
+from robust201.models.model import CompiledNetwork
+from robust201.models.network_check import check_compiled
+from robust201.models.user_module import as_classifier, choose_given_device
 from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
 from robust201.statistics.attack_flags import ZERO_GRADIENTS, Accuracies, AttackFlag, Evaluated, find_flags
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import CORRUPTION_GROUP, TASKS, Task, expand_keys, find_task
+from robust201.tasks.attack_kit.context import Context, CorruptedImages, Request, to_float
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import holds_answers, summarise

@@ -50,7 +50,7 @@ def test_log_that_is_not_a_log_is_named(finished: Path, robust201: RunCommand, w
 
 LIMITED = """
 import resource, sys
-import robust201.cli.look, robust201.monitoring.status  # imports reserve address space of their own
+import robust201.cli.monitoring, robust201.monitoring.status  # imports reserve address space of their own
 from pathlib import Path
 from robust201.cli.app import main
 

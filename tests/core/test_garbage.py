@@ -9,7 +9,7 @@ def test_a_process_that_computes_looks_for_garbage_as_often_as_python_does() -> 
         "import gc; usual = gc.get_threshold()",
         "from robust201.core.garbage import collect_rarely",
         "collect_rarely(); assert gc.get_threshold() > usual",
-        "from robust201.engine.arithmetic import configure_torch",
+        "from robust201.models.arithmetic import configure_torch",
         "configure_torch(1); assert gc.get_threshold() == usual and gc.get_freeze_count()",
     )
     subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)

@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from robust201.core.errors import ConfigError
 from robust201.core.precision import check_precision, has_avx512
-from robust201.engine.arithmetic import configure_torch
-from robust201.engine.classifier import Classifier
+from robust201.models.arithmetic import configure_torch
+from robust201.models.classifier import Classifier
 from robust201.runtime.devices import choose_device
 from robust201.runtime.worker import Worker
 from robust201.spaces.nasbench201.cells import constant_nodes, format_spec, specs
@@ -329,7 +329,7 @@ def test_switches_are_set_and_set_back():
     # In a process of its own: these settings are for the whole process.
     command = """
 import torch
-from robust201.engine.arithmetic import (configure_torch)
+from robust201.models.arithmetic import (configure_torch)
 
 def switches():
     return (torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.allow_tf32,

@@ -1,7 +1,7 @@
 """Flip random bits anywhere in shards, footers included; verification must name the shard of every one.
 
 Long form:  python -m tests.faults.flip_bits --flips 1000
-The test suite runs the short form (tests/dataset/test_verifying.py).
+The test suite runs the short form (tests/export/test_verifying.py).
 """
 
 import argparse

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from robust201.dataset import export_dataset
+from robust201.export import export_dataset
 from robust201.planning.plan_file import load_plan
 from robust201.shards import Inventory, ShardStore
 from tests.conftest import read_tree

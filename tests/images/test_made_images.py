@@ -14,7 +14,7 @@ from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.records import ImageSet
 from robust201.images import load_images
 from robust201.images.fusion import blend, pair, write_fusion
-from robust201.images.made import describe_made
+from robust201.images.made_folder import describe_made
 from robust201.images.specs import own_dataset
 from robust201.images.torch_images import Rounding, import_torch_images
 from robust201.training.data import Fusion

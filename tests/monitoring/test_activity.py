@@ -98,7 +98,7 @@ def test_only_missing_parts_are_in_flight_and_a_silent_worker_is_told_until_anot
 
 
 def test_while_a_worker_computes_a_part_the_status_says_so(half_done: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    from robust201.engine.classifier import Classifier
+    from robust201.models.classifier import Classifier
 
     classify = Classifier.__call__
     seen: list[SweepStatus] = []

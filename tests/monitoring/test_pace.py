@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust201.monitoring.pace import MeasuredRate, Pace, estimate_pace
+from robust201.monitoring.rate import MeasuredRate, Pace, estimate_pace
 
 
 def aged(seconds: float) -> MeasuredRate:

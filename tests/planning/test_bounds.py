@@ -11,7 +11,7 @@ import yaml
 from robust201.cli.console import MOST_LINES, show_verdict
 from robust201.core.errors import MAX_MESSAGE, CheckpointError, ConfigError, RobustError
 from robust201.core.user_code import read_code
-from robust201.dataset.verify import Verdict
+from robust201.export.verify import Verdict
 from robust201.planning import sweep_yaml
 from robust201.planning.loading import load_config
 from robust201.shards import ShardFinding

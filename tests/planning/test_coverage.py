@@ -3,7 +3,7 @@
 import numpy as np
 
 from robust201.core.records import Part
-from robust201.dataset.verify import find_gaps
+from robust201.export.verify import find_gaps
 from robust201.monitoring.status import read_status
 from robust201.planning.coverage import count_coverage
 from robust201.planning.plan import PlannedKey, make_plan

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from robust201.core.errors import ConfigError
 from robust201.core.interrupts import DrainRequest
 from robust201.core.records import Bundle, Part, Receipt
-from robust201.dataset import export_dataset
+from robust201.export import export_dataset
 from robust201.monitoring.status import SweepStatus, read_status
 from robust201.planning.config import SweepConfig
 from robust201.planning.loading import parse_config

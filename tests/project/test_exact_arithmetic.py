@@ -13,7 +13,14 @@ import robust201
 
 PACKAGE = Path(robust201.__file__).parent
 
-GUARDED = ("core", "images", "tasks/corruptions", "engine/draws.py", "training/draws.py", "training/augmentation.py")
+GUARDED = (
+    "core",
+    "images",
+    "tasks/corruptions",
+    "tasks/attack_kit/draws.py",
+    "training/draws.py",
+    "training/augmentation.py",
+)
 
 PRODUCTS = {"dot", "vdot", "inner", "matmul", "einsum", "tensordot", "linalg"}
 FUNCTIONS = {

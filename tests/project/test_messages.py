@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from robust201.core.errors import ConfigError, one_line
-from robust201.dataset.written_file import parse_choice
+from robust201.export.written_file import parse_choice
 from robust201.figures.plots import parse_width
 from robust201.figures.table import figure_row
 from robust201.planning.shares import Share

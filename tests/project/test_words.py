@@ -19,7 +19,7 @@ MAY_SAY = {
     "spaces/nasbench201": "the space itself",
     "spaces/__init__.py": "the table of spaces, and the default of sweeps and datasets that name none",
     "weights/published": "readers of the published weights",
-    "dataset/published_layout.py": "writes meta.json and Parquet as published",
+    "export/published_layout.py": "writes meta.json and Parquet as published",
     "images/specs.py": "credits the paper that chose the 120 classes, by its title",
 }
 """Comments and docstrings may say the words anywhere: they cite where a number or a recipe comes from."""

@@ -7,7 +7,7 @@ import pytest
 
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ConfigError, ResultsError
-from robust201.dataset.conversion import convert_dataset
+from robust201.export.conversion import convert_dataset
 from robust201.figures.figure_data import measures_against
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset

@@ -8,7 +8,7 @@ import pytest
 
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
-from robust201.dataset.conversion import convert_dataset
+from robust201.export.conversion import convert_dataset
 from robust201.figures.plots import save_plot, save_plots
 from robust201.figures.report import write_report
 from robust201.figures.table import FIGURES

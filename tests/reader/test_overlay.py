@@ -10,7 +10,7 @@ from robust201.analysis.class_summaries import summarise_classes
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
 from robust201.core.records import EvaluationProtocol
-from robust201.dataset.conversion import convert_dataset
+from robust201.export.conversion import convert_dataset
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
 from tests.support.fabricated import FabricatedStore, export, make_plan

@@ -9,7 +9,7 @@ import pytest
 
 import robust201
 from robust201.core.errors import ArchitectureError, ConfigError, FormatVersionError, InputError, ResultsError
-from robust201.dataset import meta_file_text
+from robust201.export import meta_file_text
 from robust201.reader.dataset import RobustnessDataset
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan

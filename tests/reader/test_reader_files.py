@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
-from robust201.reader import json_files, kept_files
+from robust201.reader import file_cache, json_files
 from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.file_cache import KeptRows
 from robust201.reader.json_files import iter_json_values
-from robust201.reader.kept_files import KeptRows
 from tests.support.fabricated import export, export_copy, make_plan
 from tests.support.small_results import write_results
 
@@ -57,7 +57,7 @@ def test_an_open_reader_notices_that_a_file_was_replaced(folder):
 
 
 def test_what_is_kept_is_bounded_and_the_last_file_is_kept_whatever_its_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_files, "KEPT_BYTES", 30)
+    monkeypatch.setattr(file_cache, "KEPT_BYTES", 30)
     kept, reads = KeptRows(), []
     for name in ("a", "b", "large"):
         (tmp_path / name).touch()

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robust201.engine.attack_job import AttackJob, handed_back
 from robust201.planning.loading import load_config
 from robust201.runtime.audit import sample_sweep
+from robust201.tasks.attack_kit.attack_job import AttackJob, handed_back
 from robust201.tasks.perturbations import pgd
 from tests.conftest import RunCommand, WriteSweep
 

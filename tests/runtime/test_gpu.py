@@ -9,15 +9,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from robust201.dataset import export_dataset
-from robust201.engine.arithmetic import configure_torch
-from robust201.engine.attack_job import AttackJob
-from robust201.engine.batching import Batching
-from robust201.engine.buckets import Bucketed
-from robust201.engine.capacity import USED_SHARE, Capacity
-from robust201.engine.classifier import Classifier
-from robust201.engine.draws import CounterDraws
-from robust201.engine.graphs import GraphCapture
+from robust201.export import export_dataset
+from robust201.models.arithmetic import configure_torch
+from robust201.models.buckets import Bucketed
+from robust201.models.capacity import USED_SHARE, Capacity
+from robust201.models.classifier import Classifier
+from robust201.models.graphs import GraphCapture
 from robust201.planning.config import SweepConfig
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, run_sweep
@@ -27,9 +24,12 @@ from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_netw
 from robust201.spaces.nasbench201.compiled.footprint import network_bytes
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
 from robust201.tasks import TASKS
+from robust201.tasks.attack_kit.attack_job import AttackJob
+from robust201.tasks.attack_kit.batching import Batching
+from robust201.tasks.attack_kit.draws import CounterDraws
 from robust201.tasks.perturbations import square
 from tests.conftest import MakeSweep, read_tree
-from tests.engine.test_no_waiting import LOOPS, job_on, samples_of
+from tests.models.test_no_waiting import LOOPS, job_on, samples_of
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 from tests.support.library_parity import compare
 from tests.support.tiny_networks import PathlessNetwork, TinyNetwork, tiny_classifier, tiny_images

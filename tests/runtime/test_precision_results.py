@@ -8,7 +8,7 @@ import pytest
 
 from robust201.core.errors import InputError
 from robust201.core.precision import PRECISIONS, has_avx512
-from robust201.dataset import export_dataset
+from robust201.export import export_dataset
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
 from robust201.planning.identity import protocol_payload

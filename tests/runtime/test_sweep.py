@@ -12,7 +12,7 @@ import pytest
 
 from robust201.core.errors import CheckpointError, LeaseHeldError, StorageFullError
 from robust201.core.records import Bundle, Part, Receipt
-from robust201.dataset import export_dataset
+from robust201.export import export_dataset
 from robust201.monitoring.status import SweepStatus, read_status
 from robust201.planning.bundles import FLOOR_SECONDS
 from robust201.planning.config import SweepConfig
@@ -309,7 +309,7 @@ def test_a_failing_unit_is_reported_and_the_rest_goes_on(
 
 
 def test_running_out_of_memory_halves_the_micro_batch(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    from robust201.engine.classifier import Classifier
+    from robust201.models.classifier import Classifier
 
     classify = Classifier._logits
 

@@ -12,7 +12,7 @@ import yaml
 
 from robust201.core.errors import ConfigError, DatasetError, EvaluationError, InputError
 from robust201.core.records import Weights
-from robust201.dataset import export_dataset
+from robust201.export import export_dataset
 from robust201.images.adversarial import AdversarialStore
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts

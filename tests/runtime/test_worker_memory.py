@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from robust201.dataset import export_dataset
-from robust201.engine.buckets import Bucketed
-from robust201.engine.classifier import Classifier
-from robust201.engine.network_check import check_network
+from robust201.export import export_dataset
+from robust201.models.buckets import Bucketed
+from robust201.models.classifier import Classifier
+from robust201.models.network_check import check_network
 from robust201.planning.bundles import make_bundles
 from robust201.planning.config import SweepConfig
 from robust201.planning.plan_file import load_plan_and_facts

@@ -9,7 +9,7 @@ import pytest
 import s3fs
 
 from robust201.core.errors import ConfigError, ShardDamagedError, StorageError
-from robust201.dataset import export_dataset
+from robust201.export import export_dataset
 from robust201.planning.loading import parse_config
 from robust201.planning.plan_file import load_plan
 from robust201.shards import ShardStore, backends, index, merge_folders, object_store

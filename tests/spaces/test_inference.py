@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from robust201.core.errors import ArchitectureError
 from robust201.core.records import Normalisation
-from robust201.engine.classifier import Classifier
+from robust201.models.classifier import Classifier
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, constant_nodes, format_spec, parse, specs
 from robust201.spaces.nasbench201.compiled import compile_network, kernels

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from robust201.engine.attack_job import AttackJob
-from robust201.engine.batching import Batching
-from robust201.engine.draws import CounterDraws
 from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, format_spec, specs
 from robust201.spaces.nasbench201.compiled import compile_network, kernels
 from robust201.spaces.nasbench201.compiled.local import LocalKernels, LocalPass
 from robust201.spaces.nasbench201.compiled.regions import Region, union
 from robust201.tasks import TASKS
+from robust201.tasks.attack_kit.attack_job import AttackJob
+from robust201.tasks.attack_kit.batching import Batching
+from robust201.tasks.attack_kit.draws import CounterDraws
 from robust201.tasks.perturbations.square import fused
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, network_of
 from tests.tasks.test_fused_attacks import IMAGES, ExactModel, assert_same, attacked

@@ -10,7 +10,7 @@ from torch import nn
 
 from robust201.core.errors import ArchitectureError, ConfigError
 from robust201.core.records import Normalisation
-from robust201.engine.classifier import Classifier
+from robust201.models.classifier import Classifier
 from robust201.spaces.zoo.space import NETWORKS, Zoo
 
 ZOO = Zoo()

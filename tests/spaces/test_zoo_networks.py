@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from robust201.core.errors import ArchitectureError, NetworkError
 from robust201.core.records import Normalisation
-from robust201.engine.classifier import Classifier
+from robust201.models.classifier import Classifier
 from robust201.spaces.zoo.narrow import standardise
 from robust201.spaces.zoo.space import NETWORKS, Zoo
 from robust201.spaces.zoo.stn import SpatialTransformer

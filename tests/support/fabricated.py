@@ -10,7 +10,7 @@ import numpy as np
 
 from robust201.core.errors import StorageError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, Unit, Weights, content_digest
-from robust201.dataset import export_dataset
+from robust201.export import export_dataset
 from robust201.images import DATASETS
 from robust201.shards import RowBatch
 from robust201.tasks import TASKS, Task

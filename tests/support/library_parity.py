@@ -8,12 +8,12 @@ from pyautoattack import AutoAttack
 from pyautoattack.autopgd_base import APGDAttack, APGDAttack_targeted
 from pyautoattack.fab_pt import FABAttack_PT
 
-from robust201.engine.attack_job import AttackJob
-from robust201.engine.batching import Batching
-from robust201.engine.classifier import Classifier
-from robust201.engine.context import to_float
-from robust201.engine.replay import ReplayedDraws
+from robust201.models.classifier import Classifier
 from robust201.tasks import TASKS
+from robust201.tasks.attack_kit.attack_job import AttackJob
+from robust201.tasks.attack_kit.batching import Batching
+from robust201.tasks.attack_kit.context import to_float
+from robust201.tasks.attack_kit.replay import ReplayedDraws
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.foolbox_engine import foolbox
 

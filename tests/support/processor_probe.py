@@ -56,7 +56,7 @@ def snow_of_noise() -> Iterator[NDArray[np.uint8]]:
 def _draws() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
     import torch
 
-    from robust201.engine.draws import CounterDraws
+    from robust201.tasks.attack_kit.draws import CounterDraws
     from robust201.training.augmentation import Augmenter
     from robust201.training.draws import epoch_draws, pixel_draws, uniform
     from robust201.training.recipes import AUGMENTATIONS

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from robust201.core.records import ImageSet, Normalisation, Part, Unit, image_hash
-from robust201.engine.classifier import Classifier
-from robust201.engine.context import Context, Request
+from robust201.models.classifier import Classifier
 from robust201.tasks import Task
+from robust201.tasks.attack_kit.context import Context, Request
 from robust201.tasks.constraints import LINF
 from robust201.tasks.perturbations.contract import perturb
 

@@ -11,8 +11,8 @@ from pyautoattack import AutoAttack
 
 from robust201.core.errors import PerturbationError
 from robust201.core.noise import derived_seed
-from robust201.engine.context import Perturbed, to_float
 from robust201.tasks import TASKS
+from robust201.tasks.attack_kit.context import Perturbed, to_float
 from robust201.tasks.constraints import LINF
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.tasks.perturbations.foolbox_engine import foolbox

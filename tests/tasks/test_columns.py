@@ -10,10 +10,10 @@ import torch
 
 from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.records import Unit, Weights
-from robust201.dataset import export_dataset
-from robust201.dataset.json_files import row_texts
-from robust201.dataset.published_layout import describe_strength, layout_of, parquet_columns
-from robust201.dataset.verify_dataset import verify_dataset
+from robust201.export import export_dataset
+from robust201.export.json_files import row_texts
+from robust201.export.published_layout import describe_strength, layout_of, parquet_columns
+from robust201.export.verify_dataset import verify_dataset
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.value_checks import check_json_values
 from robust201.shards import RowBatch, ShardStore

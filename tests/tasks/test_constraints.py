@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robust201.core.errors import PerturbationError
-from robust201.engine.context import Perturbed, to_float
 from robust201.tasks import TASKS, find_task
+from robust201.tasks.attack_kit.context import Perturbed, to_float
 from robust201.tasks.constraints import CONSTRAINTS, L1, L2, LINF
 from robust201.tasks.perturbations.contract import checked
 from robust201.tasks.perturbations.l1_projection import correction_to_l1

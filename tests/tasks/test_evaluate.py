@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from robust201.core.errors import ConfigError, EvaluationError, PerturbationError
-from robust201.engine.arithmetic import configure_torch
+from robust201.models.arithmetic import configure_torch
 from robust201.tasks import TASKS
 from robust201.tasks.columns import MEASUREMENTS
 from robust201.tasks.evaluate import evaluate_part
@@ -252,7 +252,7 @@ def test_torch_is_configured_for_equal_bytes():
     # In a process of its own: these settings are for the whole process.
     command = """
 import os, torch
-from robust201.engine.arithmetic import (configure_torch)
+from robust201.models.arithmetic import (configure_torch)
 configure_torch(2)
 assert torch.get_num_threads() == 2
 assert torch.are_deterministic_algorithms_enabled()

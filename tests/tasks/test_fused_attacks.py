@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from robust201.core.errors import ConfigError
-from robust201.dataset import export_dataset
-from robust201.engine.attack_job import AttackJob, job_of
-from robust201.engine.batching import Batching
-from robust201.engine.context import to_float
-from robust201.engine.draws import CounterDraws
-from robust201.engine.model import differentiate_objective
+from robust201.export import export_dataset
+from robust201.models.model import differentiate_objective
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, run_sweep
 from robust201.shards import ShardStore
 from robust201.tasks import TASKS
+from robust201.tasks.attack_kit.attack_job import AttackJob, job_of
+from robust201.tasks.attack_kit.batching import Batching
+from robust201.tasks.attack_kit.context import to_float
+from robust201.tasks.attack_kit.draws import CounterDraws
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.perturbations.contract import checked, perturb
 from tests.conftest import read_tree

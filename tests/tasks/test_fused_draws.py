@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from robust201.engine.draws import CounterDraws, _swap, generator
+from robust201.tasks.attack_kit.draws import CounterDraws, _swap, generator
 from robust201.tasks.perturbations.square import side_of
 from tests.support.tiny_networks import SIZE
 

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from robust201.core.errors import PerturbationError
-from robust201.engine.classifier import Classifier
-from robust201.engine.context import to_float
-from robust201.engine.replay import ReplayedDraws
+from robust201.models.classifier import Classifier
 from robust201.spaces.nasbench201.cells import specs
 from robust201.spaces.nasbench201.compiled import compile_network
 from robust201.tasks import TASKS
+from robust201.tasks.attack_kit.context import to_float
+from robust201.tasks.attack_kit.replay import ReplayedDraws
 from tests.spaces.test_inference import N_CLASSES as COMPILED_CLASSES
 from tests.spaces.test_inference import NORMALISATION as COMPILED_NORMALISATION
 from tests.spaces.test_inference import images_of, network_of

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from robust201.engine.context import Request
 from robust201.tasks import find_task
+from robust201.tasks.attack_kit.context import Request
 from robust201.tasks.measures.parameters import InputGradientParameters
 from tests.support.tiny_networks import (
     N_CLASSES,

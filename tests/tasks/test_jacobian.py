@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from robust201.engine.context import Request
 from robust201.tasks import find_task
+from robust201.tasks.attack_kit.context import Request
 from robust201.tasks.measures.parameters import JacobianParameters
 from tests.support.tiny_networks import (
     N_CLASSES,

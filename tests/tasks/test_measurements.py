@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from robust201.core.errors import EvaluationError
 from robust201.core.records import Unit
-from robust201.dataset.json_files import row_texts
+from robust201.export.json_files import row_texts
 from robust201.shards import RowBatch
 from robust201.tasks.columns import COLUMNS, MEASUREMENTS, columns_of
 from robust201.tasks.measurements import MAX_IMAGES, Accumulator, check_values, merge_values

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from torch.nn import functional
 
 from robust201.core.errors import ConfigError
-from robust201.engine.context import to_float
 from robust201.tasks import TASKS
+from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.constraints import L2
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.tasks.perturbations.foolbox_engine import foolbox

@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional
 
 from robust201.core.errors import ConfigError
-from robust201.engine.context import to_float
 from robust201.tasks import TASKS
+from robust201.tasks.attack_kit.context import to_float
 from tests.support.library_parity import fused_images
 from tests.support.tiny_networks import perturb_all, tiny_classifier, tiny_context, tiny_images
 

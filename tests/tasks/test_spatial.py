@@ -6,8 +6,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from robust201.engine.context import to_float
 from robust201.tasks import TASKS
+from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.perturbations.spatial import source_coordinates, transform
 from tests.support.tiny_networks import CountingNetwork, perturb_all, tiny_classifier, tiny_context, tiny_images
 

@@ -12,9 +12,9 @@ from torch import nn
 
 from robust201.core.errors import ConfigError
 from robust201.core.noise import derived_seed
-from robust201.engine.classifier import Classifier
-from robust201.engine.context import to_float
+from robust201.models.classifier import Classifier
 from robust201.tasks import TASKS
+from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.evaluate import evaluate_part
 from tests.support.library_parity import compare
 from tests.support.tiny_networks import (

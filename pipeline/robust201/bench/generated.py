@@ -11,10 +11,10 @@ from torch import nn
 
 from robust201.bench.comparison import Subject
 from robust201.core.records import ImageSet
-from robust201.engine.classifier import Classifier
-from robust201.engine.context import to_float
 from robust201.images import load_images, select
+from robust201.models.classifier import Classifier
 from robust201.spaces import find_architecture
+from robust201.tasks.attack_kit.context import to_float
 
 
 def write_subject(name: str, network: nn.Module, images: ImageSet, folder: Path, **size: int) -> Subject:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robust201.cli import console
-from robust201.cli.look import AsJson, print_json
+from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.sweeps import Datasets, split_names
 
 if TYPE_CHECKING:

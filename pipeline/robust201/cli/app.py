@@ -20,8 +20,8 @@ from robust201.cli.evaluate import evaluate
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, HELP_OPTIONS, RUN, AllowCode, add_verbs
 from robust201.cli.images import fuse, import_images, robustify
-from robust201.cli.look import AsJson, doctor, logs, print_json, status
 from robust201.cli.metrics import metrics
+from robust201.cli.monitoring import AsJson, doctor, logs, print_json, status
 from robust201.cli.plot import MEAN_HELP, plot
 from robust201.cli.search import search
 from robust201.cli.study import study
@@ -85,7 +85,7 @@ def meta(
             "Reading the command line failed for robust201 meta: expected --out FILE or a pipe, got a terminal, which "
             "would show 1 MB of JSON. See: robust201 meta --help"
         )
-    from robust201.dataset import meta_file_text
+    from robust201.export import meta_file_text
     from robust201.tasks import PAPER_KEYS, TASKS
 
     strengths = {key: TASKS[key].parameters().strengths for key in PAPER_KEYS}

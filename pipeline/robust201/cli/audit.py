@@ -8,7 +8,7 @@ from rich.table import Table
 
 from robust201.cli import console
 from robust201.cli.help_texts import AllowCode
-from robust201.cli.look import AsJson, print_json
+from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.sweeps import Keys, Sweep, load_sweep, split_names
 
 if TYPE_CHECKING:

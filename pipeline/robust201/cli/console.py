@@ -32,10 +32,10 @@ from robust201.core.files import show_bytes
 from robust201.core.records import show_architecture
 
 if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait for it
-    from robust201.dataset import ExportReport
-    from robust201.dataset.compare import ComparisonReport
-    from robust201.dataset.verify import Verdict
-    from robust201.dataset.verify_dataset import DatasetVerdict
+    from robust201.export import ExportReport
+    from robust201.export.compare import ComparisonReport
+    from robust201.export.verify import Verdict
+    from robust201.export.verify_dataset import DatasetVerdict
     from robust201.figures.report import SummaryRow
     from robust201.monitoring.doctor_machines import HealthCheck
     from robust201.reader.derived import DerivedMetrics

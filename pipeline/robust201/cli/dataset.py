@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from robust201.cli import console
-from robust201.cli.look import AsJson, print_json
+from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.sweeps import Results, results_of
 from robust201.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from robust201.dataset.export import Format
-    from robust201.dataset.groups import KeyStyle
+    from robust201.export.groups import KeyStyle
+    from robust201.export.writing import Format
 
 KeyStyleText = Annotated[
     str, typer.Option("--key-style", help="plain (pgd), or with-norm (pgd@ and its norm) as in the published files.")
@@ -23,7 +23,7 @@ _KEY_STYLES: dict[str, "KeyStyle"] = {"plain": "paper", "with-norm": "published"
 
 def read_key_style(text: str) -> "KeyStyle":
     """Read a key style as the command line names it; ConfigError if it is none."""
-    from robust201.dataset.written_file import parse_choice
+    from robust201.export.written_file import parse_choice
 
     return _KEY_STYLES[parse_choice("key style", text, tuple(_KEY_STYLES))]
 
@@ -67,11 +67,11 @@ def export(
     ] = None,
 ) -> None:
     """Write the dataset of a complete sweep: JSON in the published layout, Parquet if asked for, card and checksums."""
-    from robust201.dataset import export_dataset
-    from robust201.dataset.number_text import Empty
-    from robust201.dataset.outcome_files import OutcomeForm
-    from robust201.dataset.pool import default_processes, most_processes
-    from robust201.dataset.written_file import parse_choice, parse_compression
+    from robust201.export import export_dataset
+    from robust201.export.number_text import Empty
+    from robust201.export.outcome_files import OutcomeForm
+    from robust201.export.pool import default_processes, most_processes
+    from robust201.export.written_file import parse_choice, parse_compression
     from robust201.planning.plan_file import load_plan
     from robust201.shards import ShardStore
 
@@ -131,8 +131,8 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check every file and value of results or of a dataset, and what is missing; exits with 3 if unfinished."""
-    from robust201.dataset.verify import verify_results
-    from robust201.dataset.verify_dataset import verify_dataset
+    from robust201.export.verify import verify_results
+    from robust201.export.verify_dataset import verify_dataset
     from robust201.reader.result_files import is_dataset
 
     results = results_of(place)
@@ -170,7 +170,7 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare the accuracies that two result sets share; exits with 3 beyond the tolerance."""
-    from robust201.dataset.compare import compare_results
+    from robust201.export.compare import compare_results
 
     report = compare_results(results_of(first), results_of(second), tolerance=tolerance)
     if as_json:
@@ -186,7 +186,7 @@ def convert(
     ],
 ) -> None:
     """Write a dataset's JSON files as Parquet too, into its parquet/, for look-ups without reading whole files."""
-    from robust201.dataset.conversion import convert_dataset
+    from robust201.export.conversion import convert_dataset
 
     with console.counting("Converting keys") as progress:
         report = convert_dataset(dataset, progress=progress)

@@ -11,7 +11,7 @@ from robust201.core.errors import IncompleteError
 from robust201.core.files import bundled
 
 if TYPE_CHECKING:
-    from robust201.dataset.export import Format
+    from robust201.export.writing import Format
 
 DEMO_SWEEP = "jobs/demo.yaml"
 DEMO_FIGURES = ("attacks", "corruptions", "rank-correlation", "clean-vs-robust")
@@ -27,7 +27,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for results, dataset and figures.")] = Path("runs/demo"),
 ) -> None:
     """Run the whole pipeline at small scale, on digits and networks that ship with robust201 (one or two minutes)."""
-    from robust201.dataset import export_dataset
+    from robust201.export import export_dataset
     from robust201.figures.plots import save_plots
     from robust201.figures.report import summary_table, write_report
     from robust201.planning.loading import load_config

@@ -13,7 +13,7 @@ from robust201.core.records import MAX_CLASSES
 
 if TYPE_CHECKING:
     from robust201.core.records import Split
-    from robust201.engine.classifier import Classifier
+    from robust201.models.classifier import Classifier
 
 SplitText = Annotated[str, typer.Option("--split", help="test or train.")]
 
@@ -21,7 +21,7 @@ SplitText = Annotated[str, typer.Option("--split", help="test or train.")]
 def read_split(text: str) -> "Split":
     """Read the name of a split; a ConfigError refuses others."""
     from robust201.core.records import Split
-    from robust201.dataset.written_file import parse_choice
+    from robust201.export.written_file import parse_choice
 
     split: Split = parse_choice("split", text, get_args(Split))
     return split
@@ -39,10 +39,10 @@ def fuse(
     split: SplitText = "test",
 ) -> None:
     """Blend the images of two datasets in fixed pairs, as test images of a sweep."""
-    from robust201.dataset.written_file import parse_choice
+    from robust201.export.written_file import parse_choice
     from robust201.images import load_images
     from robust201.images.fusion import LabelFrom, write_fusion
-    from robust201.images.made import describe_made
+    from robust201.images.made_folder import describe_made
 
     chosen, labelled = read_split(split), parse_choice("label", label, get_args(LabelFrom))
     images = [load_images(name, path=path, split=chosen) for name, path in ((first, first_path), (second, second_path))]
@@ -63,8 +63,8 @@ def import_images(
     split: SplitText = "train",
 ) -> None:
     """Convert published datasets of robust features (torch.save) to images for sweeps and trainings."""
-    from robust201.dataset.written_file import parse_choice
-    from robust201.images.made import Rounding, describe_made
+    from robust201.export.written_file import parse_choice
+    from robust201.images.made_folder import Rounding, describe_made
     from robust201.images.torch_images import import_torch_images
 
     chosen = parse_choice("rounding", rounding, get_args(Rounding))
@@ -116,11 +116,11 @@ def robustify(
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
 ) -> None:
     """Make training images with only the robust, or only the non-robust, features that a network uses."""
-    from robust201.dataset.written_file import parse_choice
-    from robust201.engine.arithmetic import configure_torch
-    from robust201.engine.classifier import Classifier
+    from robust201.export.written_file import parse_choice
     from robust201.images import load_images, select
-    from robust201.images.made import describe_made
+    from robust201.images.made_folder import describe_made
+    from robust201.models.arithmetic import configure_torch
+    from robust201.models.classifier import Classifier
     from robust201.training.robust_features import FeatureSettings, Method, write_feature_images
 
     settings = FeatureSettings.of(
@@ -171,9 +171,9 @@ def _load_classifier(
         from robust201.api import load_model
 
         return load_model(_architecture(network), dataset, store, weights=weights, device=device, **training)
-    from robust201.engine.classifier import Classifier
-    from robust201.engine.given_model import choose_given_device
     from robust201.images import dataset as dataset_spec
+    from robust201.models.classifier import Classifier
+    from robust201.models.user_module import choose_given_device
 
     if store is not None:
         raise ConfigError(

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from robust201.cli import console
-from robust201.cli.look import AsJson, print_json
+from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.sweeps import Datasets, Keys, split_names
 
 

@@ -10,7 +10,7 @@ import typer
 from robust201.cli import console
 from robust201.cli.analyse import Folders, Join
 from robust201.cli.given_options import given_options
-from robust201.cli.look import AsJson, print_json
+from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.sweeps import split_names
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError

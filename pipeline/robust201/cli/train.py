@@ -9,7 +9,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.help_texts import AllowCode
-from robust201.cli.look import print_json
+from robust201.cli.monitoring import print_json
 from robust201.cli.sweeps import Limit
 from robust201.cli.trainings import select_trainings
 

@@ -1,1 +1,1 @@
-"""What is done with a finished dataset: reading, reporting."""
+"""Figures of a dataset, as files and on the page of the report."""

@@ -12,7 +12,7 @@ from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.noise import generator
 from robust201.core.records import ImageSet, Split
 from robust201.images.checks import LabelledImages
-from robust201.images.made import find_made, write_made
+from robust201.images.made_folder import find_made, write_made
 
 LabelFrom: TypeAlias = Literal["first", "second"]
 """Dataset that gives the label of a blend."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from robust201.core.host import HostId
 from robust201.core.records import Part
-from robust201.monitoring.pace import MeasuredRate
+from robust201.monitoring.rate import MeasuredRate
 from robust201.planning.plan import Plan
 from robust201.planning.shares import intersect, share_folders
 from robust201.runtime.heartbeat import SILENT_SECONDS, LastBeat, read_heartbeats

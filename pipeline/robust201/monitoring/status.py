@@ -8,7 +8,7 @@ from typing import Any
 from robust201.core.host import HostId
 from robust201.monitoring.activity import read_activity
 from robust201.monitoring.counting import EvaluationCounter
-from robust201.monitoring.pace import estimate_pace
+from robust201.monitoring.rate import estimate_pace
 from robust201.planning.plan import Plan
 from robust201.runtime.heartbeat import read_file_time
 from robust201.shards import Inventory
@@ -48,7 +48,7 @@ class SweepStatus:
         deaths: workers that died under a bundle, in the last run and the last of every share.
         preemptions: workers whose machine was taken away, likewise.
         evaluations_per_second: of those at work, or of the last run, or None; it falls while nothing is finished.
-        seconds_left: by estimated work (see `monitoring.pace.estimate_pace`), or None.
+        seconds_left: by estimated work (see `monitoring.rate.estimate_pace`), or None.
         parts_in_flight: for how many seconds each has been computed, the longest first.
         silent_workers: for how many seconds each worker that fell silent over a part has been so, the longest first; a
             part that another worker has taken over no longer counts.

@@ -269,7 +269,7 @@ class RobustnessDataset:
     ) -> Any:
         """Look up a measurement of any architecture of the space; of Parquet without reading the others'.
 
-        A JSON file is read whole, and kept for the next look-up (see `reader.kept_files`): convert one of gigabytes to
+        A JSON file is read whole, and kept for the next look-up (see `reader.file_cache`): convert one of gigabytes to
         Parquet first, by ``robust201 convert``. Threads and forks may share this.
 
         Returns:

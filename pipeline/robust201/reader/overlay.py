@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.records import EvaluationProtocol, canonical_json
-from robust201.reader.kept_files import KeptRows
+from robust201.reader.file_cache import KeptRows
 from robust201.reader.result_files import ResultFiles, in_table_order, paper_key, spellings, values_by_strength
 from robust201.reader.value_checks import show_id
 

@@ -17,7 +17,7 @@ from robust201.core.errors import ConfigError, ResultsError, closest
 from robust201.core.files import MAX_LISTED_BYTES, IrregularFileError, check_file, open_file
 from robust201.core.parquet_footer import RowGroup, parse_row_groups, read_footer_bytes
 from robust201.reader.expected_files import PARQUET_FILES, ListedFile
-from robust201.reader.kept_files import FileState, hash_once
+from robust201.reader.file_cache import FileState, hash_once
 from robust201.reader.value_checks import damaged_file, show_id
 from robust201.statistics.outcomes import Packed, count_correct
 from robust201.tasks.columns import CORRECT_BITS, DESCRIPTIONS, MEASUREMENTS, fields_of, parquet_forms

@@ -22,8 +22,8 @@ from robust201.reader.expected_files import (
     key_of_parquet,
     read_parquet_files,
 )
+from robust201.reader.file_cache import KeptRows, hash_once
 from robust201.reader.json_files import iter_json_values, read_json, read_object
-from robust201.reader.kept_files import KeptRows, hash_once
 from robust201.reader.value_checks import check_ids, check_json_values, is_sound_meta, is_sound_sweep, stack_values
 from robust201.spaces import DEFAULT_SPACE, cell_space
 from robust201.tasks import CORRUPTIONS, TASKS, Task
@@ -595,7 +595,7 @@ class ResultFiles:
         check_json_values(file, key, measure, rows, of_measure=self.kind_of(key) == "measure")
 
     def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
-        """Read accuracies as `read` does, and keep them for the next time (see `reader.kept_files`)."""
+        """Read accuracies as `read` does, and keep them for the next time (see `reader.file_cache`)."""
         file = self._file(dataset, key, "accuracy")
         return self._kept.get(file, "accuracy", lambda: self.read(dataset, key, "accuracy"), self.weights)
 

@@ -4,18 +4,18 @@ import numpy as np
 import torch
 
 from robust201.core.records import ImageSet, Unit
-from robust201.engine.attack_job import IMAGES_HELD
-from robust201.engine.buckets import Bucketed
-from robust201.engine.capacity import Capacity, choose_capacity
-from robust201.engine.classifier import Classifier
-from robust201.engine.context import to_float
-from robust201.engine.graphs import GraphCapture
-from robust201.engine.model import CompiledNetwork
-from robust201.engine.network_check import COMPARED_TOGETHER, check_compiled, check_network
+from robust201.models.buckets import Bucketed
+from robust201.models.capacity import Capacity, choose_capacity
+from robust201.models.classifier import Classifier
+from robust201.models.graphs import GraphCapture
+from robust201.models.model import CompiledNetwork
+from robust201.models.network_check import COMPARED_TOGETHER, check_compiled, check_network
 from robust201.planning.config import SweepConfig
 from robust201.planning.weights import OTHER_WEIGHTS, WeightsSource
 from robust201.runtime.devices import device_memory
 from robust201.spaces.base import Space
+from robust201.tasks.attack_kit.attack_job import IMAGES_HELD
+from robust201.tasks.attack_kit.context import to_float
 from robust201.weights.loading import fill_network
 
 

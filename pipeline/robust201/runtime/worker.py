@@ -13,10 +13,9 @@ import torch
 from robust201.core.errors import StorageError
 from robust201.core.interrupts import SignalInterrupt
 from robust201.core.records import Bundle, EvaluationResult, ImageSet, Part, Receipt, Unit, UnitFailure
-from robust201.engine.arithmetic import configure_torch
-from robust201.engine.context import Context
 from robust201.images.adversarial import AdversarialStore
 from robust201.images.corrupted import CorruptedStore
+from robust201.models.arithmetic import configure_torch
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
 from robust201.planning.inputs import Inputs, locate_space, locate_tasks
@@ -29,6 +28,7 @@ from robust201.runtime.networks import LoadedNetwork, NetworkLoader
 from robust201.runtime.part_failures import CODE_ERRORS, failure_of
 from robust201.runtime.work_log import WorkLog
 from robust201.shards import ShardStore
+from robust201.tasks.attack_kit.context import Context
 from robust201.tasks.evaluate import ResidentImages, evaluate_part, perturb_part, resident
 from robust201.tasks.transfer_task import TransferTask
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from robust201.engine.model import CompiledNetwork
+    from robust201.models.model import CompiledNetwork
 
 
 class Space(ABC):

@@ -63,7 +63,7 @@ def _choose_weights(sweep: SweepConfig, network: StudyNetwork, group: StudyGroup
 
 def _attack_image(sweep: SweepConfig, key: str, dataset: str, record: CheckpointRecord) -> NDArray[np.float32]:
     from robust201.api import attack
-    from robust201.engine.classifier import Classifier
+    from robust201.models.classifier import Classifier
     from robust201.weights.loading import fill_network
 
     assert sweep.weights is not None and sweep.weights.path is not None  # noqa: S101, PT018 - it has the record

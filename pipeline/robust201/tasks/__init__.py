@@ -109,7 +109,7 @@ class Task:
         return self.key if self.constraint is None else f"{self.key}@{self.constraint.name}"
 
     def wants_job(self, engine: str) -> bool:
-        """Whether its function takes a job of the fused engine (see `engine.attack_job`), not a request."""
+        """Whether its function takes a job of the fused engine (see `tasks.attack_kit.attack_job`), not a request."""
         return engine == "fused" and self.kind == "attack"
 
     def draws_by_batch(self, engine: str) -> bool:

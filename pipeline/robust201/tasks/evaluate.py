@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError
 from robust201.core.records import EvaluationResult, ImageSet, Part
-from robust201.engine.context import Context, Perturbed, Request
 from robust201.tasks import Task
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.measurements import Accumulator, check_measured, check_values
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import checked, perturb

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, PerturbationError
 from robust201.core.user_code import describe_failure
-from robust201.engine.context import Context, Perturbed, Request, positions_of, to_float
-from robust201.engine.kept_network import KeptNetwork
+from robust201.models.guarded_network import KeptNetwork
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
 
 
 def call_attack(

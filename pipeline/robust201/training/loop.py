@@ -23,7 +23,7 @@ from robust201.core.garbage import collect_as_usual
 from robust201.core.noise import derived_seed
 from robust201.core.precision import Precision, check_precision, has_avx512
 from robust201.core.records import ArchitectureId, ImageSet, Normalisation, show_architecture
-from robust201.engine.classifier import answer_of
+from robust201.models.classifier import answer_of
 from robust201.spaces.base import Space
 from robust201.training.adversarial import StartDraws, step_loss
 from robust201.training.augmentation import Augmenter, to_device

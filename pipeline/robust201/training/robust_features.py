@@ -32,10 +32,10 @@ from robust201.core.errors import ConfigError, EvaluationError
 from robust201.core.files import sole_writer
 from robust201.core.noise import generator
 from robust201.core.records import ImageSet, content_digest
-from robust201.engine.classifier import Classifier
 from robust201.images.adversarial import AdversarialStore
 from robust201.images.checks import LabelledImages
-from robust201.images.made import find_made, to_8_bits, write_made
+from robust201.images.made_folder import find_made, to_8_bits, write_made
+from robust201.models.classifier import Classifier
 from robust201.weights.store import hash_weights
 
 Method: TypeAlias = Literal["representation", "random-target", "next-target"]
@@ -116,7 +116,7 @@ def write_feature_images(
     network: Mapping[str, Any],
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> str:
-    """Make a dataset of features in a folder (see `images.made`), or resume it; give the hash of its images.
+    """Make a dataset of features in a folder (see `images.made_folder`), or resume it; give the hash of its images.
 
     Pixels are rounded half up to 8 bits. On a CPU, equal arguments and threads give equal bytes.
 

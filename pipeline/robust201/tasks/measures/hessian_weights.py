@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from robust201.engine.classifier import answer_of
-from robust201.engine.context import Context, Request, to_float
+from robust201.models.classifier import answer_of
+from robust201.tasks.attack_kit.context import Context, Request, to_float
 from robust201.tasks.measures.lanczos import largest_eigenvalues
 from robust201.tasks.measures.parameters import HessianWeightsParameters
 from robust201.tasks.measures.trainable import gradients, normalised, pieces, trainable_copy, uniforms

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.engine.context import Context, Request, to_float
+from robust201.tasks.attack_kit.context import Context, Request, to_float
 from robust201.tasks.measures.parameters import InputGradientParameters
 
 

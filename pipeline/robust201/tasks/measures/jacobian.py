@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robust201.engine.context import Context, Request, to_float
-from robust201.engine.draws import CounterDraws
+from robust201.tasks.attack_kit.context import Context, Request, to_float
+from robust201.tasks.attack_kit.draws import CounterDraws
 from robust201.tasks.measures.parameters import JacobianParameters
 
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 from robust201.core.noise import generator
-from robust201.engine.classifier import Classifier, answer_of
-from robust201.engine.context import Context
+from robust201.models.classifier import Classifier, answer_of
+from robust201.tasks.attack_kit.context import Context
 
 _AT_ONCE = {"cpu": 64, "cuda": 256}
 """Images whose graph is kept at once, by kind of device: second derivatives take some 40 MB per image of the published

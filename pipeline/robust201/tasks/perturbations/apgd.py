@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 
-from robust201.engine.attack_job import AttackJob, Samples, SingleRun, attack_correct
-from robust201.engine.batching import gradient_of, objective_gradient_of
-from robust201.engine.context import Context, Perturbed, Request
+from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
+from robust201.tasks.attack_kit.batching import gradient_of, objective_gradient_of
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Apgd, ApgdL1
 from robust201.tasks.perturbations.apgd_steps import (

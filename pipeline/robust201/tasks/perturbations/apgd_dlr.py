@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import torch
 
-from robust201.engine.attack_job import AttackJob, Samples, SingleRun, attack_correct
-from robust201.engine.context import Context, Perturbed, Request
+from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.parameters import ApgdDlr
 from robust201.tasks.perturbations.apgd import Loss, apgd_batches, run_apgd
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from robust201.engine.attack_job import AttackJob, Samples
+from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
 from robust201.tasks.perturbations.l1_projection import correction_to_l1
 
 STEP_DECAY_THRESHOLD = 0.75

@@ -13,7 +13,7 @@ import torch
 from pyautoattack import AutoAttack
 from pyautoattack.autoattack import AttackName
 
-from robust201.engine.context import Context, Perturbed, Request, positions_of, to_float
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
 from robust201.tasks.constraints import Constraint
 
 

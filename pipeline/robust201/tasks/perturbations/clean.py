@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from robust201.engine.context import Context, Perturbed, Request, positions_of, to_float
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
 from robust201.tasks.parameters import Parameters
 
 

@@ -1,9 +1,9 @@
 """How images are perturbed, and the checks that hold every perturbation to its contract.
 
 A perturbation is a function ``(context, parameters, request)``, an attack of the fused engine one ``(job, parameters)``
-(see `engine.context` and `engine.attack_job`). It gives batches, and may order and merge them as it likes, as long as
-each position appears once per strength. It yields outside of any changed torch state (random generators, gradient
-mode): what happens between two batches is the caller's.
+(see `tasks.attack_kit.context` and `tasks.attack_kit.attack_job`). It gives batches, and may order and merge them as it
+likes, as long as each position appears once per strength. It yields outside of any changed torch state (random
+generators, gradient mode): what happens between two batches is the caller's.
 """
 
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import torch
 
 from robust201.core.errors import ConfigError, PerturbationError
-from robust201.engine.attack_job import job_of
-from robust201.engine.context import Context, Perturbed, Request, to_float
 from robust201.tasks import Task
+from robust201.tasks.attack_kit.attack_job import job_of
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
 from robust201.tasks.constraints import Constraint
 from robust201.tasks.parameters import Parameters
 

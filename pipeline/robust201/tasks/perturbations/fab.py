@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 import torch
 
-from robust201.engine.attack_job import AttackJob, Samples, SingleRun, attack_correct
-from robust201.engine.batching import logits_of, objective_gradient_of
-from robust201.engine.context import Context, Perturbed, Request
+from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
+from robust201.tasks.attack_kit.batching import logits_of, objective_gradient_of
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Fab, FabTargeted
 from robust201.tasks.perturbations.hyperplanes import project_l1, project_l2, project_linf

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import torch
 
-from robust201.engine.attack_job import AttackJob, Samples, SingleRun, attack_correct
-from robust201.engine.batching import logits_of, objective_gradient_of
-from robust201.engine.context import Context, Perturbed, Request
+from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
+from robust201.tasks.attack_kit.batching import logits_of, objective_gradient_of
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.parameters import FabTargeted
 from robust201.tasks.perturbations.fab import Boundary, fab_batches, run_fab
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from robust201.engine.attack_job import AttackJob
-from robust201.engine.context import Context, Perturbed, Request, to_float
+from robust201.tasks.attack_kit.attack_job import AttackJob
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
 from robust201.tasks.constraints import LINF
 from robust201.tasks.parameters import FgsmParameters
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-from robust201.engine.context import Context, Perturbed, Request, positions_of, to_float
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
 from robust201.tasks.constraints import Constraint
 
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from robust201.engine.attack_job import AttackJob, Samples, handed_back
-from robust201.engine.batching import gradient_of, logits_of
-from robust201.engine.context import Context, Perturbed, Request
+from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, handed_back
+from robust201.tasks.attack_kit.batching import gradient_of, logits_of
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import LINF
 from robust201.tasks.parameters import PgdParameters
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from robust201.engine.attack_job import AttackJob, Samples, handed_back
-from robust201.engine.batching import gradient_of
-from robust201.engine.context import Context, Perturbed, Request
+from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, handed_back
+from robust201.tasks.attack_kit.batching import gradient_of
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import L2
 from robust201.tasks.parameters import PgdL2Parameters
 from robust201.tasks.perturbations.pgd_variants import BestIterate, labels_to_attack

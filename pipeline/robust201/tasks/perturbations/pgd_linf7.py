@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from robust201.engine.attack_job import AttackJob, Samples, handed_back
-from robust201.engine.batching import gradient_of
-from robust201.engine.context import Context, Perturbed, Request
+from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, handed_back
+from robust201.tasks.attack_kit.batching import gradient_of
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import LINF
 from robust201.tasks.parameters import PgdLinf7Parameters
 from robust201.tasks.perturbations.pgd import project_to_cube, start_in_cube

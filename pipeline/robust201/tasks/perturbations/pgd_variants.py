@@ -3,8 +3,8 @@
 import torch
 from torch.nn import functional
 
-from robust201.engine.attack_job import AttackJob, Samples
-from robust201.engine.batching import logits_of
+from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
+from robust201.tasks.attack_kit.batching import logits_of
 from robust201.tasks.parameters import PgdVariants
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from robust201.engine.attack_job import AttackJob
-from robust201.engine.batching import logits_of
-from robust201.engine.context import Context, Perturbed, Request, to_float
+from robust201.tasks.attack_kit.attack_job import AttackJob
+from robust201.tasks.attack_kit.batching import logits_of
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
 from robust201.tasks.parameters import SpatialParameters
 
 

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robust201.engine.attack_job import AttackJob, Samples, SingleRun, attack_correct
-from robust201.engine.batching import logits_of
-from robust201.engine.context import Context, Perturbed, Request
-from robust201.engine.draws import ImageShape, Window
-from robust201.engine.model import start_search
+from robust201.models.model import start_search
+from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
+from robust201.tasks.attack_kit.batching import logits_of
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request
+from robust201.tasks.attack_kit.draws import ImageShape, Window
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Square
 

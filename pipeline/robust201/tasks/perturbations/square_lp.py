@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from robust201.engine.attack_job import AttackJob, Samples, SingleRun, attack_correct
-from robust201.engine.batching import logits_of
-from robust201.engine.context import Context, Perturbed, Request
-from robust201.engine.draws import ImageShape, Swap
+from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
+from robust201.tasks.attack_kit.batching import logits_of
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request
+from robust201.tasks.attack_kit.draws import ImageShape, Swap
 from robust201.tasks.parameters import Square
 from robust201.tasks.perturbations.l1_projection import correction_to_l1
 from robust201.tasks.perturbations.square import SearchState, margins_of, pools, share_of, square_batches

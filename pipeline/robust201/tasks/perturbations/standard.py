@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robust201.engine.attack_job import AttackJob, SingleRun, attack_with_restarts, handed_back
-from robust201.engine.context import Context, Perturbed, Request, positions_of, to_float
+from robust201.tasks.attack_kit.attack_job import AttackJob, SingleRun, attack_with_restarts, handed_back
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Apgd, ApgdTargeted, FabTargeted, Square, Standard, in_ball
 from robust201.tasks.perturbations import apgd, apgd_targeted, fab, fab_targeted, square, square_lp

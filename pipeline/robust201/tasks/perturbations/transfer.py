@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from robust201.core.errors import PerturbationError
-from robust201.engine.context import Context, Perturbed, Request, positions_of
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of
 from robust201.tasks.parameters import Parameters
 
 

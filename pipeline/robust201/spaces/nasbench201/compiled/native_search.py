@@ -76,7 +76,7 @@ class SearchRunner:
 
 
 class NativeSearch:
-    """Answers proposals (see `engine.model.WindowSearch`).
+    """Answers proposals (see `models.model.WindowSearch`).
 
     Args:
         runner: of the network.

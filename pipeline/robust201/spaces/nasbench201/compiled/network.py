@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from robust201.core.precision import Precision, check_precision, map_dtype
 from robust201.core.records import Normalisation
-from robust201.engine.classifier import cast_convolutions
-from robust201.engine.model import Objective, differentiate_objective
+from robust201.models.classifier import cast_convolutions
+from robust201.models.model import Objective, differentiate_objective
 from robust201.spaces.nasbench201.compiled import native
 from robust201.spaces.nasbench201.compiled.blocks import Block, CellBlock, Needs, ReductionBlock, Tape, Value
 from robust201.spaces.nasbench201.compiled.folding import batch_norm_affine, fold
@@ -132,7 +132,7 @@ class InferenceNetwork:
     def value_and_gradient(
         self, pixels: torch.Tensor, objective: Objective
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Classify and differentiate any function of the logits (see `engine.model.Model`)."""
+        """Classify and differentiate any function of the logits (see `models.model.Model`)."""
         return self._differentiate(pixels, functools.partial(differentiate_objective, objective))
 
     def _differentiate(
@@ -325,7 +325,7 @@ def compile_network(
         n_classes: number of classes.
         device: where to compute.
         precision: the arithmetic (`core.precision.PRECISIONS`). Weights are folded in float64 and rounded once,
-            directly to what it asks for. With ``tf32`` the switches must be set by `engine.arithmetic.configure_torch`.
+            directly to what it asks for. With ``tf32`` the switches must be set by `models.arithmetic.configure_torch`.
 
     Raises:
         ArchitectureError: the string names no cell.

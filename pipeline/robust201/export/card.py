@@ -1,0 +1,361 @@
+"""The dataset card and the machine-readable metadata of an export.
+
+README.md is a card as Hugging Face's hub reads it (YAML front matter with a configuration a dataset), croissant.json
+follows the Croissant format 1.0 (http://mlcommons.org/croissant/1.0). Neither holds a date or a place: equal results
+give equal bytes.
+"""
+
+import json
+import re
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import yaml
+
+from robust201 import __version__
+from robust201.core.citation import PAPER_BIBTEX
+from robust201.core.errors import ConfigError
+from robust201.export.groups import Group, ProtocolShare
+from robust201.export.published_layout import ParquetColumn, SpaceLayout
+from robust201.export.written_file import WrittenFile
+from robust201.images import DATASETS
+from robust201.reader.checksum_listing import CHECKSUM_FILE
+from robust201.reader.result_files import PARQUET_FOLDER, images_name, parquet_name
+from robust201.tasks.columns import CORRECT_BITS
+from robust201.tasks.constraints import LINF
+
+CARD_FILE = "README.md"
+CROISSANT_FILE = "croissant.json"
+
+DEFAULT_LICENCE = "mit"
+
+PROJECT_URL = "https://robustness.vision"
+
+_EXAMPLE = """  ```python
+  pandas.read_parquet("parquet", columns=["architecture", "key", "strength", "accuracy"])
+  duckdb.sql("select key, avg(accuracy) from 'parquet/**/*.parquet' group by key")
+  datasets.load_dataset("parquet", data_dir="parquet", split="train")
+  ```"""
+
+_TERMS = (
+    *("citeAs", "column", "equivalentProperty", "extract", "field", "fileProperty", "fileObject", "fileSet", "format"),
+    *("includes", "isLiveDataset", "jsonPath", "key", "md5", "parentField", "path", "recordSet", "references", "regex"),
+    *("repeated", "replace", "samplingRate", "separator", "source", "subField", "transform"),
+)
+_CONTEXT: dict[str, Any] = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "conformsTo": "dct:conformsTo",
+    "cr": "http://mlcommons.org/croissant/",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "dct": "http://purl.org/dc/terms/",
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "sc": "https://schema.org/",
+} | {term: f"cr:{term}" for term in _TERMS}
+"""The context that Croissant 1.0 prescribes, whole."""
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What a card is about; `files` are there already, side files too.
+
+    Columns are of the Parquet files, empty where there are none, or of measures alone; those of measures are by key as
+    it is spelled.
+    """
+
+    name: str
+    licence: str
+    layout: SpaceLayout
+    groups: Sequence[Group]
+    measurements: Sequence[str]
+    shares: Sequence[ProtocolShare]
+    files: Sequence[WrittenFile]
+    columns: Mapping[str, ParquetColumn]
+    measures: Mapping[str, Mapping[str, ParquetColumn]]
+    left_out: Mapping[str, Sequence[str]]
+    """Keys of the sweep that a dataset has nothing of, by dataset."""
+
+    @property
+    def title(self) -> str:
+        """Name of the dataset, for people."""
+        return f"{self.layout.title}: {self.name}"
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """Names of the datasets, in order."""
+        return tuple(dict.fromkeys(group.dataset for group in self.groups))
+
+    @property
+    def parquet_files(self) -> dict[str, tuple[str, str]]:
+        """Dataset and key of each Parquet file, as its folders spell them, by its name."""
+        found = (file.name.split("/") for file in self.files if file.name.startswith(f"{PARQUET_FOLDER}/"))
+        return {"/".join(path): (path[1].removeprefix("dataset="), path[2].removeprefix("key=")) for path in found}
+
+    @property
+    def has_parquet(self) -> bool:
+        """Whether there are Parquet files."""
+        return bool(self.columns or self.measures)
+
+    @property
+    def description(self) -> str:
+        """One sentence, or two."""
+        n_architectures = len({unit.architecture for group in self.groups for unit in group.complete_units})
+        networks = f"{n_architectures:,} {self.layout.architectures} on {', '.join(self.datasets)}"
+        measured = {group.key: ", ".join(group.measurements) for group in self.groups if group.is_measure}
+        measures = "; ".join(f"{key} ({names})" for key, names in measured.items())
+        answers = [group for group in self.groups if not group.is_measure]
+        if measured and not answers:
+            return f"Measures of {networks}: {measures}."
+        n_evaluations = sum(group.n_evaluations for group in answers)
+        sentence = (
+            f"Robustness of {networks}: {', '.join(self.measurements)} of {n_evaluations:,} evaluations, clean, under "
+            "attacks and under common corruptions."
+        )
+        return f"{sentence} And measures of the networks: {measures}." if measured else sentence
+
+
+def choose_licence(named: str | None, out: Path) -> str:
+    """Return the licence of a dataset: the one asked for, or this project's.
+
+    Raises ConfigError if it is not spelled as an SPDX identifier.
+    """
+    if named is None:
+        return DEFAULT_LICENCE
+    return _check_licence(named, out, "Name it by its SPDX identifier, such as --licence CC-BY-4.0.")
+
+
+def _check_licence(licence: str, out: Path, advice: str) -> str:
+    """Make sure that a licence is spelled as SPDX expressions are, which YAML and JSON hold as they are."""
+    if not re.fullmatch(r"(?=.{1,200}\Z)[A-Za-z0-9(][A-Za-z0-9.+()-]*( [A-Za-z0-9.+()-]+)*", licence):
+        raise ConfigError(
+            f"Exporting failed for {out}: expected a licence of letters, digits, single spaces and . + - ( ), at most "
+            f"200 of them, got {reprlib.repr(licence)}. {advice}"
+        )
+    return licence
+
+
+def card_text(facts: CardFacts) -> str:
+    """Text of README.md."""
+    sections = [
+        _front_matter(facts),
+        f"# {facts.title}\n",
+        f"{facts.description} Written by robust201 {__version__}.\n",
+        _contents(facts),
+        _protocol(facts),
+        _layout(facts),
+        _columns(facts),
+        _licence(facts),
+        f"## Citation\n\nThe dataset follows the design of:\n\n```bibtex\n{PAPER_BIBTEX}\n```\n",
+        _checksums(facts),
+    ]
+    return "\n".join(section for section in sections if section)
+
+
+def _front_matter(facts: CardFacts) -> str:
+    front: dict[str, Any] = {
+        "pretty_name": facts.title,
+        "license": facts.licence,
+        "tags": list(facts.layout.tags),
+        "size_categories": [_size_category(sum(group.n_evaluations for group in facts.groups))],
+    }
+    if facts.has_parquet:
+        front["configs"] = _configurations(facts)
+    return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n"
+
+
+def _configurations(facts: CardFacts) -> list[dict[str, Any]]:
+    """A configuration of each dataset, and one of each measure on it: files of one configuration have equal columns."""
+    if not facts.measures:
+        return [
+            {"config_name": name, "data_files": f"{PARQUET_FOLDER}/dataset={name}/**/*.parquet"}
+            for name in facts.datasets
+        ]
+    configurations = []
+    for dataset in facts.datasets:
+        files = {key: name for name, (held, key) in facts.parquet_files.items() if held == dataset}
+        answers = [name for key, name in files.items() if key not in facts.measures]
+        measures = {key: name for key, name in files.items() if key in facts.measures}
+        if answers:
+            configurations.append({"config_name": dataset, "data_files": answers})
+        configurations += [{"config_name": f"{dataset}-{key}", "data_files": name} for key, name in measures.items()]
+    return configurations
+
+
+def _size_category(count: int) -> str:
+    bounds = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
+    return next((name for bound, name in bounds if count < bound), "1M<n<10M")
+
+
+def _contents(facts: CardFacts) -> str:
+    lines = ["## What it holds", "", "| dataset | key | kind | strengths | architectures |", "|---|---|---|---|---|"]
+    for group in facts.groups:
+        strengths = ", ".join(f"{strength:g}" for strength in group.strengths)
+        n_architectures = len({unit.architecture for unit in group.complete_units})
+        lines.append(f"| {group.dataset} | `{group.key}` | {group.task.kind} | {strengths} | {n_architectures:,} |")
+    text = "Strengths of attacks are Linf radii in units of 1/255 of the pixel range, those of corruptions severities."
+    others = {group.key: group.task.constraint for group in facts.groups if group.task.kind == "attack"}
+    for key, constraint in others.items():
+        if constraint is None:
+            text += f" Strengths of `{key}` are what its function takes."
+        elif constraint != LINF:
+            text += f" Strengths of `{key}` are {constraint.name} radii around images of pixels in [0, 1]."
+    if any(group.is_measure for group in facts.groups):
+        text += " Measures have no strength, which is 0."
+    for dataset, keys in facts.left_out.items():
+        text += f" Not evaluated on {dataset}: {', '.join(f'`{key}`' for key in keys)}."
+    return "\n".join([*lines, "", text, ""])
+
+
+def _protocol(facts: CardFacts) -> str:
+    engines = sorted({str(share.payload.get("engine", "unknown")) for share in facts.shares})
+    precisions = sorted({str(share.payload.get("precision", "unknown")) for share in facts.shares})
+    return (
+        "## Protocol\n\n"
+        f"Engine {', '.join(engines) or 'unknown'}, precision {', '.join(precisions) or 'unknown'}. `sweep.json` holds "
+        "everything that decided a number (attack parameters, image selection, hashes, seed), `sweep.yaml` the sweep "
+        "to run again, `weights.json` the SHA-256 of each network's file of weights, `versions.json` the software that "
+        "computed and wrote it.\n"
+    )
+
+
+def _layout(facts: CardFacts) -> str:
+    held = facts.parquet_files
+    json_sizes = [file.n_bytes for file in facts.files if "/" in file.name and not file.name.endswith(".parquet")]
+    parts = ["## Files\n"]
+    if json_sizes:
+        parts.append(
+            f"- `<dataset>/<key>_<measurement>.json`, {len(json_sizes)} files, {sum(json_sizes) / 1e6:,.1f} MB: "
+            "`{dataset: {key: {measurement: {id: value}}}}`, a value for `clean`"
+            f"{' and measures' if any(group.is_measure for group in facts.groups) else ''}, else a list by strength. "
+            f"{facts.layout.meta_told}"
+        )
+    if facts.has_parquet:
+        size = sum(file.n_bytes for file in facts.files if file.name in held) / 1e6
+        parts.append(
+            f"- `{parquet_name('<dataset>', '<key>')}`, {len(held)} files, {size:,.1f} MB: one row an evaluation, "
+            f"read by pandas, Polars, DuckDB, Spark and Hugging Face `datasets`:\n\n{_EXAMPLE}"
+        )
+    if CORRECT_BITS in facts.columns:
+        parts.append(
+            f"- `{images_name('<dataset>')}`: the images that the bits of `{CORRECT_BITS}` stand for, in their order: "
+            "row of the test split, label, SHA-256 of the pixels"
+        )
+    return "\n".join([*parts, ""])
+
+
+def _columns(facts: CardFacts) -> str:
+    if not facts.has_parquet:
+        return ""
+    lines = ["## Columns"]
+    if facts.columns:
+        lines += _column_table(facts.columns)
+    for key, columns in facts.measures.items():
+        lines += ["", f"Of `{key}`:", *_column_table(columns)]
+    return "\n".join([*lines, ""])
+
+
+def _column_table(columns: Mapping[str, ParquetColumn]) -> list[str]:
+    lines = ["", "| column | type | meaning |", "|---|---|---|"]
+    return lines + [f"| `{name}` | `{column.type_name}` | {column.meaning} |" for name, column in columns.items()]
+
+
+def _licence(facts: CardFacts) -> str:
+    own = ", ".join(f"`{name}`" for name in facts.datasets if name not in DATASETS)
+    others = f" That of the images of {own} is not stated." if own else ""
+    text = f"`{facts.licence}`. The images that the networks classified are no part of the dataset.{others}"
+    return f"## Licence\n\n{text}\n"
+
+
+def _checksums(facts: CardFacts) -> str:
+    lines = ["## Checksums", "", f"`sha256sum -c {CHECKSUM_FILE}` checks every file.", ""]
+    lines += ["| file | bytes | SHA-256 |", "|---|---|---|"]
+    lines += [f"| `{file.name}` | {file.n_bytes} | `{file.sha256}` |" for file in facts.files]
+    return "\n".join([*lines, ""])
+
+
+def croissant_text(facts: CardFacts) -> str:
+    """Text of croissant.json."""
+    payload: dict[str, Any] = {
+        "@context": _CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": "http://mlcommons.org/croissant/1.0",
+        "name": f"{facts.layout.slug}-{facts.name}",
+        "description": facts.description,
+        "license": facts.licence,
+        "url": PROJECT_URL,
+        "version": __version__,
+        "citeAs": PAPER_BIBTEX,
+        "distribution": [_file_object(file) for file in facts.files],
+    }
+    record_sets = []
+    if facts.columns:
+        every = f"{PARQUET_FOLDER}/**/*.parquet"
+        keys = dict.fromkeys(key for _, key in facts.parquet_files.values())
+        own = [f"{PARQUET_FOLDER}/*/key={key}/*.parquet" for key in keys if key not in facts.measures]
+        payload["distribution"].append(_file_set("parquet-files", own if facts.measures else every))
+        description = "One row per evaluation: an architecture on a dataset under a key at a strength."
+        record_sets.append(_record_set("evaluations", "parquet-files", description, facts.columns))
+    for key, columns in facts.measures.items():
+        files, description = f"parquet-files-{key}", f"One row for each network on a dataset: {key}."
+        payload["distribution"].append(_file_set(files, f"{PARQUET_FOLDER}/*/key={key}/*.parquet"))
+        record_sets.append(_record_set(f"measure-{key}", files, description, columns))
+    if record_sets:
+        payload["recordSet"] = record_sets
+    return json.dumps(payload, indent=1) + "\n"
+
+
+def _node(kind: str, name: str, **fields: Any) -> dict[str, Any]:
+    return {"@type": f"cr:{kind}", "@id": name, "name": name, **fields}
+
+
+def _file_set(name: str, includes: str | list[str]) -> dict[str, Any]:
+    return _node("FileSet", name, encodingFormat="application/x-parquet", includes=includes)
+
+
+def _record_set(name: str, files: str, description: str, columns: Mapping[str, ParquetColumn]) -> dict[str, Any]:
+    # Croissant 1.0 has no type for bytes.
+    named = {column_name: column for column_name, column in columns.items() if not pa.types.is_binary(column.kind)}
+    fields = [_field(name, files, column_name, column) for column_name, column in named.items()]
+    return _node("RecordSet", name, description=description, field=fields)
+
+
+def _file_object(file: WrittenFile) -> dict[str, Any]:
+    encodings = {
+        ".parquet": "application/x-parquet",
+        ".json": "application/json",
+        ".gz": "application/gzip",
+        ".zst": "application/zstd",
+        ".yaml": "application/yaml",
+        ".md": "text/markdown",
+    }
+    return _node(
+        "FileObject",
+        file.name,
+        contentUrl=file.name,
+        contentSize=f"{file.n_bytes} B",
+        encodingFormat=next(kind for suffix, kind in encodings.items() if file.name.endswith(suffix)),
+        sha256=file.sha256,
+    )
+
+
+def _field(record_set: str, files: str, name: str, column: ParquetColumn) -> dict[str, Any]:
+    is_text = pa.types.is_dictionary(column.leaf) or pa.types.is_string(column.leaf)
+    is_float = pa.types.is_floating(column.leaf)
+    base = "sc:Text" if is_text else "sc:Float" if is_float else "sc:Integer"
+    field: dict[str, Any] = {
+        "@type": "cr:Field",
+        "@id": f"{record_set}/{name}",
+        "name": name,
+        "description": column.meaning,
+        "dataType": base,
+        "source": {"fileSet": {"@id": files}, "extract": {"column": name}},
+    }
+    if column.repeated:
+        field["repeated"] = True
+    return field

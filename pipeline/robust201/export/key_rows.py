@@ -1,0 +1,232 @@
+"""The files of one key of a dataset as rows: an architecture's values at every strength, from all measurements."""
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from robust201.core.errors import ResultsError
+from robust201.core.records import Unit, show_architecture
+from robust201.export.published_forms import PublishedForms, holds_shares
+from robust201.images import DATASETS
+from robust201.reader.result_files import ResultFiles, row_of, values_by_strength
+from robust201.reader.value_checks import architecture_of
+from robust201.tasks.columns import COLUMNS, COUNTS, MEASUREMENTS, Values, count_images, fields_of
+
+NOT_TOLD = ""
+"""Protocol and hash of the weights of a row read from a file: JSON files do not have them."""
+
+EXACT_DECIMALS = 15
+"""Numbers with so many decimals were not rounded."""
+
+_SAMPLED_ROWS = 20
+_DECIMALS = re.compile(r"\d\.(\d+)(?:e-(\d+))?")
+
+
+def possible_measurements(files: ResultFiles, dataset: str, key: str) -> list[str]:
+    """List the measurements that a dataset may have of a key: the columns of a measure, else all that there are."""
+    row = row_of(key)
+    return list(MEASUREMENTS) if row and not row.columns else files.measurements_of(dataset, key)
+
+
+def json_files_of(files: ResultFiles, dataset: str, key: str) -> dict[str, Path]:
+    """Find the JSON files of a key, in either spelling, by measurement."""
+    found = {measure: files.find_json(dataset, key, measure) for measure in possible_measurements(files, dataset, key)}
+    return {measure: file for measure, file in found.items() if file is not None}
+
+
+def count_decimals(values: Iterable[Any]) -> int | None:
+    """Count the decimals that numbers were rounded to, from the first values; None if they were not rounded."""
+    most = 0
+    for value in itertools.islice(values, _SAMPLED_ROWS):
+        for number, exponent in _DECIMALS.findall(repr(value)):
+            most = max(most, len(number) + int(exponent or 0))
+    return most if most < EXACT_DECIMALS else None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What an export records of the results of a key on a dataset.
+
+    The number of images is that of the whole test split where nothing is recorded. Decimals are those that numbers of a
+    measurement were rounded to.
+    """
+
+    n_images: int
+    decimals: Mapping[str, int]
+
+
+def read_origin(sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Origin:
+    """Read what a sound `sweep.json` (None: there is none) records of the results of a key, in the paper's style."""
+    record = {} if sweep is None else sweep.get("sweep", {})
+    protocols = [p for p in record.get("protocols", ()) if (p.get("dataset"), p.get("key")) == (dataset, key)]
+    counts = [protocol["n_images"] for protocol in protocols if protocol.get("n_images") is not None]
+    n_test = DATASETS[dataset].n_test if dataset in DATASETS else 0  # a dataset of the user's own
+    n_images = next(iter(counts), None) or (record.get("images") or {}).get("count") or n_test
+    decimals: dict[str, int] = {}
+    for protocol in protocols:
+        known = {name: count for name, count in protocol.get("decimals", {}).items() if count is not None}
+        decimals |= {name: min(count, decimals.get(name, count)) for name, count in known.items()}
+    return Origin(n_images, decimals)
+
+
+@dataclass(frozen=True)
+class KeyRows:
+    """The rows of one key on one dataset.
+
+    Attributes:
+        files: the dataset's files.
+        dataset: name of the dataset.
+        key: the key, spelled as in the files.
+        sources: file of each measurement: JSON files, or one Parquet file for all.
+    """
+
+    files: ResultFiles
+    dataset: str
+    key: str
+    sources: Mapping[str, Path]
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """The rows, as the first file has them."""
+        strengths, n_images = self.files.strengths(self.dataset, self.key), self.n_images
+        first = next(iter(self.sources))
+        columns = tuple(self.sources) if self.is_measure else ()
+        return tuple(
+            Unit(
+                i, architecture_of(i), self.dataset, self.key, strengths, n_images, NOT_TOLD, NOT_TOLD, columns=columns
+            )
+            for i, _ in self._iter_source(first)
+        )
+
+    @property
+    def is_measure(self) -> bool:
+        """Whether the networks themselves were measured."""
+        return self.files.kind_of(self.key) == "measure"
+
+    @cached_property
+    def forms(self) -> PublishedForms:
+        """How the values are written."""
+        return PublishedForms(f"{self.dataset} {self.key}", self.n_images, shares=self._has_shares)
+
+    @cached_property
+    def _has_shares(self) -> bool:
+        cm = COLUMNS[COUNTS].measurement
+        _, row = next(self._iter_source(cm), (None, None)) if cm in self.sources else (None, None)
+        return row is not None and holds_shares(row, self.origin.n_images, is_single=self.is_single)
+
+    @property
+    def origin(self) -> Origin:
+        """What `sweep.json` records of the results."""
+        return read_origin(self.files.sweep, self.dataset, row.key if (row := row_of(self.key)) else self.key)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether an architecture has one value, not one per strength."""
+        return self.files.is_single(self.dataset, self.key)
+
+    @cached_property
+    def n_images(self) -> int:
+        """Number of images: by a measurement that counts them, else as sweep.json says; 0 if neither does."""
+        for measure in self.sources:
+            if self._has_shares and measure == COLUMNS[COUNTS].measurement:
+                continue
+            for _, row in self._iter_source(measure):
+                if n_images := count_images(measure, row, is_single=self.key == "clean"):
+                    return n_images
+                break
+        if not self._has_shares:
+            record = {} if self.files.sweep is None else self.files.sweep.get("sweep", {})
+            return (record.get("images") or {}).get("count") or 0
+        if n_images := self.origin.n_images:
+            return n_images
+        raise ResultsError(
+            f"Reading results failed for {self.files.path} {self.dataset} {self.key}: expected sweep.json to give the "
+            f"number of images, as rows of {COUNTS} hold shares, got none. Convert an export with counts instead."
+        )
+
+    @cached_property
+    def decimals(self) -> dict[str, int | None]:
+        """Decimals that numbers were rounded to, by measurement (None: not rounded)."""
+        sampled = {
+            measure: count_decimals(row for _, row in self._iter_source(measure))
+            for measure in self.sources
+            if not all(name in COLUMNS and COLUMNS[name].is_exact for name in fields_of(measure).values())
+        }
+        recorded = self.origin.decimals
+        return {
+            measure: min((n for n in (count, recorded.get(measure)) if n is not None), default=None)
+            for measure, count in sampled.items()
+        }
+
+    def _iter_source(self, measure: str) -> Iterator[tuple[str, Any]]:
+        file = self.sources[measure]
+        if file.suffix == ".parquet":
+            return self.files.iter_values(self.dataset, self.key, measure)
+        return self.files.iter_json_file(file, self.dataset, self.key, measure)
+
+    def iter_rows(self, measurement: str | None = None) -> Iterator[tuple[Unit, Mapping[float, Values]]]:
+        """Yield each unit with its columns by strength: those of one measurement, or of all.
+
+        Raises:
+            ResultsError: a file is damaged, has a value of another form, or lacks an architecture that another has.
+        """
+        measures = [name for name in self.sources if measurement in (None, name)]
+        columns = {measure: _InStep(self._iter_source(measure)) for measure in measures}
+        for unit in self.units:
+            by_strength: dict[float, dict[str, Any]] = {strength: {} for strength in unit.strengths}
+            for measure, rows in columns.items():
+                label = f"{unit.label} {measure}"
+                row = rows.take(unit.id)
+                if row is _ABSENT:
+                    raise self._uneven(f"{show_architecture(unit.architecture)} in it", measure)
+                values = [row] if self.is_single else values_by_strength(row, unit.strengths, label)
+                for strength, value in zip(unit.strengths, values, strict=True):
+                    by_strength[strength] |= self._columns(measure, value, label)
+            yield unit, by_strength
+        for measure, rows in columns.items():
+            if (more := rows.left()) is not None:
+                raise self._uneven(f"no {show_architecture(architecture_of(more))}", measure)
+
+    def _columns(self, measure: str, value: Any, label: str) -> Values:
+        try:
+            return self.forms.columns_of(measure, value)
+        except (ValueError, TypeError) as error:
+            raise ResultsError(
+                f"Reading {label} failed for {self.sources[measure]}: expected {measure} as it is published, got "
+                f"another form ({error}). Export or download it again."
+            ) from error
+
+    def _uneven(self, expected: str, measure: str) -> ResultsError:
+        first = next(iter(self.sources.values()))
+        return ResultsError(
+            f"Reading results failed for {self.sources[measure]}: expected {expected}, as in {first.name}, got "
+            "another. Export or download both again."
+        )
+
+
+_ABSENT = object()
+
+
+class _InStep:
+    """Values of a file, taken in the order of another: those in between wait in memory, none if the orders agree."""
+
+    def __init__(self, rows: Iterator[tuple[str, Any]]) -> None:
+        self._rows = rows
+        self._waiting: dict[str, Any] = {}
+
+    def take(self, identifier: str) -> Any:
+        """Give an architecture's value; `_ABSENT` where there is none."""
+        while identifier not in self._waiting:
+            row = next(self._rows, None)
+            if row is None:
+                return _ABSENT
+            self._waiting[row[0]] = row[1]
+        return self._waiting.pop(identifier)
+
+    def left(self) -> str | None:
+        """Name an architecture that was not asked for."""
+        return next(iter(self._waiting), None) or next((identifier for identifier, _ in self._rows), None)

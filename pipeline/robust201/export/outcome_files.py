@@ -1,0 +1,85 @@
+"""Outcomes by image in an export: the table of images, and which labels the packed bits of a row follow from."""
+
+import hashlib
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from robust201.core.errors import ConfigError, DatasetError
+from robust201.core.records import ImageSet
+from robust201.export.groups import SweepPlan
+from robust201.export.published_layout import NAMES
+from robust201.planning.inputs import Inputs
+from robust201.planning.plan import Plan
+
+OutcomeForm = Literal["bits", "classes"]
+"""``bits``: packed outcomes in place of predicted classes; ``classes``: beside them."""
+
+PREDICTIONS = "predictions"
+"""The measurement that outcomes follow from."""
+
+ImagesOf = Callable[[Any, str], ImageSet]
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("dataset", NAMES, metadata={"description": "Dataset of the images."}),
+        pa.field("position", pa.int32(), metadata={"description": "Place of the image's bit or class in a row."}),
+        pa.field("row", pa.int64(), metadata={"description": "Row of the image in the dataset's test split."}),
+        pa.field("label", pa.int32(), metadata={"description": "True class."}),
+        pa.field("sha256", pa.string(), metadata={"description": "SHA-256 of its pixels: uint8, channels first."}),
+    ]
+)
+
+
+def evaluated_images(plan: Plan, dataset: str) -> ImageSet:
+    """Load the images that a sweep evaluated: those kept in its results folder, else from where it read them.
+
+    Raises:
+        DatasetError: the images are gone, or others than those evaluated.
+    """
+    inputs, sha256 = Inputs(plan.config), plan.facts.datasets[dataset].images_sha256
+    try:
+        return inputs.kept_images(dataset, sha256)
+    except DatasetError as error:  # a merged folder has none
+        images = Inputs(plan.config).images(dataset)
+        if images.sha256 != sha256:
+            raise DatasetError(
+                f"Exporting outcomes failed for {dataset}: expected the evaluated images {sha256[:16]}, got "
+                f"{images.sha256[:16]}. Run `robust201 plan SWEEP.yaml --save` where they lie."
+            ) from error
+        return images
+
+
+def refuse_without_predictions(out: Path, plan: SweepPlan, formats: Sequence[str]) -> None:
+    """Make sure that outcomes can be written: predictions were measured, and Parquet is asked for."""
+    if PREDICTIONS not in plan.measurements or "parquet" not in formats:
+        lacking = "--parquet" if PREDICTIONS in plan.measurements else "the measurement `predictions` in the sweep"
+        raise ConfigError(
+            f"Exporting outcomes failed for {out}: expected {lacking}, got none. Outcomes by image follow from "
+            "predicted classes and are written as Parquet."
+        )
+
+
+def image_table(images: ImageSet) -> pa.Table:
+    """Make the table of a dataset's images, in the order of outcomes."""
+    hashes = [hashlib.sha256(np.ascontiguousarray(pixels).tobytes()).hexdigest() for pixels in images.images]
+    arrays = [
+        pa.array([images.dataset] * len(images), NAMES),
+        pa.array(np.arange(len(images), dtype=np.int32)),
+        pa.array(images.indices),
+        pa.array(images.labels.astype(np.int32)),
+        pa.array(hashes),
+    ]
+    return pa.table(arrays, schema=_SCHEMA)
+
+
+def image_table_bytes(images: ImageSet) -> bytes:
+    """Write the table of a dataset's images as Parquet."""
+    stream = io.BytesIO()
+    pq.write_table(image_table(images), stream, compression="zstd", write_page_checksum=True)
+    return stream.getvalue()

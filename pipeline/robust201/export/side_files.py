@@ -1,0 +1,195 @@
+"""What lies beside the results of an export: meta.json as published, and files of our own, such as sweep.json."""
+
+import json
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any, TypeAlias
+
+import yaml
+
+from robust201 import __version__
+from robust201.core.errors import ConfigError
+from robust201.core.records import Unit, Weights
+from robust201.export.groups import (
+    Group,
+    KeyStyle,
+    ProtocolShare,
+    SweepPlan,
+    names_of_weights,
+    spell,
+)
+from robust201.export.number_text import Empty
+from robust201.export.outcome_files import PREDICTIONS, OutcomeForm
+from robust201.export.published_layout import layout_of
+from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
+from robust201.reader.weights_check import RECORDED_FILE, recorded_text
+from robust201.spaces import DEFAULT_SPACE
+from robust201.tasks import TASKS, Task
+
+SWEEP_YAML_FILE = "sweep.yaml"
+VERSIONS_FILE = "versions.json"
+WEIGHTS_FILE = "weights.json"
+"""Which weights a sweep's networks have: protocols do not say."""
+
+WeightHashes: TypeAlias = Mapping[str, Mapping[str, str | Mapping[str, str]]]
+"""Content of weights.json."""
+
+_OF_MACHINES = {"host", "micro_batch"}
+_WRITERS = ("numpy", "orjson", "pyarrow")
+
+
+def side_file_texts(
+    plan: SweepPlan,
+    groups: Sequence[Group],
+    shares: Sequence[ProtocolShare],
+    *,
+    provenances: Iterable[Mapping[str, str]],
+    weights: WeightHashes,
+    key_style: KeyStyle,
+    round_to: int | None,
+    empty: Empty,
+    outcomes: OutcomeForm | None = None,
+) -> dict[str, str]:
+    """Make the texts of all that lies beside an export's results but the cards, by name of the file."""
+    epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, key_style)
+    architectures = (unit.architecture for group in groups for unit in group.units)
+    texts = {
+        META_FILE: layout_of(plan.space_name).meta_text(epsilons, architectures),
+        SWEEP_FILE: sweep_text(plan, groups, key_style, round_to, empty, shares, outcomes),
+        VERSIONS_FILE: versions_text(provenances),
+    }
+    if weights:
+        texts[WEIGHTS_FILE] = json.dumps(weights, indent=1) + "\n"
+    recorded = recorded_text(plan.recorded_accuracies(unit for group in groups for unit in group.units))
+    if recorded:
+        texts[RECORDED_FILE] = recorded
+    if any(group.lacking for group in groups):
+        texts[MISSING_FILE] = missing_text(groups, key_style)
+    texts[SWEEP_YAML_FILE] = sweep_yaml_text(plan)
+    return texts
+
+
+def meta_file_text(strengths: Mapping[str, Sequence[float]], key_style: KeyStyle) -> str:
+    """Text of meta.json as published: every architecture with its isomorph, and the epsilons of each attack.
+
+    Strengths are by key in the paper's style; keys that are no attacks are passed over. With the paper's epsilons and
+    published keys, these are the bytes of the published file.
+    """
+    return layout_of(DEFAULT_SPACE).meta_text(spell_epsilons(strengths, TASKS, key_style), ())
+
+
+def spell_epsilons(
+    strengths: Mapping[str, Sequence[float]], tasks: Mapping[str, Task], key_style: KeyStyle
+) -> dict[str, list[float]]:
+    """Give the epsilons of attacks, by key as it is spelled, in the order of the tasks."""
+    return {
+        spell(row, key_style): [float(epsilon) for epsilon in strengths[key]]
+        for key, row in tasks.items()
+        if key in strengths and row.kind == "attack"
+    }
+
+
+def strengths_of_keys(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
+    """Find the strengths of each key; ConfigError if an attack has different epsilons on different datasets."""
+    by_key: dict[str, Group] = {}
+    for group in groups:
+        first = by_key.setdefault(group.key, group)
+        if first.strengths != group.strengths and group.task.kind == "attack":
+            raise ConfigError(
+                f"Exporting failed for {group.dataset} {group.key}: expected the epsilons of {first.dataset}, "
+                f"{list(first.strengths)}, got {list(group.strengths)}. {META_FILE} has one list per key: keep the "
+                "results of the datasets in separate folders, and export each."
+            )
+    return {key: group.strengths for key, group in by_key.items()}
+
+
+def sweep_text(
+    plan: SweepPlan,
+    groups: Sequence[Group],
+    key_style: KeyStyle,
+    round_to: int | None,
+    empty: Empty,
+    shares: Sequence[ProtocolShare],
+    outcomes: OutcomeForm | None = None,
+) -> str:
+    """Text of sweep.json: protocols and what came of each, image selection, strengths and version."""
+    strengths: dict[str, dict[str, list[float]]] = {}
+    for group in groups:
+        strengths.setdefault(group.dataset, {})[group.spell(key_style)] = list(group.strengths)
+    names = names_of_weights(unit for group in groups for unit in group.units)
+    payload: dict[str, Any] = {
+        "format": EXPORT_FORMAT,
+        "robust201": __version__,
+        "key_style": key_style,
+        "round_to": round_to,
+        **({} if empty == "null" else {"empty": empty}),
+        **({} if outcomes is None else {"outcomes": outcomes}),
+        "measurements": [name for name in plan.measurements if outcomes != "bits" or name != PREDICTIONS],
+        "strengths": strengths,
+        "sweep": plan.describe() | {"protocols": [dict(share.payload) for share in shares]},
+        "evaluations": {share.digest: share.n_evaluations for share in shares},
+    }
+    if names:
+        payload["weights"] = {name: _describe_weights(plan.weights[name]) for name in names}
+    return json.dumps(payload, indent=2, allow_nan=False) + "\n"
+
+
+def _describe_weights(weights: Weights) -> dict[str, Any]:
+    fields = weights.to_payload()
+    del fields["sha256"]  # of one architecture only; weights.json has those of all
+    return fields
+
+
+def sweep_yaml_text(plan: SweepPlan) -> str:
+    """Text of sweep.yaml: the sweep with every default written out, without what decides no number."""
+    head = (
+        "# The sweep of this dataset, every default written out (null: what docs/configuration.md says of the field).\n"
+        "# Paths are shortened to their last names: set them to where your weights and images lie, and add\n"
+        "# `execution` for your machines. What ships with robust201 is named by `bundled:`.\n"
+    )
+    return head + yaml.safe_dump(plan.portable_fields(), sort_keys=False, default_flow_style=None, width=120)
+
+
+def versions_text(provenances: Iterable[Mapping[str, str]]) -> str:
+    """Text of versions.json: what computed the results, and what wrote the files."""
+    computed: dict[str, set[str]] = {}
+    for provenance in provenances:
+        for name, value in provenance.items():
+            if name not in _OF_MACHINES:
+                computed.setdefault(name, set()).add(value)
+    exported = {"robust201": __version__, "python": platform.python_version()}
+    exported |= {name: version(name) for name in _WRITERS}
+    payload: dict[str, Any] = {"computed_with": {name: sorted(values) for name, values in sorted(computed.items())}}
+    return json.dumps(payload | {"exported_with": exported}, indent=2) + "\n"
+
+
+def weight_hashes(units: Iterable[Unit]) -> WeightHashes:
+    """Find the SHA-256 of the weights of each network, by dataset and id.
+
+    Where an architecture has several, by their names: ``{dataset: {id: {name: SHA-256}}}``.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for unit in units:
+        of_dataset = found.setdefault(unit.dataset, {})
+        if unit.weights:
+            of_dataset.setdefault(str(unit.architecture), {})[unit.weights] = unit.checkpoint_sha256
+        else:
+            of_dataset[str(unit.architecture)] = unit.checkpoint_sha256
+    return found
+
+
+def missing_text(groups: Iterable[Group], key_style: KeyStyle) -> str:
+    """Text of missing.json: strengths that a partial export lacks, by dataset, key and architecture.
+
+    Of an architecture of several weights, those that any of them lacks.
+    """
+    nested: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for group in groups:
+        if group.lacking:
+            lacking: dict[str, list[float]] = {}
+            for unit in group.incomplete_units:
+                name = str(unit.architecture)
+                lacking[name] = sorted({*lacking.get(name, ()), *group.lacking[unit.id]})
+            nested.setdefault(group.dataset, {})[group.spell(key_style)] = lacking
+    return json.dumps(nested, indent=1) + "\n"

@@ -1,0 +1,169 @@
+"""Everything that can be checked of a dataset's files alone: an export, the published dataset, or a copy of either."""
+
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from robust201.core.errors import EvaluationError, ResultsError
+from robust201.core.records import Unit
+from robust201.export.attack_flags import flags_of
+from robust201.export.compare import read_result_set
+from robust201.export.key_rows import KeyRows, json_files_of, possible_measurements, read_origin
+from robust201.export.listing import check_listing, read_listing
+from robust201.images import DATASETS
+from robust201.reader.checksum_listing import CHECKSUM_FILE
+from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.parquet_results import is_converted
+from robust201.reader.result_files import SWEEP_FILE, ResultFiles
+from robust201.reader.weights_check import check_recorded
+from robust201.statistics.attack_flags import AttackFlag
+from robust201.statistics.weights_check import WeightsCheck
+from robust201.tasks.columns import Values
+from robust201.tasks.measurements import check_values
+
+
+@dataclass(frozen=True)
+class DatasetVerdict:
+    """What verification found in a dataset's folder.
+
+    Attributes:
+        problems: files that are not as `SHA256SUMS` lists them, and values that are damaged or contradict others.
+        remarks: forms in which values were read that an export does not have; results without a file; no listing.
+        n_evaluations: evaluations whose values were checked.
+        n_listed: files that `SHA256SUMS` lists; None if there is no such file.
+        weights: clean accuracies compared with those recorded with the weights; None if values are damaged.
+        flags: signs of weak attacks; None if they were not looked for. Neither makes the dataset unsound.
+    """
+
+    problems: tuple[str, ...]
+    remarks: tuple[str, ...]
+    n_evaluations: int
+    n_listed: int | None
+    weights: WeightsCheck | None
+    flags: tuple[AttackFlag, ...] | None
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is damaged."""
+        return not self.problems
+
+    def to_payload(self) -> dict[str, Any]:
+        """JSON value of it."""
+        return {
+            "sound": self.sound,
+            "problems": list(self.problems),
+            "remarks": list(self.remarks),
+            "evaluations": self.n_evaluations,
+            "listed_files": self.n_listed,
+            "weights": None if self.weights is None else self.weights.to_payload(),
+            "flags": None if self.flags is None else [flag.to_payload() for flag in self.flags],
+        }
+
+
+def verify_dataset(
+    folder: Path,
+    *,
+    attack_flags: bool = False,
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> DatasetVerdict:
+    """Check the files of an exported dataset, or of the published one, without the results they were made of.
+
+    Each file is compared with its SHA-256 if the folder lists them. Every value is checked: its form, that
+    fractions lie in [0, 1] and distributions sum to 1, and that accuracies and confusion matrices agree within the
+    files' decimals.
+    `on_progress` receives after each key how many of how many are checked.
+
+    Raises:
+        ResultsError: the folder is no dataset.
+    """
+    dataset = RobustnessDataset(folder)
+    keys = list(_keys_of(dataset))
+    if not keys:
+        raise ResultsError(
+            f"Verifying failed for {folder}: expected files of results, got none. Name a results folder, or the folder "
+            "of a dataset."
+        )
+    problems: list[str] = []
+    remarks: list[str] = []
+    n_listed = None
+    if os.path.lexists(folder / CHECKSUM_FILE):
+        listing = read_listing(folder)
+        n_listed = len(listing.digests)
+        problems += check_listing(folder, listing)
+    elif (folder / SWEEP_FILE).is_file():
+        remarks.append(f"{folder} has no {CHECKSUM_FILE}, which an export contains: it may not be complete")
+    remarks += _absences(dataset, {(rows.dataset, rows.key) for rows in keys})
+    n_evaluations = 0
+    for done, rows in enumerate(keys, start=1):
+        try:
+            for unit, by_strength in rows.iter_rows():
+                n_evaluations += len(by_strength)
+                problems += _check_unit(rows, unit, by_strength)
+            remarks += rows.forms.remarks
+        except ResultsError as error:
+            problems.append(str(error))
+        on_progress(done, len(keys))
+    return DatasetVerdict(
+        problems=tuple(problems),
+        remarks=tuple(dict.fromkeys(remarks)),
+        n_evaluations=n_evaluations,
+        n_listed=n_listed,
+        weights=None if problems else check_recorded(dataset),
+        flags=None if problems or not attack_flags else _find_flags(dataset),
+    )
+
+
+def _keys_of(dataset: RobustnessDataset) -> Iterator[KeyRows]:
+    """Find the JSON files of each key, and its Parquet files unless they were converted from the JSON."""
+    for weights in dataset.weights if len(dataset.weights) > 1 else [None]:
+        files = dataset.files.choosing(weights)
+        for name in dataset.data:
+            for key in dataset.keys_all:
+                as_json = json_files_of(files, name, key) if weights is None else {}
+                as_parquet = _parquet_files_of(files, name, key)
+                yield from (KeyRows(files, name, key, sources) for sources in (as_json, as_parquet) if sources)
+
+
+def _parquet_files_of(files: ResultFiles, dataset: str, key: str) -> dict[str, Path]:
+    found = {measure: files.find(dataset, key, measure) for measure in possible_measurements(files, dataset, key)}
+    return {
+        measure: file
+        for measure, file in found.items()
+        if file is not None and file.suffix == ".parquet" and not is_converted(file)
+    }
+
+
+def _check_unit(rows: KeyRows, unit: Unit, by_strength: Mapping[float, Values]) -> Iterator[str]:
+    n_images = unit.n_images or rows.origin.n_images
+    for strength, read in by_strength.items():
+        values = rows.forms.completed(read)
+        name = f"{unit.label} of {rows.files.path} at {strength:g}"
+        try:
+            check_values(values, n_images, decimals=rows.decimals, name=name)
+        except EvaluationError as error:
+            yield str(error)
+
+
+def _absences(dataset: RobustnessDataset, found: Collection[tuple[str, str]]) -> Iterator[str]:
+    """Name the keys that `sweep.json` lists and no file has."""
+    planned = {} if dataset.sweep is None else dataset.sweep["strengths"]
+    absent = [
+        f"{name} {key}"
+        for name, by_key in planned.items()
+        for key in by_key
+        if (name, key) not in found and key not in dataset.missing.get(name, {})
+    ]
+    if absent:
+        yield f"{dataset.path / SWEEP_FILE} lists {', '.join(absent)}, of which there is no file"
+
+
+def _find_flags(dataset: RobustnessDataset) -> tuple[AttackFlag, ...]:
+    protocols = [] if dataset.sweep is None else dataset.sweep.get("sweep", {}).get("protocols", [])
+    return flags_of(
+        read_result_set(dataset.path),
+        n_images={name: read_origin(dataset.sweep, name, "clean").n_images for name in dataset.data},
+        n_classes={name: DATASETS[name].n_classes for name in dataset.data if name in DATASETS},
+        protocols=protocols,
+    )

@@ -1,0 +1,185 @@
+"""Any network as attacks and measures see it: normalisation inside, [0, 1] pixels to logits, gradients by autograd."""
+
+import copy
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from robust201.core.errors import EvaluationError
+from robust201.core.precision import Precision, check_precision, map_dtype
+from robust201.core.records import Normalisation
+from robust201.models.model import CompiledNetwork, Objective
+
+_Network = TypeVar("_Network", bound=nn.Module)
+
+
+def cast_convolutions(network: _Network, dtype: torch.dtype) -> _Network:
+    """Copy a network with the weights of its convolutions in another type; all others stay as they are.
+
+    This, and not autocast, is the reference engine's ``bf16``: autocast also runs the classifier's matrix product in
+    bfloat16, its lists of operations differ between CPU and CUDA and between versions of PyTorch, and it holds for a
+    thread while it is entered, whereas here the arithmetic follows from the tensors.
+
+    Args:
+        network: a network with float32 weights.
+        dtype: type of the convolutions' weights; a weight is rounded once.
+
+    Returns:
+        The copy. BatchNorm answers in the type it is shown, from float32 statistics.
+    """
+    copied = copy.deepcopy(network)
+    for module in copied.modules():
+        if isinstance(module, nn.Conv2d):
+            module.to(dtype)
+    return copied
+
+
+def answer_of(network: nn.Module, shown: torch.Tensor) -> torch.Tensor:
+    """Compute logits (B, C) of normalised images, also of a network that returns (features, logits)."""
+    output = network(shown)
+    logits: torch.Tensor = output[1] if isinstance(output, tuple) else output
+    return logits
+
+
+class Classifier(nn.Module):
+    """A network with its normalisation inside, frozen and in evaluation mode; a `Model` through autograd.
+
+    Args:
+        network: takes normalised (B, 3, H, W) float32 and returns logits (B, C), or (features, logits) as the published
+            NAS-Bench-201 modules do.
+        normalisation: per-channel mean and standard deviation.
+        n_classes: number of classes C.
+        device: where to compute.
+        micro_batch: maximum number of images per pass; None for no limit. It saves memory and is
+            no part of the protocol: batches of draws stay as they are.
+        precision: the arithmetic of the network (`core.precision.PRECISIONS`). With ``bf16`` a copy of the network
+            is used and the one given stays as it is; it is shown bfloat16 images, and it must let its feature maps keep
+            their type up to its float32 head, as `spaces.nasbench201.network.Network` does. With ``tf32`` the switches
+            must be set by `models.arithmetic.configure_torch`.
+        channels_last: lay the weights of the network's convolutions and what it is shown out as a pixel's channels side
+            by side, which a CPU computes faster. It changes results within rounding. The weights are laid out in place,
+            and the network must not `view` its feature maps (`flatten` and `reshape` are fine).
+
+    Attributes:
+        compiler: makes the faster form of the network as it is now, for a device; None where there is none.
+        shown: images that the last call sent through the network at once.
+
+    Raises:
+        ConfigError: unknown precision, or one that the device does not have.
+    """
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(
+        self,
+        network: nn.Module,
+        normalisation: Normalisation,
+        n_classes: int,
+        *,
+        device: torch.device | str = "cpu",
+        micro_batch: int | None = None,
+        precision: Precision = "fp32",
+        channels_last: bool = False,
+    ) -> None:
+        super().__init__()
+        check_precision(precision, torch.device(device))
+        self._map_dtype = map_dtype(precision)
+        self.network = network if self._map_dtype is torch.float32 else cast_convolutions(network, self._map_dtype)
+        self._layout = torch.channels_last if channels_last else torch.preserve_format
+        if channels_last:
+            # Convolutions alone: other modules may hold tensors of five dimensions, which have no such layout.
+            for module in self.network.modules():
+                if isinstance(module, nn.Conv2d):
+                    module.weight.data = module.weight.data.contiguous(memory_format=self._layout)
+        self.n_classes = n_classes
+        self.micro_batch = micro_batch
+        self.compiler: Callable[[nn.Module, torch.device], CompiledNetwork | None] | None = None
+        self.shown = 0
+        self._is_constant: bool | None = None
+        self.register_buffer("mean", torch.tensor(normalisation.mean).view(1, 3, 1, 1))
+        self.register_buffer("std", torch.tensor(normalisation.std).view(1, 3, 1, 1))
+        self.requires_grad_(requires_grad=False)
+        self.eval()
+        self.to(device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters lie."""
+        return self.mean.device
+
+    def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
+        normalised = (pixels - self.mean) / self.std
+        logits = answer_of(self.network, normalised.to(self._map_dtype, memory_format=self._layout))
+        if torch.is_grad_enabled() and pixels.requires_grad and not logits.requires_grad:
+            # A network without a path from input to output may leave the graph; attacks then ask for a gradient that
+            # is zero, not for an error. Pixels are finite, so this adds exactly 0.
+            self._refuse_hidden_gradient(pixels, logits)
+            logits = logits + 0.0 * pixels.flatten(1).sum(dim=1, keepdim=True)
+        return logits
+
+    def _refuse_hidden_gradient(self, pixels: torch.Tensor, logits: torch.Tensor) -> None:
+        """Refuse a network that answers images differently, but hides its gradient: it would look perfectly robust."""
+        if self._is_constant is None:
+            with torch.no_grad():
+                self._is_constant = bool((self._logits(1 - pixels) - logits).abs().max() <= 1e-6)
+        if not self._is_constant:
+            raise EvaluationError(
+                f"Computing a gradient failed for {type(self.network).__name__}: expected logits that PyTorch can "
+                "differentiate with respect to the images, got logits without a gradient (torch.no_grad, detach, or "
+                "another library). Attacks by gradient would make it look robust: leave them out, or mend the network."
+            )
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Classify.
+
+        Args:
+            pixels: (B, 3, H, W) float32 in [0, 1].
+
+        Returns:
+            Logits (B, C) float32, differentiable with respect to the pixels.
+        """
+        self.shown = min(len(pixels), self.micro_batch or len(pixels))
+        if self.micro_batch is None or len(pixels) <= self.micro_batch:
+            return self._logits(pixels)
+        pieces = torch.split(pixels, self.micro_batch)
+        if torch.is_grad_enabled() and pixels.requires_grad:
+            # Checkpointing recomputes each piece in the backward pass, so only one piece's activations live at a time.
+            # A network in evaluation mode draws nothing, so there is no random state to keep for that.
+            return torch.cat(
+                [checkpoint(self._logits, piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
+            )
+        return torch.cat([self._logits(piece) for piece in pieces])
+
+    def logits(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Classify without a graph (see `Model`)."""
+        with torch.no_grad():
+            logits: torch.Tensor = self(pixels)
+        return logits
+
+    def loss_and_gradient(
+        self, pixels: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Classify and differentiate (see `Model`)."""
+
+        def cross_entropy(logits: torch.Tensor, rows: slice) -> torch.Tensor:
+            # A copy: labels made in inference mode cannot be part of a graph.
+            return functional.cross_entropy(logits, labels[rows].clone(), reduction="none")
+
+        return self.value_and_gradient(pixels, cross_entropy)
+
+    def value_and_gradient(
+        self, pixels: torch.Tensor, objective: Objective
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Classify and differentiate (see `Model`)."""
+        with torch.inference_mode(mode=False), torch.enable_grad():
+            # Tensors made in inference mode cannot be part of a graph; their copies can.
+            pixels = pixels.clone().requires_grad_()
+            logits: torch.Tensor = self(pixels)
+            values = objective(logits, slice(0, len(pixels)))
+            (gradient,) = torch.autograd.grad(values.sum(), [pixels])
+        return logits.detach(), values.detach(), gradient

@@ -1,0 +1,127 @@
+"""What any network must be before it is attacked: right in shape, finite, repeatable; equal to its compiled form."""
+
+import warnings
+
+import torch
+
+from robust201.core.errors import EvaluationError, NetworkError, RobustWarning, one_line
+from robust201.models.classifier import Classifier
+from robust201.models.model import Model
+
+_REPEATED = 1e-4
+"""How far two passes may be apart, relative to the largest logit: rounding on a GPU, not a random draw."""
+
+_SUM_ROUNDING = 1e-3
+"""How far the sum of a row of probabilities may be from 1: rounding in half precision."""
+
+COMPARED_TOGETHER = 8
+"""Images in a batch of the comparison: the fewest that are ever shown at once."""
+
+_TOLERANCES = {"fp32": 1e-3, "tf32": 0.05, "bf16": 0.1}
+"""How far a compiled network's logits may be from the network's own, relative to the largest (at least 1): far more
+than rounding, far less than a mistake."""
+
+
+def check_network(classifier: Classifier, pixels: torch.Tensor, *, name: str, n_classes: int | None = None) -> int:
+    """Show a network a few images, twice.
+
+    Args:
+        classifier: the network.
+        pixels: (B, 3, H, W) float32 in [0, 1], on its device.
+        name: what it is called in messages.
+        n_classes: number of classes C; None takes that of the answer.
+
+    Returns:
+        The number of classes.
+
+    Raises:
+        NetworkError: it cannot be shown such images, its answers are not (B, C) or not finite, or differ the second
+            time.
+
+    Warns:
+        RobustWarning: its answers look like probabilities.
+    """
+    failed = f"Checking the network failed for {name}"
+    try:
+        first, second = classifier.logits(pixels), classifier.logits(pixels)
+    except (torch.OutOfMemoryError, torch.AcceleratorError):  # the device's, not the network's
+        raise
+    except (Exception, SystemExit) as error:
+        raise NetworkError(
+            f"{failed}: expected logits of images {tuple(pixels.shape)} in float32, got {type(error).__name__}: "
+            f"{one_line(error)}. Check the network with these images."
+        ) from error
+    expected = f"({len(pixels)}, {n_classes or 'classes'})"
+    if not isinstance(first, torch.Tensor) or first.ndim != 2 or not first.is_floating_point():
+        got = (
+            f"{first.dtype} of shape {tuple(first.shape)}" if isinstance(first, torch.Tensor) else type(first).__name__
+        )
+        raise NetworkError(f"{failed}: expected logits {expected}, got {got}. Let the network return logits.")
+    if len(first) != len(pixels) or first.shape[1] != (n_classes or first.shape[1]) or not first.shape[1]:
+        raise NetworkError(
+            f"{failed}: expected logits {expected}, got shape {tuple(first.shape)}. Let the network return one logit "
+            "per class, or correct the number of classes."
+        )
+    not_finite = _count_not_finite(first)
+    if not_finite:
+        raise NetworkError(
+            f"{failed}: expected finite logits, got NaN or infinity for {not_finite} of {len(pixels)} images. Check "
+            "the weights and the normalisation."
+        )
+    if not float((first - second).abs().max()) <= _REPEATED * float(first.abs().max()):
+        # Without the difference: failures are counted by their messages.
+        raise NetworkError(
+            f"{failed}: expected equal logits for equal images, got others in the second of two "
+            "passes. Switch off dropout and whatever else is random in evaluation mode."
+        )
+    if _are_probabilities(first):
+        warnings.warn(
+            f"{name} seems to end in a softmax: its outputs are in [0, 1] and sum to 1 for all {len(pixels)} images "
+            "checked. Attacks expect logits; on probabilities their gradients vanish, and accuracies come out too "
+            "high. Remove the softmax (log-probabilities are fine).",
+            RobustWarning,
+            stacklevel=2,
+        )
+    return first.shape[1]
+
+
+def _are_probabilities(outputs: torch.Tensor) -> bool:
+    """Whether all rows (B, C) could be distributions over two or more classes."""
+    in_range = bool((outputs >= 0).all() & (outputs <= 1).all())
+    return in_range and outputs.shape[1] > 1 and bool(((outputs.sum(dim=1) - 1).abs() <= _SUM_ROUNDING).all())
+
+
+def check_compiled(classifier: Classifier, model: Model, pixels: torch.Tensor, *, precision: str, name: str) -> None:
+    """Compare a compiled network with the network itself on a few images.
+
+    oneDNN's fused ReLU turns NaN into zero, so a network that overflows would answer with finite, wrong logits.
+
+    Args:
+        classifier: the network.
+        model: the same, compiled.
+        pixels: (B, 3, H, W) float32 in [0, 1], on their device.
+        precision: of both.
+        name: what the network is called in messages.
+
+    Raises:
+        EvaluationError: the network's logits are not finite, or the compiled network's are others.
+    """
+    with torch.inference_mode():
+        pieces = [(classifier(piece), model.logits(piece)) for piece in torch.split(pixels, COMPARED_TOGETHER)]
+    expected, found = (torch.cat(column) for column in zip(*pieces, strict=True))
+    not_finite = _count_not_finite(expected)
+    if not_finite:
+        raise EvaluationError(
+            f"Compiling failed for {name}: expected finite logits of the published network, got NaN or infinity for "
+            f"{not_finite} of {len(pixels)} images. Check this network's weights."
+        )
+    difference = float((found - expected).abs().max())
+    if not difference <= _TOLERANCES[precision] * max(1.0, float(expected.abs().max())):
+        raise EvaluationError(
+            f"Compiling failed for {name}: expected the published network's logits within rounding, got a difference "
+            f"of {difference:.3g}. Compute this network with engine: reference, and report it."
+        )
+
+
+def _count_not_finite(logits: torch.Tensor) -> int:
+    return int((~logits.isfinite().all(dim=1)).sum())

@@ -1,0 +1,263 @@
+"""What the attacks of the fused engine share: (image, epsilon) samples, restarts, what is handed back.
+
+Samples are numbered strength by strength: sample s of n images is image s % n at strength s // n.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robust201.models.model import Model
+from robust201.tasks.attack_kit.batching import Batching, logits_of, runs
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
+from robust201.tasks.attack_kit.draws import CounterDraws, Draws, ImageShape
+
+CPU_SAMPLES = 64
+"""Samples at once on the CPU: their activations stay in a processor's cache."""
+
+CUDA_SAMPLES = 2048
+"""Samples at once on CUDA where nobody chose a number by its memory (`Context.model_batch`)."""
+
+_POOL_BYTES = {"cpu": 2**26, "cuda": 2**30}
+"""Bytes of one float32 copy of Square's pool."""
+
+_POOL_BATCHES = {"cpu": 128, "cuda": 16}
+"""Batches in Square's pool, so that a smaller batch takes a smaller pool: fifteen full ones for each that is not."""
+
+_POOL_COPIES = 6
+
+IMAGES_HELD = _POOL_COPIES * _POOL_BATCHES["cuda"] + 4
+"""Float32 images that an attack holds on CUDA for each sample it shows the network, at most: copies of Square's pool,
+and what a query works on. APGD holds about fourteen."""
+
+
+@dataclass(frozen=True)
+class AttackJob:
+    """One key's attack on some images at some epsilons.
+
+    Attributes:
+        model: the network under test.
+        batching: in which batches samples go through it.
+        draws: where random numbers come from.
+        images: (N, 3, H, W) uint8, on the device.
+        labels: (N,) int64, on the device.
+        indices: (N,) rows of the split, which name the draws.
+        epsilons: (S,) radii of the balls in units of the pixel range [0, 1].
+    """
+
+    model: Model
+    batching: Batching
+    draws: Draws
+    images: torch.Tensor
+    labels: torch.Tensor
+    indices: NDArray[np.int64]
+    epsilons: tuple[float, ...]
+
+    @property
+    def shape(self) -> ImageShape:
+        """Channels, height and width of an image."""
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width
+
+    def chunks(self, positions: NDArray[np.int64]) -> Iterator["Samples"]:
+        """Cut all samples of some images into pieces that are attacked one after the other.
+
+        Args:
+            positions: (n,) positions of the images to attack.
+
+        Yields:
+            Samples of at most `batching.samples` pairs, strength by strength; all in one piece for `as_library`.
+        """
+        n_samples = len(positions) * len(self.epsilons)
+        step = max(1, n_samples if self.batching.as_library else self.batching.samples)
+        for start in range(0, n_samples, step):
+            numbers = np.arange(start, min(start + step, n_samples))
+            yield self.samples(numbers // len(positions), positions[numbers % len(positions)])
+
+    def pools_of_images(self, positions: NDArray[np.int64]) -> Iterator["Samples"]:
+        """Cut samples into pieces that hold all epsilons of their images.
+
+        Args:
+            positions: (n,) positions of the images to attack.
+
+        Yields:
+            Samples of at most `batching.samples` images; of all for `as_library`.
+        """
+        n_strengths = len(self.epsilons)
+        step = max(1, len(positions) if self.batching.as_library else self.batching.samples)
+        for start in range(0, len(positions), step):
+            chosen = positions[start : start + step]
+            yield self.samples(np.arange(n_strengths).repeat(len(chosen)), np.tile(chosen, n_strengths))
+
+    def samples(self, strengths: NDArray[np.int64], positions: NDArray[np.int64]) -> "Samples":
+        """Make samples.
+
+        Args:
+            strengths: (B,) index of each sample's epsilon.
+            positions: (B,) position of each sample's image.
+        """
+        device = self.images.device
+        rows = torch.from_numpy(positions).to(device)
+        # Rounded once from float64, as torch rounds the Python numbers that the libraries compute with.
+        epsilons = torch.tensor(self.epsilons, dtype=torch.float64).float()[torch.from_numpy(strengths)].to(device)
+        return Samples(
+            clean=to_float(self.images[rows]),
+            labels=self.labels[rows],
+            epsilons=epsilons.view(-1, 1, 1, 1),
+            strengths=strengths,
+            positions=positions,
+            images=self.indices[positions],
+        )
+
+    @torch.inference_mode()
+    def correct(self) -> NDArray[np.bool_]:
+        """Find the images that the model classifies correctly: (N,) on the host."""
+        if len(self.images) == 0:
+            return np.zeros(0, np.bool_)
+        predicted = [
+            logits_of(self.model, self.batching, to_float(self.images[piece])).argmax(dim=1)
+            for piece in self.batching.slices(np.zeros(len(self.images), np.int64))
+        ]
+        correct: NDArray[np.bool_] = (torch.cat(predicted) == self.labels).cpu().numpy()
+        return correct
+
+
+@dataclass(frozen=True)
+class Samples:
+    """(image, epsilon) pairs that are attacked together.
+
+    Attributes:
+        clean: (B, 3, H, W) float32 in [0, 1].
+        labels: (B,) int64.
+        epsilons: (B, 1, 1, 1) float32.
+        strengths: (B,) index of each epsilon, on the host.
+        positions: (B,) position of each image, on the host.
+        images: (B,) row of each image in its split, on the host.
+    """
+
+    clean: torch.Tensor
+    labels: torch.Tensor
+    epsilons: torch.Tensor
+    strengths: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    images: NDArray[np.int64]
+
+    def take(self, rows: NDArray[np.int64]) -> "Samples":
+        """Keep some of the samples, in the order of `rows`."""
+        if len(rows) == len(self.strengths):
+            return self
+        chosen = torch.from_numpy(rows).to(self.clean.device)
+        return Samples(
+            self.clean[chosen],
+            self.labels[chosen],
+            self.epsilons[chosen],
+            self.strengths[rows],
+            self.positions[rows],
+            self.images[rows],
+        )
+
+    def scaled_epsilons(self, factor: float, epsilons: Sequence[float]) -> torch.Tensor:
+        """Multiply in float64, round to float32, as the libraries' step sizes are computed: (B, 1, 1, 1)."""
+        return self.spread([factor * epsilon for epsilon in epsilons])
+
+    def spread(self, values: Sequence[float]) -> torch.Tensor:
+        """Give each sample the value of its strength, rounded to float32: (B, 1, 1, 1)."""
+        rounded = torch.tensor(values, dtype=torch.float64).float()
+        return rounded[torch.from_numpy(self.strengths)].to(self.clean.device).view(-1, 1, 1, 1)
+
+
+def job_of(context: Context, request: Request, epsilons: Sequence[float]) -> AttackJob:
+    """Make the production job of a request: production draws, full batches.
+
+    Args:
+        context: what surrounds the attack. Without a `model` the classifier is attacked through autograd.
+        request: images at strengths.
+        epsilons: (S,) radius of the ball at each strength, in the units of pixels.
+    """
+    images = request.images
+    device = context.classifier.device
+    samples = context.model_batch or (CUDA_SAMPLES if device.type == "cuda" else CPU_SAMPLES)
+    if context.classifier.micro_batch is not None:
+        samples = min(samples, context.classifier.micro_batch)
+    sample_bytes = 4 * max(1, int(np.prod(images.shape[1:])))
+    kind = "cuda" if device.type == "cuda" else "cpu"
+    pool = max(samples, min(_POOL_BYTES[kind] // sample_bytes, _POOL_BATCHES[kind] * samples))
+    return AttackJob(
+        model=context.model or context.classifier,
+        batching=Batching(samples, pool),
+        draws=CounterDraws(context.seed, context.key),
+        images=images,
+        labels=request.labels,
+        indices=np.asarray(request.indices, dtype=np.int64),
+        epsilons=tuple(epsilons),
+    )
+
+
+def handed_back(samples: Samples, images: torch.Tensor, stage: int = 0) -> Iterator[Perturbed]:
+    """Hand samples back, strength by strength.
+
+    Args:
+        samples: what was attacked; equal strengths lie side by side.
+        images: (B, 3, H, W) float32, what became of them.
+        stage: of an attack in stages, the one that fooled them (see `Perturbed`).
+
+    Yields:
+        A batch a strength.
+    """
+    positions = torch.from_numpy(samples.positions).to(images.device)
+    for run in runs(samples.strengths):
+        # Copies, made outside of inference mode: its tensors would be of no use to whoever differentiates.
+        yield Perturbed(int(samples.strengths[run.start]), positions[run], images[run].clone(), stage)
+
+
+SingleRun = Callable[[AttackJob, Samples, int], tuple[torch.Tensor, torch.Tensor]]
+"""(job, samples, number of the restart) → candidates (B, 3, H, W), and whether the attack thinks them wrong (B,)."""
+
+
+def attack_correct(
+    job: AttackJob, cut: Callable[[NDArray[np.int64]], Iterator[Samples]], run: SingleRun, restarts: int
+) -> Iterator[Perturbed]:
+    """Attack the images that are classified correctly; hand the others back as they are, as AutoAttack does.
+
+    Args:
+        job: model, batches, draws and images.
+        cut: positions of images (n,) → samples that are attacked side by side.
+        run: one run of the attack.
+        restarts: runs, the first included.
+
+    Yields:
+        Batches of images: perturbed where the attack succeeded, else clean.
+    """
+    correct = job.correct()
+    for samples in job.chunks(np.flatnonzero(~correct)):
+        yield from handed_back(samples, samples.clean)
+    for samples in cut(np.flatnonzero(correct)):
+        yield from handed_back(samples, attack_with_restarts(job, samples, run, restarts)[0])
+
+
+@torch.inference_mode()
+def attack_with_restarts(
+    job: AttackJob, samples: Samples, run: SingleRun, restarts: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Restart for the samples that resist, then show the network once more what was found.
+
+    Returns:
+        (B, 3, H, W) float32, the clean image where the attack did not succeed, and whether it is misclassified (B,).
+    """
+    adversarial = samples.clean.clone()
+    left = np.arange(len(samples.strengths))
+    for restart in range(restarts):
+        if len(left) == 0:
+            break
+        found, fooled = run(job, samples.take(left), restart)
+        rows = torch.from_numpy(left).to(found.device)
+        adversarial[rows] = torch.where(fooled.view(-1, 1, 1, 1), found, adversarial[rows])
+        if restart + 1 < restarts:
+            left = left[~fooled.cpu().numpy()]
+    adversarial.clamp_(0, 1)  # the projection to an L1 ball rounds, and may leave [0, 1] by that
+    logits = logits_of(job.model, job.batching, adversarial, samples.strengths)
+    wrong = logits.argmax(dim=1) != samples.labels
+    return torch.where(wrong.view(-1, 1, 1, 1), adversarial, samples.clean), wrong

@@ -1,0 +1,110 @@
+"""The draws of Foolbox and AutoAttack, replayed: the parity source, for proofs and tests.
+
+Sources: `foolbox.attacks.gradient_descent_base` (one uniform draw of the batch's shape, on its device),
+`pyautoattack.autopgd_base` (one uniform draw of the attacked images' shape a restart, on the CPU) and
+`pyautoattack.square` (stripes, then row, column and signs of each query, on the CPU). Both draw from torch's global
+generator after it was seeded; a generator of our own with the same seed gives the same numbers.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robust201.core.errors import PerturbationError
+from robust201.tasks.attack_kit.draws import ImageShape, Swap, Window
+
+
+class ReplayedDraws:
+    """What the reference libraries draw for one batch after `torch.manual_seed(seed)`.
+
+    All strengths replay the same numbers, as the libraries do when they are called with the same seed for each. After a
+    restart the images left differ between strengths, and so do the numbers: several restarts need one source for each
+    strength.
+
+    Args:
+        seed: what the library is seeded with.
+        device: where the library draws: the images' device for PGD, the CPU for APGD and Square.
+    """
+
+    def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
+        self._seed = seed
+        self._generator = torch.Generator(device).manual_seed(seed)
+        self._shared = False
+
+    def of_key(self, key: str) -> "ReplayedDraws":
+        """Begin again: AutoAttack seeds each of its attacks alike (see `tasks.attack_kit.draws.Draws`)."""
+        del key
+        return ReplayedDraws(self._seed, self._generator.device)
+
+    def uniforms(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+        """Draw the start of PGD and APGD (see `tasks.attack_kit.draws.Draws`)."""
+        n_images, rows = self._rows(restart, images)
+        return self._uniform(n_images, *shape)[rows]
+
+    def normals(self, restart: int, images: NDArray[np.int64], n_values: int) -> torch.Tensor:
+        """Draw the start of PGD in an L2 ball (see `tasks.attack_kit.draws.Draws`)."""
+        n_images, rows = self._rows(restart, images)
+        device = self._generator.device
+        return torch.randn((n_images, n_values), generator=self._generator, device=device)[rows]
+
+    def stripes(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+        """Draw the start of Square (see `tasks.attack_kit.draws.Draws`)."""
+        n_images, rows = self._rows(restart, images)
+        channels, _, width = shape
+        return torch.sign(2 * self._uniform(n_images, channels, 1, width) - 1)[rows]
+
+    def windows(self, restart: int, first: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
+        """Draw proposals of Square (see `tasks.attack_kit.draws.Draws`)."""
+        del restart, first  # the stream stands where the last call left it
+        channels, height, width = shape
+        windows = []
+        for side in sides:
+            row = int((height - side) * self._uniform(1))
+            column = int((width - side) * self._uniform(1))
+            windows.append(Window(row, column, side, torch.sign(2 * self._uniform(channels, 1, 1) - 1)))
+        return windows
+
+    def tiles(
+        self, restart: int, images: NDArray[np.int64], n_tiles: int, channels: int
+    ) -> tuple[list[bool], torch.Tensor]:
+        """Draw the start of Square in an L2 or L1 ball (see `tasks.attack_kit.draws.Draws`)."""
+        n_images, rows = self._rows(restart, images)
+        turned, signs = [], []
+        for _ in range(n_tiles):
+            turned.append(bool(self._uniform(1) > 0.5))
+            signs.append(torch.sign(2 * self._uniform(n_images, channels, 1, 1) - 1)[rows])
+        return turned, torch.stack(signs)
+
+    def swaps(
+        self, restart: int, first: int, images: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
+    ) -> list[Swap]:
+        """Draw proposals of Square in an L2 or L1 ball, for the images of one strength that are left."""
+        del restart, first  # the stream stands where the last call left it
+        channels, height, width = shape
+        # Which images are left differs between strengths from the first query on, as it does after a restart.
+        n_images, rows = self._rows(1, images)
+        swaps = []
+        for side in sides:
+            row, column, other_row, other_column = (
+                int((length - side) * self._uniform(1)) for length in (height, width) * 2
+            )
+            is_turned = bool(self._uniform(1) > 0.5)
+            signs = torch.sign(2 * self._uniform(n_images, channels, 1, 1) - 1)[rows]
+            swaps.append(Swap(row, column, other_row, other_column, side, is_turned, signs))
+        return swaps
+
+    def _uniform(self, *shape: int) -> torch.Tensor:
+        return torch.rand(shape, generator=self._generator, device=self._generator.device)
+
+    def _rows(self, restart: int, images: NDArray[np.int64]) -> tuple[int, torch.Tensor]:
+        """Number the images in the order in which they first appear: that of the library's batch."""
+        numbers = {image: number for number, image in enumerate(dict.fromkeys(images.tolist()))}
+        self._shared = self._shared or len(numbers) < len(images)
+        if restart and self._shared:
+            raise PerturbationError(
+                "Replaying draws failed for several restarts: expected one strength, got several, which draw different "
+                "numbers after the first restart. Attack each strength with a separate source."
+            )
+        return len(numbers), torch.tensor([numbers[image] for image in images.tolist()], dtype=torch.int64)

@@ -1,0 +1,214 @@
+"""Files of results: exact numbers, several processes, compression, and what survives a kill."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from robust201.core.errors import ConfigError, StorageError
+from robust201.export import pool
+from robust201.export.folder import STAGING_FOLDER
+from robust201.export.number_text import array_text, array_texts, round_array
+from robust201.export.written_file import parse_compression
+from robust201.planning.plan_file import load_plan
+from robust201.shards import ShardStore
+from tests.conftest import REPOSITORY, read_tree
+from tests.support.fabricated import BrokenStore, export, make_plan
+from tests.support.shard_support import make_results, make_unit, make_values
+
+FLOATS = st.floats(width=32, allow_infinity=False)
+
+
+@given(st.one_of(FLOATS, st.lists(FLOATS)))
+def test_narrow_floats_are_written_as_the_doubles_that_they_are(numbers):
+    values = np.array(numbers, dtype=np.float32)
+    plain = np.where(np.isnan(values), None, values.astype(np.float64)).tolist()
+    assert array_text(values).decode() == json.dumps(plain)
+
+
+def test_more_processes_than_the_memory_allows_are_warned_of(tmp_path, write_sweep, robust201, monkeypatch):
+    monkeypatch.setattr(pool, "MEMORY_BYTES", 0)
+    assert robust201("run", write_sweep()).code == 0
+    told = "2 processes may use more than 1.5 GB in total; up to 1 stay below it"
+    assert told in robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--processes", 2).err
+    assert "may hold" not in robust201("export", tmp_path / "results", "--out", tmp_path / "out").err
+
+
+def test_processes_are_as_many_as_cpus_and_memory_allow(monkeypatch):
+    monkeypatch.setattr(pool, "MEMORY_BYTES", 10**15)
+    assert pool.default_processes(parquet=True) == len(os.sched_getaffinity(0))
+    own = psutil.Process().memory_info().rss
+    monkeypatch.setattr(pool, "MEMORY_BYTES", own + 2_000_000_000)
+    assert 1 < pool.most_processes(parquet=True) < pool.most_processes(parquet=False) < 2_000_000_000 / 50_000_000
+
+
+NUMBERS = st.one_of(
+    st.floats(0, 1),
+    st.floats(0, 1e-3),
+    st.floats(allow_infinity=False),
+    st.sampled_from([1e-4, 9.999e-5, 1e-5, 2e-5, 9.9e-6, 1e-6, 1.00001, 0.0, -0.0, 1e-60, 1e16]),
+)
+
+
+@given(st.lists(NUMBERS))
+@example([0.00001, 1e-9, 5e-324, 0.000012])
+def test_arrays_are_written_as_json_dumps_writes_them(numbers):
+    expected = json.dumps([None if number != number else number for number in numbers])
+    assert array_text(np.array(numbers, dtype=np.float64)).decode() == expected
+
+
+@given(
+    st.tuples(st.integers(1, 4), st.lists(st.integers(0, 3), max_size=2)).flatmap(
+        lambda sizes: npst.arrays(np.float64, (sizes[0], *sizes[1]), elements=st.floats(allow_infinity=False))
+    )
+)
+def test_arrays_of_a_stack_are_written_as_one_by_one(stack):
+    assert array_texts(stack) == [array_text(array) for array in stack]
+
+
+@given(st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=2, max_size=2), min_size=1))
+def test_integers_stay_integers(rows):
+    assert array_text(np.array(rows, dtype=np.int32)).decode() == json.dumps(rows)
+
+
+def test_a_number_that_json_cannot_say_is_refused():
+    with pytest.raises(ValueError, match="infinity"):
+        array_text(np.array([1.0, np.inf]))
+
+
+HALF_WAY = st.one_of(
+    st.floats(0, 1),
+    st.integers(0, 10**6).map(lambda i: i / 1e6 + 0.0005),
+    st.integers(0, 2**14).map(lambda i: i / 2**14),  # exactly half-way, some of them
+)
+
+
+@given(st.lists(HALF_WAY), st.integers(1, 17))
+def test_rounding_is_pythons(numbers, decimals):
+    expected = [round(number, decimals) for number in numbers]
+    assert round_array(np.array(numbers, dtype=np.float64), decimals).tolist() == expected
+
+
+def test_two_processes_write_what_one_writes(tmp_path):
+    plan = make_plan((0, 2, 10), datasets=("cifar10", "cifar100"))
+    export(tmp_path / "one", plan)
+    seen: list[tuple[int, int]] = []
+    report = export(tmp_path / "two", plan, processes=2, progress=lambda *count: seen.append(count))
+    assert read_tree(tmp_path / "one") == read_tree(tmp_path / "two")
+    assert seen[-1] == (report.n_units * 3, report.n_units * 3)
+
+
+def test_an_error_in_a_process_ends_the_export_and_leaves_the_folder_as_it_was(tmp_path):
+    plan = make_plan((0, 2, 10))
+    export(tmp_path / "out", plan, round_to=3)
+    before = read_tree(tmp_path / "out")
+    with pytest.raises(StorageError, match="damaged"):
+        export(tmp_path / "out", plan, BrokenStore(), processes=2)
+    assert read_tree(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("compression", ["gz", "zst"])
+def test_compressed_files_hold_the_same_text_and_equal_bytes(tmp_path, compression):
+    plan = make_plan((0, 2, 10))
+    plain = export(tmp_path / "plain", plan)
+    for out in ("one", "two"):
+        report = export(tmp_path / out, plan, compression=compression)
+    assert read_tree(tmp_path / "one") == read_tree(tmp_path / "two")
+    results = {name for name in plain.files if "/" in name}
+    assert {f"{name}.{compression}" for name in results} == {name for name in report.files if "/" in name}
+    for name in results:
+        packed = (tmp_path / "one" / f"{name}.{compression}").read_bytes()
+        text = gzip.decompress(packed) if compression == "gz" else unpack_zst(packed)
+        assert text == (tmp_path / "plain" / name).read_bytes()
+
+
+def unpack_zst(data: bytes) -> bytes:
+    return pa.CompressedInputStream(pa.BufferReader(data), "zstd").read()
+
+
+def test_an_unknown_compression_names_the_known_ones():
+    assert [parse_compression(text) for text in (None, "gz", "zst")] == [None, "gz", "zst"]
+    with pytest.raises(ConfigError, match="expected gz or zst"):
+        parse_compression("bz2")
+
+
+def test_a_selection_gives_the_stored_values_whole_or_in_parts(tmp_path):
+    store = ShardStore.create(tmp_path)
+    whole, parts = make_unit(key="pgd"), make_unit(key="fgsm")
+    store.commit(make_results(whole))
+    for start, stop in ((0, 12), (12, 30)):
+        store.commit(make_results(parts, start=start, stop=stop))
+    rows = store.select([whole, parts], store.inventory(), ("accuracy", "confidence", "cm"))
+    for measurement in rows.measurements:
+        for unit, values in rows.iter_values(measurement):
+            for strength in unit.strengths:
+                expected = make_values(unit, strength, 0, unit.n_images)
+                assert values[strength]
+                for name, array in values[strength].items():
+                    np.testing.assert_array_equal(array, expected[name])
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tests.support.fabricated import SlowStore, export, make_plan
+
+if __name__ == "__main__":
+    export(Path(sys.argv[1]), make_plan((0, 2, 10)), SlowStore(), processes=2)
+"""
+
+
+def test_a_killed_export_leaves_no_process_and_the_earlier_export(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    out, plan = tmp_path / "out", make_plan((0, 2, 10))
+    export(out, plan, round_to=3)
+    before = read_tree(out)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY / "pipeline", REPOSITORY))),
+    }  # a script sees its own folder, not the working directory
+    driver = subprocess.Popen([sys.executable, str(script), str(out)], env=environment)
+    try:
+        staging = out / STAGING_FOLDER
+        while not (staging / "cifar10/fgsm_confidence.json").exists() or not list(staging.glob("cifar10/.pgd*.tmp")):
+            assert driver.poll() is None
+            time.sleep(0.05)
+        family = psutil.Process(driver.pid).children(recursive=True)
+    finally:
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+    _, alive = psutil.wait_procs(family, timeout=200)  # at once, unless the machine is busy
+    assert alive == []
+    left = read_tree(out)
+    assert {name: data for name, data in left.items() if not name.startswith((STAGING_FOLDER, ".lock"))} == before
+    export(out, plan)
+    export(tmp_path / "fresh", plan)
+    assert read_tree(out) == read_tree(tmp_path / "fresh")
+
+
+def test_the_command_line_exports_compressed_with_several_processes(tmp_path, write_sweep, robust201):
+    sweep = write_sweep()
+    assert robust201("run", sweep).code == 0
+    results = tmp_path / "results"
+    ended = robust201("export", results, "--out", tmp_path / "out", "--compress", "gz", "--processes", 2)
+    assert ended.code == 0, ended.err
+    robust201("export", results, "--out", tmp_path / "plain", "--processes", 1)
+    for name, data in read_tree(tmp_path / "plain").items():
+        if name.startswith("digits/"):
+            assert gzip.decompress((tmp_path / "out" / f"{name}.gz").read_bytes()) == data
+    assert load_plan(results).measurements == ("accuracy", "confidence", "cm")
+    assert "expected gz or zst" in robust201("export", results, "--out", tmp_path / "bad", "--compress", "bz2").refusal(
+        2
+    )

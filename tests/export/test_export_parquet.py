@@ -1,0 +1,237 @@
+"""Parquet beside JSON: read by other libraries, without our code; the card and the metadata tell the truth."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from robust201.core.errors import ConfigError
+from robust201.core.files import bundled
+from robust201.export.side_files import sweep_yaml_text
+from robust201.planning.config import CheckpointsSection, CorruptionsSection, SweepConfig
+from robust201.planning.loading import parse_config
+from robust201.planning.plan import assumed_facts
+from robust201.planning.plan import make_plan as make_plan_of
+from robust201.planning.plan_file import load_plan
+from robust201.planning.sweep_yaml import read_fields
+from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.tasks.parameters import PgdParameters
+from tests.conftest import read_tree
+from tests.support.fabricated import export, make_plan, make_unit, make_values
+
+ARCHITECTURES = (0, 2, 10, 309)
+KEYS = {"clean": (0.0,), "fgsm": (0.5, 1.0, 8.0), "pgd": (0.5, 1.0, 8.0), "fog": (1.0, 3.0, 5.0)}
+
+
+@pytest.fixture(scope="module", params=["paper", "published"])
+def folder(request, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("parquet")
+    plan = make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100"), measurements=MEASUREMENTS)
+    export(out, plan, key_style=request.param, formats=("json", "parquet"))
+    return out
+
+
+MEASUREMENTS = ("accuracy", "confidence", "cm", "predictions")
+
+
+def pgd(folder: Path) -> str:
+    return "pgd@Linf" if (folder / "cifar10/pgd@Linf_cm.json").exists() else "pgd"
+
+
+def check_accuracies(rows: list[tuple], folder: Path) -> None:
+    """Compare (dataset, key, architecture, strength, accuracy) of all rows with what was stored."""
+    spelled = {"pgd": pgd(folder), "fgsm": pgd(folder).replace("pgd", "fgsm")}
+    expected = {
+        (dataset, spelled.get(key, key), architecture, strength): float(
+            make_values(make_unit(architecture, dataset, key, strengths), strength)["accuracy"]
+        )
+        for dataset in ("cifar10", "cifar100")
+        for key, strengths in KEYS.items()
+        for architecture in ARCHITECTURES
+        for strength in strengths
+    }
+    assert {tuple(row[:4]): row[4] for row in rows} == expected
+    assert len(rows) == len(expected)
+
+
+COLUMNS = ["dataset", "key", "architecture", "strength", "accuracy"]
+
+
+def test_pandas(folder):
+    frame = pd.read_parquet(folder / "parquet", columns=COLUMNS)
+    check_accuracies(list(frame[COLUMNS].itertuples(index=False, name=None)), folder)
+    some = pd.read_parquet(folder / "parquet", filters=[("dataset", "==", "cifar100"), ("key", "==", pgd(folder))])
+    assert len(some) == 12
+    row = some[(some["architecture"] == 10) & (some["strength"] == 8.0)].iloc[0]
+    stored = make_values(make_unit(10, "cifar100", "pgd", (8.0,)), 8.0)
+    np.testing.assert_array_equal(np.stack(row["cm"]), stored["cm"])
+    np.testing.assert_array_equal(np.stack(row["confidence_argmax"]), stored["confidence_argmax"])
+    np.testing.assert_array_equal(np.stack(row["confidence_label"]), stored["confidence_label"])
+    assert row["confidence_correct"] == stored["confidence_prediction"][0]
+    assert pd.isna(row["confidence_incorrect"]) == bool(np.isnan(stored["confidence_prediction"][1]))
+    np.testing.assert_array_equal(row["predictions"], stored["predictions"])
+    assert row["cell"] == nasbench201.architecture(10).spec
+    assert [i for i in range(15_625) if nasbench201.architecture(i).isomorph == 10] == list(row["isomorphs"])
+
+
+def test_polars(folder):
+    frame = pl.scan_parquet(folder / "parquet/**/*.parquet", hive_partitioning=True).select(COLUMNS).collect()
+    check_accuracies(frame.rows(), folder)
+    assert pl.read_parquet(folder / "parquet").height == frame.height
+
+
+def test_duckdb(folder):
+    pattern = folder / "parquet/**/*.parquet"
+    rows = duckdb.sql(f"select {', '.join(COLUMNS)} from '{pattern}'").fetchall()
+    check_accuracies(rows, folder)
+    counted = duckdb.sql(
+        f"select sum(list_sum(flatten(cm))) from read_parquet('{pattern}', hive_partitioning = true) where key = 'fog'"
+    ).fetchall()
+    assert counted == [(2 * 4 * 3 * 40,)]
+
+
+@pytest.mark.filterwarnings("ignore")  # of the library's own dependencies
+def test_hugging_face_datasets(folder, tmp_path, monkeypatch):
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    import datasets
+
+    datasets.disable_progress_bars()
+    data = datasets.load_dataset(
+        "parquet", data_dir=str(folder / "parquet"), split="train", cache_dir=str(tmp_path / "cache")
+    )
+    check_accuracies([tuple(row[name] for name in COLUMNS) for row in data.select_columns(COLUMNS)], folder)
+    front = yaml.safe_load((folder / "README.md").read_text().split("---")[1])
+    assert [entry["config_name"] for entry in front["configs"]] == ["cifar10", "cifar100"]
+    for entry in front["configs"]:
+        held = [path for path in folder.glob(entry["data_files"]) if path.is_file()]
+        assert len(held) == 4
+    # The card's configurations are what the hub and the library read of a folder.
+    one = datasets.load_dataset(str(folder), "cifar100", split="train", cache_dir=str(tmp_path / "cache"))
+    assert set(one["dataset"]) == {"cifar100"}
+
+
+@pytest.mark.filterwarnings("ignore")  # of the library's own dependencies
+def test_croissant_is_valid_and_its_records_are_the_rows(folder, monkeypatch):
+    import mlcroissant
+
+    monkeypatch.chdir(folder)
+    described = mlcroissant.Dataset(jsonld="croissant.json")
+    assert list(described.metadata.issues.errors) == []
+    records = list(described.records("evaluations"))
+    names = [f"evaluations/{name}" for name in COLUMNS]
+
+    def plain(value):
+        return value.decode() if isinstance(value, bytes) else value
+
+    check_accuracies([tuple(plain(record[name]) for name in names) for record in records], folder)
+    listed = {
+        file["@id"]: file["sha256"] for file in json.loads(Path("croissant.json").read_text())["distribution"][:-1]
+    }
+    told_last = {"croissant.json", "parquet_files.json", "SHA256SUMS"}
+    tree = read_tree(folder)
+    assert listed == {name: hashlib.sha256(data).hexdigest() for name, data in tree.items() if name not in told_last}
+
+
+def test_the_card_tells_sizes_checksums_licence_and_every_column(tmp_path):
+    plan = make_plan(ARCHITECTURES)
+    export(tmp_path, plan, formats=("parquet",), licence="cc-by-4.0")
+    tree = read_tree(tmp_path)
+    assert not any(name.endswith(".json") and "/" in name for name in tree)
+    card = tree["README.md"].decode()
+    for name, data in tree.items():
+        if name not in ("README.md", "croissant.json", "parquet_files.json", "SHA256SUMS"):
+            assert f"| `{name}` | {len(data)} | `{hashlib.sha256(data).hexdigest()}` |" in card
+        if name.startswith("parquet/"):
+            for column in pq.read_schema(tmp_path / name):
+                assert f"| `{column.name}` |" in card
+                assert column.metadata[b"description"].decode() in card
+    assert yaml.safe_load(card.split("---")[1])["license"] == "cc-by-4.0"
+    assert "| cifar10 | `fgsm` | attack | 0.5, 1, 8 | 4 |" in card
+    versions = json.loads(tree["versions.json"])
+    assert versions["computed_with"] == {"torch": ["1", "2"]}
+    assert set(versions["exported_with"]) == {"robust201", "python", "numpy", "orjson", "pyarrow"}
+
+
+def test_equal_results_give_equal_bytes_and_several_processes_too(tmp_path):
+    plan = make_plan(ARCHITECTURES)
+    export(tmp_path / "one", plan, formats=("json", "parquet"))
+    export(tmp_path / "two", plan, formats=("json", "parquet"), processes=2)
+    assert read_tree(tmp_path / "one") == read_tree(tmp_path / "two")
+    # Leaving the Parquet files out removes them and their folders.
+    export(tmp_path / "two", plan)
+    assert not (tmp_path / "two/parquet").exists()
+
+
+def test_the_exported_sweep_yaml_plans_the_same_sweep(tmp_path, write_sweep, make_sweep, robust201):
+    sweep = write_sweep()
+    assert robust201("run", sweep).code == 0
+    ended = robust201(
+        "export", tmp_path / "results", "--out", tmp_path / "out", "--no-json", "--parquet", "--processes", 1
+    )
+    assert ended.code == 0, ended.err
+    fields = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
+    assert str(tmp_path) not in (tmp_path / "out/sweep.yaml").read_text()
+    again = parse_config(fields, "sweep.yaml")
+    run = make_sweep(keys={key: make_sweep().keys[key] for key in ("clean", "fgsm", "brightness")})
+    decides = {"execution", "results", "checkpoints", "datasets"}
+    assert again.model_dump(exclude=decides) == run.model_dump(exclude=decides)
+    refusal = robust201("export", tmp_path / "results", "--out", tmp_path / "none", "--no-json").refusal(2)
+    assert "--parquet" in refusal
+
+
+def test_the_sweep_yaml_of_the_demo_plans_the_units_of_the_demo(tmp_path, monkeypatch, robust201):
+    demo = read_fields(bundled("jobs/demo.yaml")) | {"images": {"count": 2}, "results": str(tmp_path / "results")}
+    (tmp_path / "demo.yaml").write_text(yaml.safe_dump(demo))
+    one = ("--keys", "clean", "--architectures", 0, "--executor", "inline")
+    assert robust201("run", tmp_path / "demo.yaml", *one).code == 0
+    exported = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--partial", "--processes", 1)
+    assert exported.code == 3, exported.err
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    ended = robust201("run", tmp_path / "out/sweep.yaml", *one)
+    assert ended.code == 0, ended.err
+    planned, again = (load_plan(folder).units for folder in (tmp_path / "results", Path("results")))
+    assert len(planned) == 16 * 20
+    assert [unit.id for unit in again] == [unit.id for unit in planned]
+
+
+def test_the_exported_sweep_yaml_writes_every_default_out(make_sweep):
+    changed = {"pgd": {"steps": 3}, "fog": {"severities": [5]}, "corruptions": {}}
+    for keys, grouped in (({"pgd": {"steps": 3}, "corruptions": {}}, True), (changed, False)):
+        config = make_sweep(keys=keys)
+        payload = yaml.safe_load(sweep_yaml_text(make_plan_of(config, assumed_facts(config))))
+        assert ("corruptions" in payload["keys"]) == grouped
+        assert payload["keys"]["pgd"] == PgdParameters(steps=3).model_dump(mode="json")
+        assert parse_config(payload, "sweep.yaml").parameters == config.parameters
+        for fields, model in (
+            (payload, SweepConfig),
+            (payload["checkpoints"], CheckpointsSection),
+            (payload["datasets"]["digits"]["corruptions"], CorruptionsSection),
+        ):
+            # `weights` stands only in sweeps that have it in place of `checkpoints`.
+            assert set(model.model_fields) - set(fields) <= {"execution", "shards", "weights"}
+
+
+@pytest.mark.parametrize(
+    "licence",
+    ["", " ", "mit ", "a\nb", "mit\n", "café", "\U0001f600", 'a"b', "a: b", "# x", "a'b", "{}", "\0", "x" * 201],
+)
+def test_a_licence_that_yaml_would_have_to_escape_is_refused(tmp_path, licence):
+    with pytest.raises(ConfigError, match="expected a licence of letters"):
+        export(tmp_path / "out", make_plan([0], ["clean"]), licence=licence)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("licence", ["mit", "CC-BY-4.0", "GPL-2.0+", "(MIT OR Apache-2.0) AND LicenseRef-x", "other"])
+def test_a_licence_may_be_any_spdx_expression(tmp_path, licence):
+    export(tmp_path, make_plan([0], ["clean"], measurements=("accuracy",)), licence=licence)
+    assert f"\nlicense: {licence}\n" in (tmp_path / "README.md").read_text()

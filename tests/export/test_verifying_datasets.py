@@ -1,0 +1,290 @@
+"""A dataset's files are checked without the results they were made of: an export, or the published dataset."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robust201.core.errors import ResultsError
+from robust201.export.key_rows import count_decimals
+from robust201.export.verify_dataset import verify_dataset
+from robust201.reader.dataset import RobustnessDataset
+from robust201.tasks.measurements import Accumulator
+from tests.support import fabricated
+from tests.support.fabricated import ChangedStore, FabricatedStore, export, export_copy, make_plan
+from tests.support.shard_support import make_unit as make_sound_unit
+from tests.support.shard_support import make_values
+from tests.support.small_results import write_results
+
+ARCHITECTURES = (0, 2, 10, 309)
+SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)  # what the published dataset, which has no sweep.json, is known to hold
+ALL = ("accuracy", "confidence", "cm", "predictions")
+
+pytestmark = pytest.mark.filterwarnings("ignore::robust201.reader.expected_files.MissingFilesWarning")
+
+
+def sound(unit, strength, _values):
+    """Columns that hold together."""
+    made = make_sound_unit(unit.architecture, unit.dataset, unit.key, unit.strengths, unit.n_images)
+    return make_values(made, strength, 0, unit.n_images, measurements=ALL)
+
+
+def write(out: Path, plan=None, values=sound, **options) -> Path:
+    plan = plan or make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100"), severities=SEVERITIES)
+    (export_copy if values is sound else export)(out, plan, ChangedStore(change=values), **options)
+    return out
+
+
+def as_published(folder: Path) -> Path:
+    for own in ("sweep.json", "SHA256SUMS"):  # the published dataset has neither
+        (folder / own).unlink()
+    return folder
+
+
+def without_last_class(unit, _strength, _values):
+    """Columns of a network that never predicts the last class."""
+    logits = torch.from_numpy(np.random.default_rng(unit.architecture).normal(size=(unit.n_images, 3)))
+    logits[:, 2] -= 100
+    accumulator = Accumulator(ALL, 3, "cpu", unit.n_images)
+    accumulator.update(torch.arange(unit.n_images), logits.float(), torch.arange(unit.n_images) % 3)
+    return accumulator.finalise()
+
+
+@pytest.mark.parametrize(
+    ("options", "n_checked"),
+    [
+        ({}, 96),
+        ({"key_style": "published", "round_to": 3}, 96),
+        ({"compression": "gz"}, 96),
+        ({"formats": ("parquet",)}, 96),
+        ({"formats": ("json", "parquet")}, 192),
+    ],
+    ids=str,
+)
+def test_a_sound_dataset_has_no_problems(tmp_path, options, n_checked):
+    verdict = verify_dataset(write(tmp_path, **options))
+    assert (verdict.problems, verdict.remarks, verdict.n_evaluations) == ((), (), n_checked)
+    assert verdict.n_listed == len((tmp_path / "SHA256SUMS").read_text().splitlines())
+    assert (verdict.weights.n_checked, verdict.flags) == (0, None)
+
+
+def test_the_published_dataset_is_checked_by_its_values_alone(tmp_path):
+    verdict = verify_dataset(as_published(write(tmp_path, key_style="published", round_to=3)))
+    assert (verdict.problems, verdict.remarks, verdict.n_evaluations, verdict.n_listed) == ((), (), 96, None)
+
+
+def test_accuracies_alone_are_checked(tmp_path):
+    for path in write(tmp_path, round_to=3).glob("*/*"):
+        if not path.name.endswith("accuracy.json"):
+            path.unlink()
+    verdict = verify_dataset(as_published(tmp_path))
+    assert (verdict.problems, verdict.n_evaluations) == ((), 96)
+
+
+def change(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    content = json.loads(path.read_text())
+    rows = content["cifar10"][path.name.rpartition("_")[0]][path.stem.rpartition("_")[2]]
+    edit(rows)
+    path.write_text(json.dumps(content))
+
+
+WRONG = {
+    "an accuracy that its cm denies": ("pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 0.999)),
+    "an accuracy above 1": ("pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 1.5)),
+    "a row that does not sum to 1": (
+        "fog_confidence.json",
+        lambda rows: rows["0"][0]["label"].__setitem__(0, [0.9, 0.9, 0.9]),
+    ),
+    "counts that are none": ("fog_cm.json", lambda rows: rows["0"][0][0].__setitem__(0, 0.5)),
+    "too few strengths": ("fog_cm.json", lambda rows: rows["0"].pop()),
+    "another number of images": ("fog_cm.json", lambda rows: rows["10"][0][0].__setitem__(0, 39)),
+    "an architecture less": ("fog_cm.json", lambda rows: rows.pop("309")),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_values_that_contradict_each_other_are_found(tmp_path, what):
+    source = as_published(write(tmp_path, make_plan(ARCHITECTURES, severities=SEVERITIES), round_to=3))
+    name, edit = WRONG[what]
+    change(source / "cifar10" / name, edit)
+    (problem, *_) = verify_dataset(source).problems
+    assert "cifar10" in problem
+    assert name.partition("_")[0] in problem
+
+
+def test_an_accuracy_may_be_off_by_half_a_unit_of_its_last_digit_and_no_more(tmp_path):
+    source = as_published(write(tmp_path, make_plan(ARCHITECTURES, ["clean"]), round_to=2))
+    assert verify_dataset(source).sound
+    change(source / "cifar10/clean_accuracy.json", lambda rows: rows.update({"0": round(rows["0"] + 0.01, 2)}))
+    (problem,) = verify_dataset(source).problems
+    assert "which is that of cm" in problem
+
+
+@pytest.mark.parametrize("compression", ["gz", "zst"])
+def test_a_damaged_compressed_file_is_found_by_its_hash_and_its_values(tmp_path, compression):
+    victim = write(tmp_path, make_plan(ARCHITECTURES), compression=compression) / f"cifar10/pgd_cm.json.{compression}"
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 255
+    victim.write_bytes(content)
+    by_hash, by_value = verify_dataset(tmp_path).problems
+    assert "SHA-256" in by_hash
+    assert f"pgd_cm.json.{compression}" in by_value
+
+
+def as_shares(path: Path, decimals: int) -> None:
+    def share(matrix):
+        return [[round(count / sum(row), decimals) for count in row] for row in matrix]
+
+    is_single = path.name.startswith("clean")
+    change(
+        path,
+        lambda rows: rows.update(
+            {name: share(row) if is_single else [share(one) for one in row] for name, row in rows.items()}
+        ),
+    )
+
+
+@pytest.mark.parametrize("decimals", [3, 17])
+def test_rows_of_cm_may_hold_shares(tmp_path, monkeypatch, decimals):
+    """Neither the paper nor the published helper says whether they are counts."""
+    monkeypatch.setattr(fabricated, "N_IMAGES", 42)  # as many images of each of the three classes
+    plan = make_plan(ARCHITECTURES)
+    (write(tmp_path, plan) / "SHA256SUMS").unlink()
+    for path in tmp_path.glob("*/*_cm.json"):
+        as_shares(path, decimals)
+    verdict = verify_dataset(tmp_path)
+    assert verdict.problems == ()
+    assert {line for line in verdict.remarks if "shares" in line} == {
+        f"cifar10 {key}: rows of cm hold shares, which were read as counts of 42 images"
+        for key in {unit.key for unit in plan.units}
+    }
+
+
+@pytest.mark.parametrize("rows", [[[0.1001] * 10] * 10, [[0.3, 0.7], [0.5, 0.5]]])
+def test_rows_that_are_neither_counts_nor_shares_are_found(tmp_path, robust201, rows):
+    """The second are shares, but none of the ten images of each class or of one image."""
+    source = write_results(tmp_path, {"clean": {"0": rows}}, measure="cm")
+    if len(rows) == 2:
+        strengths = {"cifar10": {"clean": [0]}}
+        told = {"format": 1, "strengths": strengths, "measurements": ["cm"], "sweep": {"images": {"count": 2}}}
+        (source / "sweep.json").write_text(json.dumps(told))
+    ended = robust201("verify", source)
+    assert ended.code == 4
+    assert (
+        "an array C x C of counts" if len(rows) == 10 else "shares that are none of 1 images per class"
+    ) in ended.err
+    assert robust201("convert", source).refusal(2)
+
+
+def test_shares_of_unequal_classes_are_found(tmp_path):
+    as_shares(write(tmp_path, make_plan(ARCHITECTURES, ["clean"])) / "cifar10/clean_cm.json", 3)
+    assert any("equally many images per class" in problem for problem in verify_dataset(tmp_path).problems)
+
+
+@pytest.mark.parametrize("without_cm", [False, True])
+def test_zeros_may_stand_for_means_over_no_image(tmp_path, without_cm):
+    measurements = ("accuracy", "confidence") if without_cm else ("accuracy", "confidence", "cm")
+    (
+        write(tmp_path, replace(make_plan(ARCHITECTURES), measurements=measurements), without_last_class) / "SHA256SUMS"
+    ).unlink()
+    texts = {path: path.read_text() for path in tmp_path.glob("*/*_confidence.json")}
+    assert any("null" in text for text in texts.values())
+    for path, text in texts.items():
+        path.write_text(text.replace("null", "0.0"))
+    verdict = verify_dataset(tmp_path)
+    changed = {path.name.removesuffix("_confidence.json") for path, text in texts.items() if "null" in text}
+    assert verdict.problems == ()
+    assert {line for line in verdict.remarks if "zeros in" in line} == {
+        f"cifar10 {key}: zeros in confidences over no image were read as null" for key in changed
+    }
+
+
+@pytest.mark.parametrize(
+    ("empty", "text"), [("null", "null"), ("nan", "NaN"), pytest.param("zero", "0.0", marks=pytest.mark.slow)]
+)
+def test_means_over_no_image_are_written_as_asked(tmp_path, empty, text):
+    write(tmp_path, make_plan(ARCHITECTURES), without_last_class, empty=empty)
+    (row,) = json.loads((tmp_path / "cifar10/clean_confidence.json").read_text())["cifar10"]["clean"].values()
+    never_predicted = next(iter(row.values()))["argmax"][2]
+    assert repr(never_predicted).replace("None", "null").replace("nan", "NaN") == f"[{text}, {text}, {text}]"
+    assert verify_dataset(tmp_path).sound
+    read = RobustnessDataset(tmp_path).value(0, "cifar10", "clean", "confidence")["argmax"][2]
+    assert [None if value is None or value != value else value for value in read] == 3 * [
+        0.0 if empty == "zero" else None
+    ]
+
+
+def test_an_export_of_rounded_and_exact_rows_of_an_earlier_version_is_read_with_its_decimals(tmp_path):
+    source = write(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
+    (source / "SHA256SUMS").unlink()
+    change(source / "cifar10/clean_accuracy.json", lambda rows: rows.update({"309": rows["309"] + 0.004}))
+    assert not verify_dataset(source).sound
+    told = json.loads((source / "sweep.json").read_text())
+    clean = {"dataset": "cifar10", "key": "clean"}
+    told["sweep"]["protocols"] = [clean, clean | {"protocol": "imported", "n_images": 40, "decimals": {"accuracy": 2}}]
+    (source / "sweep.json").write_text(json.dumps(told))
+    assert verify_dataset(source).sound
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"protocols": [1]},
+        {"protocols": None},
+        {"images": 5},
+        {"protocols": [{"dataset": "cifar10", "key": "clean", "decimals": 1}]},
+    ],
+)
+def test_a_sweep_json_of_another_form_is_rejected(tmp_path, told):
+    source = write(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
+    sweep = json.loads((source / "sweep.json").read_text())
+    (source / "sweep.json").write_text(json.dumps(sweep | {"sweep": told}))
+    with pytest.raises(ResultsError, match=r"sweep\.json: expected strengths .* and images and protocols"):
+        verify_dataset(source)
+
+
+def test_a_file_with_an_architecture_twice_is_found(tmp_path):
+    path = as_published(write(tmp_path, make_plan(ARCHITECTURES, ["fgsm"]))) / "cifar10/fgsm_accuracy.json"
+    path.write_text(path.read_text().replace('"0":', '"0": [0.5, 0.5, 0.5], "0":', 1))
+    (problem,) = verify_dataset(tmp_path).problems
+    assert "fgsm_accuracy.json" in problem
+    assert "twice" in problem
+
+
+def test_keys_without_a_file_are_named_unless_the_export_was_partial(tmp_path):
+    whole, partial = tmp_path / "whole", tmp_path / "partial"
+    plan, lacking = make_plan(ARCHITECTURES, ["clean", "fog"]), {(index, "fog", 1.0) for index in ARCHITECTURES}
+    shutil.copytree(write(tmp_path / "source", plan), whole)
+    for path in whole.glob("cifar10/fog_*"):
+        path.unlink()
+    (whole / "SHA256SUMS").unlink()
+    assert any(line.endswith("lists cifar10 fog, of which there is no file") for line in verify_dataset(whole).remarks)
+    export(partial, plan, FabricatedStore(lacking=lacking), partial=True)
+    assert verify_dataset(partial).remarks == ()
+
+
+def test_the_command_tells_what_it_checked_and_refuses_options_of_results(tmp_path, robust201):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES))
+    ended = robust201("verify", source)
+    assert (ended.code, ended.err) == (0, "")
+    n_listed = len((source / "SHA256SUMS").read_text().splitlines())
+    assert ended.out == f"40 evaluations sound; {n_listed} listed files.\n"
+    for options in (("--requeue",), ("--export", source)):
+        assert "expected a results folder" in robust201("verify", source, *options).refusal(2)
+    change(source / "cifar10/pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 1.5))
+    damaged = robust201("verify", source, "--json")
+    assert damaged.code == 4
+    told = json.loads(damaged.out)
+    assert (told["sound"], len(told["problems"])) == (False, 2)
+
+
+def test_decimals():
+    assert count_decimals([0.5, 0.125]) == 3
+    assert count_decimals([1 / 3]) is None
+    assert count_decimals([1.5e-05]) == 6

@@ -1,0 +1,244 @@
+"""Measures, several weights, other spaces and tasks of the user's own: from a sweep to its files and back."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from robust201.core.errors import ConfigError
+from robust201.core.records import CLEAN_STRENGTH, Weights
+from robust201.export.compare import compare_results
+from robust201.tasks import TASKS, Task
+from robust201.tasks.constraints import L2
+from robust201.tasks.parameters import Parameters
+from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan, make_unit, make_values
+
+MODELS = """
+from torch import nn
+
+def build(architecture, n_classes):
+    width = {"narrow": 2, "wide": 4}[architecture]
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * width, n_classes))
+    return nn.Sequential(nn.Conv2d(3, width, 3, stride=2), nn.ReLU(), head)
+"""
+ATTACK = """
+def perturb(model, images, labels, strength):
+    return (images + strength / 255).clamp(0, 1)
+"""
+RANDOM = {f"random-s{seed}": Weights("c" * 64, seed=seed, is_random=True) for seed in (0, 1)}
+
+
+def load(folder: Path, name: str) -> Any:
+    return json.loads((folder / name).read_text())
+
+
+def task(key: str, kind: Any, **changes: Any) -> Task:
+    return Task(key, kind, Parameters, 1, {}, lambda _: 1.0, **changes)
+
+
+def plan_of_weights(names: Any = tuple(RANDOM)) -> FabricatedPlan:
+    units = [
+        make_unit(network, "cifar10", key, (CLEAN_STRENGTH,) if key == "clean" else (1.0, 8.0), weights=name)
+        for key in ("clean", "pgd")
+        for network in ("narrow", "wide")
+        for name in names
+    ]
+    return FabricatedPlan(tuple(units), weights=RANDOM, space_name="file")
+
+
+@pytest.mark.parametrize("space", ["nasbench201", "file"])
+def test_a_measure_has_files_of_its_own_columns(tmp_path, space):
+    networks: Any = (0, 2) if space == "nasbench201" else ("narrow", "wide")
+    columns = ("squared_norm", "list_of_norms")
+    spectrum = task("spectrum", "measure", columns=columns)
+    protocol = {"key": "spectrum", "parameters": {"kind": "measure", "columns": columns}}
+    units = [make_unit(network, "cifar10", "clean", (CLEAN_STRENGTH,)) for network in networks]
+    units += [make_unit(network, "cifar10", "spectrum", (CLEAN_STRENGTH,), columns=columns) for network in networks]
+    plan = FabricatedPlan(tuple(units), tasks=TASKS | {"spectrum": spectrum}, space_name=space, protocols=(protocol,))
+    out = tmp_path / "out"
+    report = export(out, plan, formats=("json", "parquet"), key_style="published")
+    assert report.n_evaluations == 4
+    assert not (out / "cifar10/spectrum_accuracy.json").exists()
+    for unit in units[2:]:
+        values = make_values(unit, CLEAN_STRENGTH)
+        for name in columns:
+            told = load(out, f"cifar10/spectrum_{name}.json")["cifar10"]["spectrum"][name][str(unit.architecture)]
+            assert told == values[name].tolist()
+    table = pq.read_table(out / "parquet/dataset=cifar10/key=spectrum/part-0.parquet")
+    assert table.schema.field("squared_norm").type == pa.float64()
+    assert pa.types.is_list(table.schema.field("list_of_norms").type)
+    assert not {"accuracy", "cm", "confidence_label"} & {*table.schema.names}
+    assert table["list_of_norms"].to_pylist() == [
+        make_values(unit, CLEAN_STRENGTH)["list_of_norms"].tolist() for unit in units[2:]
+    ]
+    assert table["n_classes"].to_pylist() == [10, 10]
+    other = shutil.copytree(out, tmp_path / "other", ignore=shutil.ignore_patterns("parquet"))
+    changed = other / "cifar10/spectrum_list_of_norms.json"
+    changed.write_text(changed.read_text().replace("]", ", 1.0]").replace(", ", ", 1", 1))
+    compared = compare_results(out, other)
+    keys = ["squared_norm", *(f"list_of_norms[{place}]" for place in range(4))]
+    assert [row.key for row in compared.comparisons if row.key != "clean"] == sorted(f"spectrum {key}" for key in keys)
+    assert [row.key for row in compared.different] == ["spectrum list_of_norms[1]"]
+    assert compared.names_only_second == ("cifar10 spectrum list_of_norms[4]",)
+    assert load(out, "sweep.json")["strengths"]["cifar10"] == {"clean": [0.0], "spectrum": [0.0]}
+    assert load(out, "meta.json")["epsilons"] == {}
+    card, described = (out / "README.md").read_text(), load(out, "croissant.json")
+    assert "| `list_of_norms` | `list<double>` | Measure list_of_norms of the network. |" in card
+    assert {found["name"] for found in described["recordSet"]} == {"evaluations", "measure-spectrum"}
+    configurations = yaml.safe_load(card.split("---\n")[1])["configs"]
+    assert [found["config_name"] for found in configurations] == ["cifar10", "cifar10-spectrum"]
+
+
+def test_the_rows_of_a_space_without_indices_name_their_networks(tmp_path):
+    export(tmp_path, plan_of_weights(["random-s0"]), formats=("json", "parquet"))
+    table = pq.read_table(tmp_path / "parquet/dataset=cifar10/key=pgd/part-0.parquet")
+    assert table.schema.field("architecture").type == pa.string()
+    assert table["architecture"].to_pylist() == ["narrow", "narrow", "wide", "wide"]
+    assert not {"cell", "isomorphs", "weights"} & {*table.schema.names}
+    meta = load(tmp_path, "meta.json")
+    assert {name: row["string"] for name, row in meta["ids"].items()} == {"narrow": "narrow", "wide": "wide"}
+    assert "NAS-Bench-201" not in (tmp_path / "README.md").read_text().split("## Citation")[0]
+
+
+def test_json_holds_one_choice_of_weights(tmp_path):
+    plan = plan_of_weights()
+    with pytest.raises(ConfigError, match=r"--weights one of random-s0, random-s1, or .*--parquet") as refused:
+        export(tmp_path / "out", plan)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError, match=r"expected one of random-s0, random-s1.*random-s1"):
+        export(tmp_path / "out", plan, weights="random-s10")
+    with pytest.raises(ConfigError, match="expected no name"):
+        export(tmp_path / "out", make_plan([0]), weights="random-s0")
+    report = export(tmp_path / "out", plan, weights="random-s1", formats=("json", "parquet"))
+    assert report.n_units == 4
+    unit = next(unit for unit in plan.units if (unit.key, unit.weights) == ("pgd", "random-s1"))
+    told = load(tmp_path / "out", "cifar10/pgd_accuracy.json")["cifar10"]["pgd"]["accuracy"]["narrow"]
+    assert told == [float(make_values(unit, strength)["accuracy"]) for strength in unit.strengths]
+    assert [*load(tmp_path / "out", "sweep.json")["weights"]] == ["random-s1"]
+    assert load(tmp_path / "out", "weights.json")["cifar10"]["wide"] == {"random-s1": "c" * 64}
+
+
+def test_parquet_alone_holds_all_weights(tmp_path):
+    plan = plan_of_weights()
+    lacking = FabricatedStore(lacking={("wide", "pgd", 8.0)})
+    report = export(tmp_path, plan, lacking, formats=("parquet",), partial=True)
+    assert report.missing == {("cifar10", "pgd"): 4}  # both states of the network lack one strength of two
+    table = pq.read_table(tmp_path / "parquet/dataset=cifar10/key=pgd/part-0.parquet").select(
+        ["architecture", "weights", "weights_recipe", "weights_epochs", "weights_seed", "strength"]
+    )
+    assert [(*row.values(),) for row in table.to_pylist()] == [
+        ("narrow", name, None, None, state.seed, strength) for name, state in RANDOM.items() for strength in (1.0, 8.0)
+    ]
+    assert load(tmp_path, "missing.json") == {"cifar10": {"pgd": {"wide": [8.0]}}}
+    assert load(tmp_path, "weights.json")["cifar10"]["wide"] == dict.fromkeys(RANDOM, "c" * 64)
+    told = load(tmp_path, "sweep.json")["weights"]["random-s1"]
+    assert told == {"recipe": "", "epochs": None, "seed": 1, "is_random": True}
+
+
+def test_attacks_are_spelled_with_their_own_norm(tmp_path):
+    units = [make_unit(0, "cifar10", key, (0.25, 0.5)) for key in ("pgd", "pgd_l2")]
+    units.append(make_unit(0, "cifar10", "mine", (1.0,), columns=()))
+    plan = FabricatedPlan(tuple(units), tasks=TASKS | {"mine": task("mine", "attack", constraint=L2)})
+    export(tmp_path, plan, key_style="published", formats=("json", "parquet"))
+    names = ["pgd@Linf", "pgd_l2@L2", "mine"]  # a user's task has one name
+    assert [*load(tmp_path, "meta.json")["epsilons"]] == names
+    assert all((tmp_path / f"cifar10/{name}_accuracy.json").exists() for name in names)
+    told = pq.read_schema(tmp_path / "parquet/dataset=cifar10/key=pgd_l2@L2/part-0.parquet").field("strength").metadata
+    assert b"L2" in told[b"description"]
+    assert "`pgd_l2` are L2 radii" in (tmp_path / "README.md").read_text()
+
+
+def test_two_files_of_one_name_are_refused(tmp_path):
+    tasks = {"a": task("a", "measure", columns=("b_c",)), "a_b": task("a_b", "measure", columns=("c",))}
+    units = [make_unit(0, "cifar10", key, (CLEAN_STRENGTH,), columns=row.columns) for key, row in tasks.items()]
+    with pytest.raises(ConfigError, match=r"got cifar10/a_b_c\.json for two keys"):
+        export(tmp_path / "out", FabricatedPlan(tuple(units), tasks=tasks))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dataset_of_ones_own_states_no_licence_of_its_images(tmp_path):
+    export(tmp_path, make_plan([0], ["clean"], ["mine"]), formats=("json", "parquet"))
+    assert "That of the images of `mine` is not stated." in (tmp_path / "README.md").read_text()
+    table = pq.read_table(tmp_path / "parquet/dataset=mine/key=clean/part-0.parquet")
+    assert table["n_classes"].to_pylist() == [3]  # as the rows tell
+
+
+@pytest.fixture(scope="module")
+def fields(tmp_path_factory):
+    """A sweep of two networks of a user's file with two random states, under an attack of theirs and a measure."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "models.py").write_text(MODELS)
+    (folder / "attack.py").write_text(ATTACK)
+    return {
+        "name": "wide",
+        "results": str(folder / "results"),
+        "space": {"file": str(folder / "models.py"), "function": "build"},
+        "architectures": ["narrow", "wide"],
+        "weights": {"random": {"seeds": [0, 1]}},
+        "datasets": {"digits": None},
+        "images": {"count": 10},
+        "keys": {
+            "clean": None,
+            "pgd_l2": {"steps": 2},
+            "jacobian": {"images": 8},
+            "mine": {"file": str(folder / "attack.py"), "norm": "Linf", "strengths": [1, 8]},
+        },
+        "execution": {"executor": "inline", "threads": 1},
+    }
+
+
+@pytest.fixture
+def results(fields, tmp_path, robust201):
+    """The sweep's results folder."""
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text(yaml.safe_dump(fields))
+    ended = robust201("run", sweep)
+    assert ended.code == 0, ended.err
+    return Path(fields["results"])
+
+
+def test_a_wide_sweep_goes_through_every_verb(results, tmp_path, robust201):
+    def run(*arguments: object, code: int = 0) -> Any:
+        ended = robust201(*arguments)
+        assert ended.code == code, ended.err
+        return ended
+
+    refused = run("export", results, "--out", tmp_path / "none", code=2)
+    assert "random-s0, random-s1" in refused.err
+    one, everything = tmp_path / "one", tmp_path / "everything"
+    run("export", results, "--out", one, "--weights", "random-s0", "--processes", 1)
+    run("export", results, "--out", everything, "--no-json", "--parquet", "--processes", 1)
+    for out in (one, everything):
+        verdict = json.loads(run("verify", results, "--export", out, "--json").out)
+        assert verdict["sound"], verdict["export"]
+    table = pq.read_table(everything / "parquet/dataset=digits/key=jacobian/part-0.parquet")
+    assert table["weights"].to_pylist() == ["random-s0", "random-s1"] * 2
+    told = load(one, "digits/jacobian_squared_norm.json")["digits"]["jacobian"]["squared_norm"]
+    assert [told["narrow"], told["wide"]] == table["squared_norm"].to_pylist()[::2]
+
+    for other in (one, everything):
+        report = json.loads(run("compare", results, other, "--json").out)
+        assert report["max_difference"] == 0
+        assert {row["key"] for row in report["comparisons"]} >= {"clean", "pgd_l2", "mine", "jacobian squared_norm"}
+
+    run("convert", one)
+    converted = pq.read_table(one / "parquet/dataset=digits/key=jacobian/part-0.parquet")
+    assert converted["architecture"].to_pylist() == ["narrow", "wide"]
+    assert converted["squared_norm"].to_pylist() == [told["narrow"], told["wide"]]
+
+    assert "sound" in run("verify", one).out
+
+
+def test_an_export_that_was_changed_is_found_by_key(results, tmp_path, robust201):
+    out = tmp_path / "out"
+    assert robust201("export", results, "--out", out, "--weights", "random-s1", "--processes", 1).code == 0
+    file = out / "digits/jacobian_squared_norm.json"
+    file.write_text(file.read_text().replace("narrow", "marrow"))
+    verdict = json.loads(robust201("verify", results, "--export", out, "--json").out)
+    assert any("jacobian_squared_norm.json" in line and "narrow" in line for line in verdict["export"])

@@ -1,0 +1,397 @@
+"""Batch sizes for a GPU: the estimate of memory, the rule, and a model that is shown a few sizes. On the CPU."""
+
+import weakref
+from contextlib import contextmanager
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from robust201.models import graphs
+from robust201.models.buckets import Bucketed
+from robust201.models.capacity import (
+    BUCKETS,
+    Capacity,
+    buckets_up_to,
+    choose_capacity,
+    cut,
+)
+from robust201.spaces.nasbench201.cells import OPERATIONS, format_spec, specs
+from robust201.spaces.nasbench201.compiled import compile_network, kernels
+from robust201.spaces.nasbench201.compiled.footprint import network_bytes
+from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
+
+GIGABYTE = 10**9
+PUBLISHED = (16, 5, 32)
+HELD = 100
+
+
+# --- how many bytes a sample takes ---------------------------------------------------------------------------------
+
+
+class PeakMemory(TorchDispatchMode):
+    """Notes the most bytes that tensors made under it hold at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.live = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        outcome = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(outcome):
+            storage = tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else None
+            if storage is not None and storage.data_ptr() not in self.live:
+                self.live[storage.data_ptr()] = storage.nbytes()
+                self.peak = max(self.peak, sum(self.live.values()))
+                weakref.finalize(storage, self.live.pop, storage.data_ptr(), None)
+        return outcome
+
+
+def peak_bytes(spec, channels, cells, size, *, gradient):
+    """Bytes a sample that a pass allocates with the plain kernels, which are those of a GPU."""
+    network = compile_network(network_of(spec, 0, channels, cells), spec, NORMALISATION, n_classes=N_CLASSES)
+    network.chunk = None
+    pixels, labels = images_of(size, n_images=8)
+    labels = labels % N_CLASSES
+    network.loss_and_gradient(pixels, labels)  # what is made once is no sample's
+    with PeakMemory() as memory:
+        network.loss_and_gradient(pixels, labels) if gradient else network.logits(pixels)
+    return memory.peak / len(pixels)
+
+
+HEAVY = ("nor_conv_3x3",) * 6
+WORST = specs()[14864]
+
+
+@pytest.mark.parametrize("skeleton", [PUBLISHED, (4, 1, 32), (4, 3, 16), (8, 2, 8)])
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.each_value
+def test_the_estimate_of_bytes_is_an_upper_bound_and_no_guess(skeleton, gradient, monkeypatch):
+    monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
+    cells = {format_spec(cell) for cell in (*SPECIAL_CELLS.values(), HEAVY)} | {WORST, specs()[0], specs()[991]}
+    # At the published width a few cells have to do: a pass takes a while.
+    cells = {WORST, format_spec(HEAVY), specs()[1462]} if skeleton == PUBLISHED else cells
+    found = max(peak_bytes(spec, *skeleton, gradient=gradient) for spec in cells)
+    estimate = network_bytes(*skeleton, gradient=gradient)
+    assert 0.7 * estimate < found <= estimate
+
+
+@pytest.mark.parametrize(("channels", "cells"), [(16, 5), (4, 1), (8, 2)])
+def test_a_compiled_network_estimates_by_its_own_skeleton(channels, cells):
+    spec = specs()[21]
+    network = compile_network(network_of(spec, 0, channels, cells), spec, NORMALISATION, n_classes=N_CLASSES)
+    for gradient in (False, True):
+        assert network.sample_bytes(16, gradient=gradient) == network_bytes(channels, cells, 16, gradient=gradient)
+
+
+# --- how many samples are shown at once ------------------------------------------------------------------------------
+
+
+def choose(free, total=None, share=1.0, skeleton=PUBLISHED):
+    total = free if total is None else total
+    return choose_capacity(
+        free_bytes=round(free * GIGABYTE),
+        total_bytes=round(total * GIGABYTE),
+        share=share,
+        sample_bytes=Capacity(*(network_bytes(*skeleton, gradient=gradient) for gradient in (False, True))),
+        image_size=skeleton[2],
+        images_held=HELD,
+    )
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "expected"),
+    [
+        (150, (8192, 8192)),
+        (80, (8192, 8192)),
+        (24, (8192, 4096)),
+        (16, (4096, 2048)),
+        (4, (1024, 512)),
+        (0, (256, 256)),
+    ],
+)
+def test_capacity_of_devices(gigabytes, expected):
+    assert choose(gigabytes) == expected
+
+
+@given(st.floats(0.1, 200), st.floats(0.1, 200), st.sampled_from([1.0, 0.5, 0.25, 0.1]), st.booleans())
+def test_capacity_fits_and_grows_with_memory(free, total, share, small):
+    skeleton = (16, 5, 16) if small else PUBLISHED
+    chosen = choose(free, total, share, skeleton)
+    assert set(chosen) <= set(BUCKETS)
+    assert chosen.gradients <= chosen.logits
+    for batch, gradient in zip(chosen, (False, True), strict=True):
+        held = network_bytes(*skeleton, gradient=gradient) + HELD * 12 * skeleton[2] ** 2
+        assert batch * held <= min(free, share * total) * GIGABYTE or batch == BUCKETS[0]
+    more = choose(free * 1.5, total * 1.5, share, skeleton)
+    assert all(a <= b for a, b in zip(chosen, more, strict=True))
+
+
+def test_equal_devices_choose_equally():
+    # A second worker finds less memory free than the first, and another process some more or less.
+    first = choose(24, 24, share=0.5)
+    assert {choose(free, 24, share=0.5) for free in (24, 23, 17, 12)} == {first}
+    assert choose(24, 24) == choose(23.2, 24)
+
+
+def test_buckets_end_at_the_limit():
+    assert buckets_up_to(8192) == BUCKETS
+    assert buckets_up_to(1000) == (256, 512, 1000)
+    assert buckets_up_to(5) == (5,)
+
+
+bucket_sizes = st.lists(st.integers(1, 40), min_size=1, max_size=4, unique=True).map(sorted)
+
+
+@given(st.integers(0, 300), bucket_sizes)
+def test_pieces_cover_all_samples_in_order_and_fit(n_samples, buckets):
+    pieces = cut(n_samples, buckets)
+    assert [i for piece in pieces for i in range(piece.start, piece.stop)] == list(range(n_samples))
+    assert all(piece.bucket in buckets and 0 < piece.stop - piece.start <= piece.bucket for piece in pieces)
+    # Only what is below the smallest size leaves a batch less than three quarters full.
+    for piece in pieces:
+        filled = piece.stop - piece.start
+        assert filled >= 0.75 * piece.bucket or filled < buckets[0]
+
+
+@given(st.integers(1, 60_000))
+def test_little_is_wasted(n_samples):
+    shown = sum(piece.bucket for piece in cut(n_samples, BUCKETS))
+    assert shown <= max(BUCKETS[0], 4 / 3 * n_samples + BUCKETS[0])
+
+
+# --- a model in buckets ----------------------------------------------------------------------------------------------
+
+
+class WatchedModel:
+    """Notes the sizes it is shown, and answers each row by itself."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def logits(self, pixels):
+        self.sizes.append(len(pixels))
+        return torch.stack([pixels.flatten(1).sum(dim=1), pixels[:, 0, 0, 0]], dim=1)
+
+    def loss_and_gradient(self, pixels, labels):
+        logits = self.logits(pixels)
+        return logits, logits.gather(1, labels[:, None])[:, 0], pixels * (labels.view(-1, 1, 1, 1) + 1)
+
+
+class WatchedCalls:
+    """A preparation that reuses its results' memory, as a graph does."""
+
+    def __init__(self):
+        self.prepared = 0
+        self.released = 0
+
+    def __call__(self, compute):
+        self.prepared += 1
+        held = tuple(answer.clone() for answer in compute())
+
+        def replay():
+            for answer, now in zip(held, compute(), strict=True):
+                answer.copy_(now)
+            return held
+
+        return replay
+
+    def release(self):
+        self.released += 1
+
+
+def pixels_of(n_samples, seed=0, size=2):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand((n_samples, 3, size, size), generator=generator), torch.arange(n_samples) % 2
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=4), st.integers(1, 16), st.integers(1, 16), st.booleans())
+def test_a_bucketed_model_answers_like_the_model(numbers, logits_at_once, gradients_at_once, inference):
+    plain, shown = WatchedModel(), WatchedModel()
+    bucketed = Bucketed(shown, Capacity(logits_at_once, gradients_at_once), prepare=WatchedCalls())
+    for seed, n_samples in enumerate(numbers):
+        pixels, labels = pixels_of(n_samples, seed, size=2 + seed % 2)
+        with torch.inference_mode(inference):
+            answers = [bucketed.logits(pixels), *bucketed.loss_and_gradient(pixels, labels)]
+            expected = [plain.logits(pixels), *plain.loss_and_gradient(pixels, labels)]
+        assert all(torch.equal(one, other) for one, other in zip(answers, expected, strict=True))
+    assert max(shown.sizes) <= max(logits_at_once, gradients_at_once)
+
+
+@settings(max_examples=8)
+@given(st.sampled_from([0, 21, 991]), st.integers(1, 60), st.sampled_from([8, 9, 24, 64]))
+def test_a_compiled_network_in_buckets_gives_the_same_bits(index, n_samples, limit):
+    spec = specs()[index]
+    network = compile_network(network_of(spec, channels=16), spec, NORMALISATION, n_classes=N_CLASSES)
+    network.chunk = None
+    bucketed = Bucketed(network, Capacity(limit, limit), prepare=WatchedCalls())
+    pixels, labels = images_of(32, n_images=n_samples)
+    assert torch.equal(bucketed.logits(pixels), network.logits(pixels))
+    expected = network.loss_and_gradient(pixels, labels % N_CLASSES)
+    for one, other in zip(bucketed.loss_and_gradient(pixels, labels % N_CLASSES), expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_what_was_shown_before_leaves_no_trace():
+    bucketed = Bucketed(WatchedModel(), Capacity(16, 16))
+    pixels, labels = pixels_of(5)
+    expected = bucketed.loss_and_gradient(pixels, labels)
+    bucketed.loss_and_gradient(torch.full((16, 3, 2, 2), torch.nan), torch.ones(16, dtype=torch.int64))
+    for one, other in zip(bucketed.loss_and_gradient(pixels, labels), expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_answers_stay_when_the_next_batch_is_shown():
+    bucketed = Bucketed(WatchedModel(), Capacity(4, 4), prepare=WatchedCalls())
+    first = bucketed.logits(pixels_of(4, 0)[0])
+    kept = first.clone()
+    bucketed.logits(pixels_of(4, 1)[0])
+    assert torch.equal(first, kept)
+    assert not first.is_inference()
+
+
+def test_a_pass_is_prepared_once_for_each_size_and_kind():
+    prepare = WatchedCalls()
+    bucketed = Bucketed(WatchedModel(), Capacity(1024, 512), prepare=prepare)
+    for n_samples in (1024, 200, 3, 1000, 1024):
+        pixels, labels = pixels_of(n_samples)
+        bucketed.logits(pixels)
+    assert prepare.prepared == 2
+    assert bucketed.shown == 1024
+    bucketed.loss_and_gradient(pixels, labels)
+    assert prepare.prepared == 3
+    assert bucketed.shown == 512
+
+
+def test_a_limit_and_a_release_forget_what_was_prepared():
+    prepare, model = WatchedCalls(), WatchedModel()
+    bucketed = Bucketed(model, Capacity(1024, 512), prepare=prepare)
+    pixels, _ = pixels_of(1024)
+    bucketed.logits(pixels)
+    bucketed.limit(300)
+    assert bucketed.capacity == (300, 300)
+    assert prepare.released == 1
+    model.sizes.clear()
+    expected = bucketed.logits(pixels)
+    assert set(model.sizes) <= {256, 300}
+    bucketed.limit(300)
+    assert prepare.released == 1
+    bucketed.limit(None)
+    assert torch.equal(bucketed.logits(pixels), expected)
+    assert bucketed.capacity == (1024, 512)
+    bucketed.release()
+    assert torch.equal(bucketed.logits(pixels), expected)
+
+
+class SimulatedCuda:
+    """Stands in for `torch.cuda` in the capture: notes in which order it is used."""
+
+    def __init__(self):
+        self.events = []
+        self.pools = 0
+        self.CUDAGraph = self._graph
+
+    def _graph(self):
+        outer = self
+
+        class Graph:
+            def replay(self):
+                outer.events.append("replay")
+
+            def reset(self):
+                outer.events.append("reset")
+
+        return Graph()
+
+    def graph_pool_handle(self):
+        self.pools += 1
+        return self.pools
+
+    def Stream(self, _device):
+        events = self.events
+
+        class Stream:
+            def wait_stream(self, _other):
+                events.append("side waits")
+
+        return Stream()
+
+    def current_stream(self, _device):
+        events = self.events
+
+        class Stream:
+            def wait_stream(self, _other):
+                events.append("caller waits")
+
+        return Stream()
+
+    @contextmanager
+    def device(self, _device):
+        yield
+
+    @contextmanager
+    def stream(self, _stream):
+        self.events.append("on the side")
+        yield
+        self.events.append("back")
+
+    @contextmanager
+    def graph(self, _graph, *, pool, stream):
+        assert stream is not None
+        self.events.append(f"capture into pool {pool}")
+        yield
+        self.events.append("captured")
+
+    def set_stream(self, _stream):
+        self.events.append("caller's stream")
+
+    def synchronize(self, _device):
+        self.events.append("synchronize")
+
+
+def test_a_capture_warms_up_on_its_own_stream_and_gives_its_pool_back(monkeypatch):
+    cuda = SimulatedCuda()
+    monkeypatch.setattr(graphs.torch, "cuda", cuda)
+    monkeypatch.setattr(graphs, "_side_stream", cuda.Stream)
+    capture = graphs.GraphCapture(torch.device("cpu"))
+
+    def compute():
+        assert not torch.is_inference_mode_enabled()
+        cuda.events.append("compute")
+        return (torch.zeros(2, 1),)
+
+    with torch.inference_mode():
+        replay = capture(compute)
+    warm_up = ["side waits", "on the side", "compute", "compute", "back", "caller waits"]
+    assert cuda.events == [*warm_up, "capture into pool 1", "compute", "captured", "caller's stream"]
+    cuda.events.clear()
+    assert not replay()[0].is_inference()
+    assert replay()[0] is replay()[0]
+    capture.release()
+    capture.release()
+    assert cuda.events == ["replay"] * 3 + ["synchronize", "reset"]
+    capture(compute)
+    assert any(event.startswith("capture into pool") and event != "capture into pool 1" for event in cuda.events)
+
+
+def test_a_capture_that_fails_as_it_ends_leaves_the_caller_its_stream(monkeypatch):
+    class FailingCuda(SimulatedCuda):
+        @contextmanager
+        def graph(self, _graph, *, pool, stream):
+            yield
+            raise RuntimeError("no end")
+
+    cuda = FailingCuda()
+    monkeypatch.setattr(graphs.torch, "cuda", cuda)
+    monkeypatch.setattr(graphs, "_side_stream", cuda.Stream)
+    with pytest.raises(RuntimeError, match="no end"):
+        graphs.GraphCapture(torch.device("cpu"))(lambda: (torch.zeros(1),))
+    assert cuda.events[-1] == "caller's stream"
+
+
+def test_every_operation_is_in_the_cells_of_the_estimate():
+    assert {operation for cell in SPECIAL_CELLS.values() for operation in cell} == set(OPERATIONS)

@@ -1,0 +1,99 @@
+"""The classifier: what it does to pixels, and that micro-batches only save memory."""
+
+import pytest
+import torch
+from torch import nn
+
+from robust201.models.classifier import Classifier
+from robust201.tasks.attack_kit.context import to_float
+from tests.support.tiny_networks import (
+    N_CLASSES,
+    NORMALISATION,
+    PathlessNetwork,
+    TinyNetwork,
+    tiny_classifier,
+    tiny_images,
+)
+
+IMAGES = tiny_images()
+
+
+class WithFiveDimensions(nn.Module):
+    """A head with a parameter that has no channels_last."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1, 1, 1, 1, 1))
+
+    def forward(self, maps):
+        return maps.float().mean(dim=(2, 3)) * self.scale.flatten()
+
+
+def test_classifier_normalises_and_takes_tuples():
+    network = TinyNetwork()
+    classifier = Classifier(network, NORMALISATION, N_CLASSES)
+    pixels = to_float(torch.from_numpy(IMAGES.images))
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (NORMALISATION.mean, NORMALISATION.std))
+    assert torch.equal(classifier(pixels), network.eval()((pixels - mean) / std)[1])
+    assert not classifier.training
+    assert not any(parameter.requires_grad for parameter in classifier.parameters())
+
+
+@pytest.mark.parametrize("micro_batch", [4, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 21, 100))])
+def test_classifier_gradients_do_not_depend_on_the_micro_batch(micro_batch):
+    pixels = to_float(torch.from_numpy(IMAGES.images))
+
+    def gradient(size):
+        x = pixels.clone().requires_grad_()
+        torch.nn.functional.cross_entropy(tiny_classifier(micro_batch=size)(x), torch.zeros(len(x)).long()).backward()
+        return x.grad
+
+    torch.testing.assert_close(gradient(micro_batch), gradient(None))
+
+
+@pytest.mark.parametrize("micro_batch", [None, 8])
+def test_channels_last_changes_rounding_only(micro_batch):
+    pixels, labels = to_float(torch.from_numpy(IMAGES.images)), torch.from_numpy(IMAGES.labels)
+    plain = tiny_classifier()
+    turned = Classifier(TinyNetwork(), NORMALISATION, N_CLASSES, channels_last=True, micro_batch=micro_batch)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        found = turned.loss_and_gradient(pixels.contiguous(memory_format=layout), labels)
+        for one, other in zip(found, plain.loss_and_gradient(pixels, labels), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(turned.logits(pixels), plain.logits(pixels), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_channels_last_is_what_the_convolutions_get(channels_last, precision):
+    shown = []
+    network = nn.Sequential(nn.Conv2d(3, 6, 3, bias=False), nn.ReLU(), nn.Conv2d(6, 6, 3, bias=False))
+    network = nn.Sequential(network, WithFiveDimensions())
+    for module in network[0]:
+        module.register_forward_pre_hook(lambda _, inputs: shown.append(inputs[0]))
+    classifier = Classifier(network, NORMALISATION, 6, channels_last=channels_last, precision=precision)
+    classifier.logits(to_float(torch.from_numpy(IMAGES.images)))
+    weights = [module.weight for module in classifier.network[0] if isinstance(module, nn.Conv2d)]
+    assert len(shown) == 3
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    for tensor in (*shown, *weights):
+        assert tensor.dtype == dtype
+        assert tensor.is_contiguous(memory_format=torch.channels_last) == channels_last
+
+
+def test_micro_batches_bound_what_the_network_is_shown():
+    sizes = []
+    network = TinyNetwork()
+    network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    tiny_classifier(network, micro_batch=8)(to_float(torch.from_numpy(IMAGES.images)))
+    assert sizes == [8, 8, 5]
+
+
+@pytest.mark.parametrize("in_graph", [True, False])
+def test_gradients_of_a_network_without_a_path_are_zero(in_graph):
+    logits = [0.0, 1.0, -2.0, 3.0, 0.5]
+    pixels = to_float(torch.from_numpy(IMAGES.images)).requires_grad_()
+    answered = tiny_classifier(PathlessNetwork(logits, in_graph=in_graph))(pixels)
+    (gradient,) = torch.autograd.grad(answered.sum(), pixels)
+    assert torch.equal(answered, torch.tensor(logits).expand(len(pixels), -1))
+    assert not gradient.any()

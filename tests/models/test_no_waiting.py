@@ -1,0 +1,253 @@
+"""Attacks never wait for the device inside their loops.
+
+Where there is no GPU, the `meta` device stands in for one: it computes shapes and no values, so whatever needs a value
+on the host raises there. On the CPU a dispatch mode refuses the operations that would wait.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from robust201.models.buckets import Bucketed
+from robust201.models.capacity import Capacity
+from robust201.spaces.nasbench201.cells import specs
+from robust201.spaces.nasbench201.compiled import compile_network
+from robust201.tasks import TASKS
+from robust201.tasks.attack_kit.attack_job import AttackJob
+from robust201.tasks.attack_kit.batching import Batching
+from robust201.tasks.attack_kit.draws import CounterDraws
+from robust201.tasks.perturbations import (
+    apgd,
+    apgd_dlr,
+    apgd_targeted,
+    fab,
+    fab_targeted,
+    pgd,
+    pgd_l2,
+    pgd_linf7,
+    square,
+    square_lp,
+)
+from tests.spaces.test_inference import N_CLASSES, NORMALISATION, network_of
+from tests.support.tiny_networks import TinyNetwork, tiny_classifier, tiny_images
+
+WAITING = {
+    "aten::_local_scalar_dense",
+    "aten::item",
+    "aten::is_nonzero",
+    "aten::equal",
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::_unique2",
+    "aten::unique_dim",
+    "aten::unique_consecutive",
+    "aten::bincount",
+    "aten::repeat_interleave.Tensor",
+}
+"""Operations whose result, or whose result's shape, the host needs from the device."""
+
+
+def waits(name):
+    return name in WAITING or name.split(".")[0] in WAITING
+
+
+class NoWaiting(TorchDispatchMode):
+    """Refuses what would wait for a device, were the tensors on one."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.name()
+        if waits(name):
+            raise AssertionError(f"{name} waits for the device")
+        if name.startswith("aten::index"):
+            indices = [index for index in args[1] or () if index is not None] if name != "aten::index_select" else []
+            if any(isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in indices):
+                raise AssertionError(f"{name} by a mask looks for its true elements")
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_mode_refuses_what_waits():
+    x = torch.arange(4.0)
+    for wait in (
+        lambda: bool((x > 0).any()),
+        lambda: float(x.sum()),
+        lambda: x[x > 1],
+        (x > 1).nonzero,
+        lambda: x.__setitem__(x > 1, torch.zeros(2)),
+        lambda: torch.equal(x, x),
+    ):
+        with pytest.raises(AssertionError, match=r"device|mask"), NoWaiting():
+            wait()
+    for wait in (
+        lambda t: t.cpu(),
+        lambda t: t.numpy(),
+        lambda t: t.tolist(),
+        lambda t: bool(t.any()),
+        lambda t: t[t > 0].sum(),
+    ):
+        with pytest.raises((NotImplementedError, RuntimeError, TypeError)):
+            wait(torch.empty(4, device="meta"))
+
+
+IMAGES = tiny_images(24)
+SPEC = specs()[991]
+
+
+def compiled(device):
+    return compile_network(network_of(SPEC), SPEC, NORMALISATION, n_classes=N_CLASSES, device=device)
+
+
+MODELS = {
+    "plain": lambda device: tiny_classifier(TinyNetwork()).to(device),
+    "compiled": compiled,
+    "in buckets": lambda device: Bucketed(compiled(device), Capacity(32, 16), device=device),
+}
+
+
+def job_on(device, key, model):
+    return AttackJob(
+        model=model,
+        batching=Batching(20, 200),
+        draws=CounterDraws(0, key),
+        images=torch.from_numpy(IMAGES.images).to(device),
+        labels=torch.from_numpy(IMAGES.labels).to(device),
+        indices=IMAGES.indices,
+        epsilons=(1 / 255, 8 / 255),
+    )
+
+
+def samples_of(job):
+    return job.samples(np.arange(2).repeat(len(IMAGES)), np.tile(np.arange(len(IMAGES)), 2))
+
+
+def run_pgd(job, samples):
+    parameters = TASKS["pgd"].parameters(steps=5, target="least_likely")
+    return pgd._attack_samples(job, samples, parameters)
+
+
+def run_pgd_linf7(job, samples):
+    parameters = TASKS["pgd_linf7"].parameters(steps=5, random_start=True, iterate="best", label="predicted")
+    return pgd_linf7._attack_samples(job, samples, parameters)
+
+
+def run_pgd_l2(job, samples):
+    parameters = TASKS["pgd_l2"].parameters(steps=5, random_start=True, iterate="best")
+    return pgd_l2._attack_samples(job, samples, parameters)
+
+
+def run_apgd(job, samples):
+    return apgd.single_run(TASKS["aa_apgd-ce"].parameters(steps=6))(job, samples, 0)[0]
+
+
+def run_apgd_dlr_l2(job, samples):
+    return apgd_dlr.single_run(TASKS["aa_apgd-dlr_l2"].parameters(steps=5))(job, samples, 0)[0]
+
+
+def run_apgd_t_l1(job, samples):
+    return apgd_targeted.single_run(TASKS["aa_apgd-t_l1"].parameters(steps=3, larger_epsilons=False))(job, samples, 0)[
+        0
+    ]
+
+
+def run_squares_queries(job, samples):
+    margins = torch.ones(len(samples.strengths), device=job.images.device)
+    state = square.SearchState(samples.clean.clone(), margins)
+    windows = square._moved(job.draws.windows(0, 0, [3] * 6, job.shape), job.images.device)
+    square._search(job, samples, state, torch.arange(len(margins), device=job.images.device), windows)
+    return state.best
+
+
+def run_swaps(job, samples, ball):
+    margins = torch.ones(len(samples.strengths), device=job.images.device)
+    state = square.SearchState(samples.clean.clone(), margins)
+    swaps = job.draws.swaps(0, 0, samples.images, [3] * 4, job.shape)
+    rows = torch.arange(len(margins), device=job.images.device)
+    here = slice(0, len(margins))
+    square_lp._search(job, samples, state, rows, [swap.of(here, job.images.device) for swap in swaps], ball)
+    return state.best
+
+
+def run_square_l2(job, samples):
+    return run_swaps(job, samples, square_lp._L2Ball(samples))
+
+
+def run_square_l1(job, samples):
+    return run_swaps(job, samples, square_lp._L1Ball(job, samples))
+
+
+def run_fab(job, samples):
+    return fab.single_run(TASKS["aa_fab"].parameters(steps=2))(job, samples, 1)[0]
+
+
+def run_fab_l1(job, samples):
+    return fab.single_run(TASKS["aa_fab_l1"].parameters(steps=2))(job, samples, 0)[0]
+
+
+def run_fab_t_l2(job, samples):
+    return fab_targeted.single_run(TASKS["aa_fab-t_l2"].parameters(steps=2))(job, samples, 0)[0]
+
+
+LOOPS = {
+    "pgd": run_pgd,
+    "pgd_linf7": run_pgd_linf7,
+    "pgd_l2": run_pgd_l2,
+    "aa_apgd-ce": run_apgd,
+    "aa_apgd-dlr_l2": run_apgd_dlr_l2,
+    "aa_apgd-t_l1": run_apgd_t_l1,
+    "aa_fab": run_fab,
+    "aa_fab_l1": run_fab_l1,
+    "aa_fab-t_l2": run_fab_t_l2,
+    "aa_square": run_squares_queries,
+    "aa_square_l2": run_square_l2,
+    "aa_square_l1": run_square_l1,
+}
+
+
+def cases():
+    """Every loop on each model and device; by default one model on the CPU, and buckets once for each kind of call."""
+    for key, name, device in itertools.product(LOOPS, MODELS, ("cpu", "meta")):
+        if device == "cpu":
+            is_default = name == "plain"
+        else:
+            is_default = name != "in buckets" or key in ("pgd", "aa_apgd-t_l1", "aa_fab-t_l2", "aa_square")
+        yield pytest.param(key, name, device, marks=() if is_default else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("key", "name", "device"), list(cases()))
+def test_a_loop_waits_for_nothing(key, name, device):
+    job = job_on(device, key, MODELS[name](device))
+    samples = samples_of(job)
+    with torch.inference_mode(), NoWaiting():
+        found = LOOPS[key](job, samples)
+    assert found.device.type == device
+    assert found.shape == samples.clean.shape
+
+
+@pytest.mark.parametrize("queries", [1, 40, 130])
+def test_square_looks_for_survivors_as_often_as_it_says(queries, monkeypatch):
+    looks = []
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if waits(func.name()):
+                looks.append(func.name())
+            return func(*args, **(kwargs or {}))
+
+    asked = []
+    together = Batching.queries_together
+    monkeypatch.setattr(Batching, "queries_together", lambda self, query: asked.append(query) or together(self, query))
+    search = square._search
+
+    def watched(*arguments):
+        with NoWaiting():
+            search(*arguments)
+
+    monkeypatch.setattr(square, "_search", watched)
+    job = job_on("cpu", "aa_square", MODELS["plain"]("cpu"))
+    with torch.inference_mode(), Counting():
+        square._single_run(job, samples_of(job), 0, TASKS["aa_square"].parameters(queries=queries))
+    # Forty looks for the first forty queries, some fifty more for ninety: the margins that are still above zero.
+    assert looks == ["aten::nonzero"] * len(asked)
+    assert len(asked) == {1: 1, 40: 40, 130: 92}[queries]
