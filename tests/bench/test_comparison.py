@@ -123,7 +123,7 @@ def test_bench_prints_a_table_and_writes_its_times(
     monkeypatch.setattr("robust201.bench.comparison.run_timed", pretend)
     monkeypatch.setattr(Sweep, "read", lambda *_: {"clean": {0.0: 1.0}})
     json_file = tmp_path / "bench.json"
-    ended = robust201("bench", "--architectures", "309,0309", "--images", 4, "--threads", 2, "--json", json_file)
+    ended = robust201("bench", "--architectures", "309,0309", "--count", 4, "--threads", 2, "--out", json_file)
     assert ended.code == 0, ended.err
     assert "#309" in ended.out
     assert ended.err.startswith("Timing 1 network: ")

@@ -163,7 +163,7 @@ def test_measures_may_be_of_other_weights_than_accuracies(robust201: RunCommand,
     assert unnamed.code == 2
     assert "expected weights 'e200-s0' or 'e200-s1', got no name" in unnamed.err
     for of_measures in ("e200-s0", "e200-s1"):
-        chosen = ("--weights", "e200-s0", "--measure-weights", of_measures)
+        chosen = ("--weights-name", "e200-s0", "--measure-weights-name", of_measures)
         found = correlations(robust201, tmp_path / "both", *chosen)
         expected = kendalltau(jacobians(of_measures), accuracies("e200-s0")).statistic
         assert found.loc[("pgd", 1.0), "kendall"] == pytest.approx(expected)
@@ -172,7 +172,7 @@ def test_measures_may_be_of_other_weights_than_accuracies(robust201: RunCommand,
 def test_folders_of_different_weights_are_combined(robust201: RunCommand, tmp_path: Path) -> None:
     export(tmp_path / "trained", plan_of(["clean", "pgd"], ("e200-s0",)), formats=("parquet",))
     export(tmp_path / "new", plan_of(["jacobian"], ("random-s0", "random-s1")), formats=("parquet",))
-    chosen = ("--weights", "e200-s0", "--measure-weights", "random-s1")
+    chosen = ("--weights-name", "e200-s0", "--measure-weights-name", "random-s1")
     found = correlations(robust201, tmp_path / "trained", tmp_path / "new", *chosen)
     expected = kendalltau(jacobians("random-s1"), accuracies("e200-s0")).statistic
     assert found.loc[("pgd", 1.0), "kendall"] == pytest.approx(expected)

@@ -107,7 +107,7 @@ def test_the_rows_of_a_space_without_indices_name_their_networks(tmp_path):
 
 def test_json_holds_one_choice_of_weights(tmp_path):
     plan = plan_of_weights()
-    with pytest.raises(ConfigError, match=r"--weights one of random-s0, random-s1, or .*--parquet") as refused:
+    with pytest.raises(ConfigError, match=r"--weights-name: random-s0, random-s1; or .*--parquet") as refused:
         export(tmp_path / "out", plan)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out").exists()
@@ -212,7 +212,7 @@ def test_a_wide_sweep_goes_through_every_verb(results, tmp_path, robust201):
     refused = run("export", results, "--out", tmp_path / "none", code=2)
     assert "random-s0, random-s1" in refused.err
     one, everything = tmp_path / "one", tmp_path / "everything"
-    run("export", results, "--out", one, "--weights", "random-s0", "--processes", 1)
+    run("export", results, "--out", one, "--weights-name", "random-s0", "--processes", 1)
     run("export", results, "--out", everything, "--no-json", "--parquet", "--processes", 1)
     for out in (one, everything):
         verdict = json.loads(run("verify", results, "--export", out, "--json").out)
@@ -237,7 +237,7 @@ def test_a_wide_sweep_goes_through_every_verb(results, tmp_path, robust201):
 
 def test_an_export_that_was_changed_is_found_by_key(results, tmp_path, robust201):
     out = tmp_path / "out"
-    assert robust201("export", results, "--out", out, "--weights", "random-s1", "--processes", 1).code == 0
+    assert robust201("export", results, "--out", out, "--weights-name", "random-s1", "--processes", 1).code == 0
     file = out / "digits/jacobian_squared_norm.json"
     file.write_text(file.read_text().replace("narrow", "marrow"))
     verdict = json.loads(robust201("verify", results, "--export", out, "--json").out)

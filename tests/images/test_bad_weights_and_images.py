@@ -182,7 +182,7 @@ def test_images_that_are_missing_or_damaged(
         keys={"clean": {}},
     )
     before = sorted(tmp_path.rglob("*"))
-    corrupt = ("corrupt", "--out", tmp_path / "out", "--dataset", "cifar10", "--path", tmp_path / "cifar10")
+    corrupt = ("corrupt", "--out", tmp_path / "out", "--dataset", "cifar10", "--data", tmp_path / "cifar10")
     for arguments in (("run", sweep), ("plan", "--check", sweep), corrupt):
         ended = robust201(*arguments)
         assert hint in ended.refusal(2)

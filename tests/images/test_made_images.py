@@ -106,7 +106,7 @@ def test_the_command_makes_a_dataset_that_a_sweep_reads(robust201: RunCommand, t
     assert json.loads((out / "test.json").read_text())["made"]["alpha"] == 0.25
     for option, word in (("--label", "third"), ("--split", "all"), ("--first", "mnits")):
         assert robust201("fuse", *both, option, word, "--out", tmp_path / "none").code == 2
-    ended = robust201("fuse", "--first-path", tmp_path / "nowhere", "--alpha", "1.5", "--out", tmp_path / "none")
+    ended = robust201("fuse", "--first-data", tmp_path / "nowhere", "--alpha", "1.5", "--out", tmp_path / "none")
     assert ended.code == 2
     assert "--alpha" in ended.err  # before any images are read
     assert not (tmp_path / "none").exists()

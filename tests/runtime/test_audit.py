@@ -20,7 +20,7 @@ FIELDS: dict[str, Any] = {
     "keys": {"clean": {}, "pgd": {"epsilons_255": [8, 16], "steps": 3, "rel_stepsize": 0.4}, "fog": {}},
     "images": {"count": None},
 }
-AUDIT = ("--networks", 1, "--images", 60, "--seed", 3)
+AUDIT = ("--networks", 1, "--count", 60, "--seed", 3)
 
 
 @pytest.fixture

@@ -274,9 +274,9 @@ def test_snapshots_within_an_epoch_are_weights_like_others(
     read = RobustnessDataset(exported)
     assert read.sweep is not None
     assert [(one["epochs"], one["steps"]) for one in read.sweep["weights"].values()] == [(1, 4), (None, 6), (2, 8)]
-    one_choice = ("--out", tmp_path / "one", "--weights", "ours-i6-s777")
+    one_choice = ("--out", tmp_path / "one", "--weights-name", "ours-i6-s777")
     assert robust201("export", preview.plan.config.results, *one_choice).code == 0
-    absent = ("--out", tmp_path / "none", "--weights", "ours-i7-s777")
+    absent = ("--out", tmp_path / "none", "--weights-name", "ours-i7-s777")
     assert "ours-i6-s777" in robust201("export", preview.plan.config.results, *absent).refusal(2)
 
 

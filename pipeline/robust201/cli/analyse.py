@@ -30,7 +30,9 @@ Join = Annotated[
     list[Path] | None,
     typer.Option("--join", help="Another table about the same architectures (docs/use-cases.md). Repeatable."),
 ]
-Weights = Annotated[str | None, typer.Option(help="Name of the weights, if DATASET has several per architecture.")]
+Weights = Annotated[
+    str | None, typer.Option("--weights-name", help="Name of the weights, if DATASET has several per architecture.")
+]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for the tables as CSV.")]
 
 SHOWN = 12
@@ -47,7 +49,7 @@ def correlate(
     measure_weights: Annotated[
         str | None,
         typer.Option(
-            "--measure-weights",
+            "--measure-weights-name",
             help="Weights whose measures are used, such as random-s0; by default those of the accuracies.",
         ),
     ] = None,

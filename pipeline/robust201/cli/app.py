@@ -261,7 +261,7 @@ def report(
     ],
     out: Annotated[Path | None, typer.Option("--out", help="The HTML file; DATASET-report.html if absent.")] = None,
     weights: Annotated[
-        str | None, typer.Option(help="Name of the weights, if DATASET has several per architecture.")
+        str | None, typer.Option("--weights-name", help="Name of the weights, if DATASET has several per architecture.")
     ] = None,
     mean: Annotated[str, typer.Option("--mean", help=MEAN_HELP)] = "over-evaluations",
 ) -> None:
@@ -344,7 +344,7 @@ def import_weights(
 def corrupt(
     out: Annotated[Path, typer.Option("--out", help="Folder for the .npy files, in the layout of CIFAR-10-C.")],
     dataset: Annotated[str, typer.Option(help="Dataset whose test images are corrupted.")] = "digits",
-    path: Annotated[Path | None, typer.Option(help="Path of its images.")] = None,
+    path: Annotated[Path | None, typer.Option("--data", help="Path of its images.")] = None,
     form: Annotated[str | None, typer.Option("--format", help="Format of the image files; detected if absent.")] = None,
     keys: Keys = None,
     count: Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")] = None,
@@ -387,10 +387,11 @@ def corrupt(
 
 add_verbs(
     app,
-    *(demo, bench, doctor, fetch, import_weights, train),
-    *(corrupt, fuse, import_images, robustify),
+    *(demo, bench, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
     *(verify, audit, export, compare, convert, meta),
-    *(report, plot, metrics, search, correlate, design, study, evaluate),
+    *(report, plot, metrics, search, correlate, design),
+    *(study, fuse, import_images, robustify),
+    evaluate,
 )
 app.add_typer(submit_app, rich_help_panel=RUN)

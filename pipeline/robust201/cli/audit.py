@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def audit(
     sweep: Sweep,
     networks: Annotated[int, typer.Option(min=1, help="Number of networks to draw from the sweep.")] = 3,
-    images: Annotated[int, typer.Option(min=1, help="Number of test images to draw from each dataset.")] = 100,
+    images: Annotated[int, typer.Option("--count", min=1, help="Test images to draw from each dataset.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Seed of both draws.")] = 0,
     keys: Keys = None,
     executor: Annotated[str | None, typer.Option(help="inline or ray; overrides the sweep's.")] = None,

@@ -26,11 +26,11 @@ def bench(
     architectures: Annotated[
         str, typer.Option(help="Architectures separated by commas: indices, or resnet18.")
     ] = "309,21,13714",
-    images: Annotated[int, typer.Option(min=2, help="Images per network.")] = 32,
+    images: Annotated[int, typer.Option("--count", min=2, help="Images per network.")] = 32,
     rounds: Annotated[int, typer.Option(min=1, help="Number of timings of each; medians are shown.")] = 1,
     threads: Annotated[int, typer.Option(min=1, max=MAX_THREADS, help="CPU threads of robust201 and of the loop.")] = 1,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write all times to this file.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--out", help="Also write all times to this JSON file.")] = None,
 ) -> None:
     """Compare the speed of robust201 with that of a plain loop of Foolbox and AutoAttack, on random networks.
 
@@ -96,5 +96,5 @@ def _show(compared: "list[Compared]", threads: int, device: str) -> None:
     typer.echo(
         "Single runs differ by a few percent, and by more if other programs are running: use CPU time then, and repeat "
         "with --rounds 3.\nA ratio of nan means that the attacks took less than the noise of the start-up: use more "
-        "--images.\nWeights are random, so nothing is downloaded. The loop is robust201/bench/user_loop.py."
+        "--count.\nWeights are random, so nothing is downloaded. The loop is robust201/bench/user_loop.py."
     )

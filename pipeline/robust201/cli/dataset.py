@@ -50,7 +50,10 @@ def export(
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option(help="Weights to export, such as random-s0, if architectures have several; JSON holds only one."),
+        typer.Option(
+            "--weights-name",
+            help="Weights to export, such as random-s0, if architectures have several; JSON holds only one.",
+        ),
     ] = None,
     outcomes: Annotated[
         str | None,

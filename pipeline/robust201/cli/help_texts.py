@@ -26,11 +26,11 @@ DOWNLOADS = "cifar10, cifar100, ImageNet16-120, CIFAR-10-C, CIFAR-100-C, imageco
 
 RUN = "Run a sweep"
 PANELS = {
-    "Set up": ("demo", "bench", "doctor", "fetch", "import-weights", "train"),
-    "Make images": ("corrupt", "fuse", "import-images", "robustify"),
+    "Set up": ("demo", "bench", "doctor", "fetch", "import-weights", "train", "corrupt"),
     RUN: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
-    "Check and export its results": ("verify", "audit", "export", "compare", "convert", "meta"),
-    "Look at a dataset": ("report", "plot", "metrics", "search", "correlate", "design", "study"),
+    "Check and export its results": ("verify", "audit", "export", "compare", "convert"),
+    "Look at a dataset": ("report", "plot", "metrics", "search", "correlate", "design"),
+    "Run a study": ("study", "fuse", "import-images", "robustify"),
     "Evaluate one network": ("evaluate",),
 }
 """Verbs by the group under which the help lists them, in the order in which a sweep meets them."""
@@ -39,7 +39,7 @@ KEEP_FINISHED_WORK = ("fetch", "import-weights", "train", "corrupt", "robustify"
 """Verbs that, run again after an interruption, go on where they stopped."""
 
 EXAMPLES = {
-    "bench": ("robust201 bench", "robust201 bench --architectures 309 --images 64 --json bench.json"),
+    "bench": ("robust201 bench", "robust201 bench --architectures 309 --count 64 --out bench.json"),
     "doctor": (
         "robust201 doctor",
         "robust201 doctor jobs/paper.yaml --address http://127.0.0.1:8265",
@@ -64,7 +64,7 @@ EXAMPLES = {
         "robust201 run runs/demo/results",
         "robust201 run jobs/paper.yaml --share 3/64 --executor inline",
     ),
-    "audit": ("robust201 audit jobs/paper.yaml --networks 5 --images 200",),
+    "audit": ("robust201 audit jobs/paper.yaml --networks 5 --count 200",),
     "status": ("robust201 status runs/paper", "robust201 status jobs/paper.yaml --watch"),
     "logs": ("robust201 logs 21/cifar10/pgd runs/paper",),
     "merge": ("robust201 merge runs/a runs/b --out runs/all",),
@@ -131,8 +131,9 @@ def epilog(verb: str) -> str | None:
 
 
 def add_verbs(app: typer.Typer, *functions: Callable[..., Any]) -> None:
-    """Add verbs, named as their functions, each in its group of the help (`PANELS`) and with its examples."""
+    """Add verbs, named as their functions, with their examples, each in its group of the help or hidden."""
     panels = {name: panel for panel, names in PANELS.items() for name in names}
     for function in functions:
         name = function.__name__.replace("_", "-")
-        app.command(name, rich_help_panel=panels[name], epilog=epilog(name))(function)
+        panel = panels.get(name)
+        app.command(name, rich_help_panel=panel, epilog=epilog(name), hidden=panel is None)(function)

@@ -31,8 +31,8 @@ def fuse(
     out: Annotated[Path, typer.Option("--out", help="Folder to write; created if absent.")],
     first: Annotated[str, typer.Option(help="First dataset.")] = "mnist",
     second: Annotated[str, typer.Option(help="Second dataset.")] = "cifar10",
-    first_path: Annotated[Path | None, typer.Option(help="Path of the first dataset's images.")] = None,
-    second_path: Annotated[Path | None, typer.Option(help="Path of the second dataset's images.")] = None,
+    first_path: Annotated[Path | None, typer.Option("--first-data", help="Path of its images.")] = None,
+    second_path: Annotated[Path | None, typer.Option("--second-data", help="Path of its images.")] = None,
     label: Annotated[str, typer.Option(help="Dataset that gives the labels: first or second.")] = "first",
     alpha: Annotated[float, typer.Option(min=0, max=1, help="Weight of the first dataset's pixels, 0 to 1.")] = 0.5,
     seed: Annotated[int, typer.Option(help="Seed of the pairing.")] = 0,
@@ -83,7 +83,7 @@ def robustify(
     dataset: Annotated[
         str, typer.Option(help="Dataset on which NETWORK was trained, and whose training images are used.")
     ],
-    path: Annotated[Path | None, typer.Option(help="Path of its images.")] = None,
+    path: Annotated[Path | None, typer.Option("--data", help="Path of its images.")] = None,
     store: Annotated[Path | None, typer.Option(help="Checkpoint store that holds the weights of NETWORK.")] = None,
     recipe: Annotated[str | None, typer.Option(help="Name of the training in the store.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Length of that training.")] = None,

@@ -36,7 +36,7 @@ def plot(
     title: Annotated[bool, typer.Option("--title", help="Write a title above the figure.")] = False,
     mean: Annotated[str, typer.Option("--mean", help=MEAN_HELP)] = "over-evaluations",
     weights: Annotated[
-        str | None, typer.Option(help="Name of the weights, if DATASET has several per architecture.")
+        str | None, typer.Option("--weights-name", help="Name of the weights, if DATASET has several per architecture.")
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures and what each needs.")] = False,
 ) -> None:

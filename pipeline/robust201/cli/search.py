@@ -63,7 +63,7 @@ def search(
     seed: Annotated[int, typer.Option(min=0, help="Seed of all draws.")] = 0,
     processes: Annotated[int | None, typer.Option(min=1, help="Processes; at most and by default one per CPU.")] = None,
     weights: Annotated[
-        str | None, typer.Option(help="Name of the weights, if DATASET has several per architecture.")
+        str | None, typer.Option("--weights-name", help="Name of the weights, if DATASET has several per architecture.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Also write the table to this CSV file.")] = None,
     figure: Annotated[

@@ -223,7 +223,7 @@ def _refuse_several_weights(out: Path, groups: Sequence[Group], formats: Sequenc
     if len(names) > 1 and "json" in formats:
         raise ConfigError(
             f"Exporting failed for {out}: expected one choice of weights, since JSON holds one at a time, got "
-            f"{len(names)}. Choose by --weights one of {', '.join(names)}, or export them all by --no-json --parquet."
+            f"{len(names)}. Choose one by --weights-name: {', '.join(names)}; or export all by --no-json --parquet."
         )
 
 

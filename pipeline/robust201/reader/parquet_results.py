@@ -113,7 +113,7 @@ def _choose_weights(path: Path, weights: str | None) -> str | None:
         got, near = ("no name", "") if weights is None else (repr(weights), closest(weights, names))
         raise ConfigError(
             f"Reading failed for {path}: expected weights {' or '.join(map(repr, names))}, got {got}.{near} "
-            "Name one choice: --weights, or weights=… in Python."
+            "Name one choice: --weights-name, or weights=… in Python."
         )
     return weights
 
