@@ -473,7 +473,8 @@ def _parse_keys(keys: _Keys, engine: str) -> list[tuple[Task, Parameters]]:
                     f"Reading keys failed for {row.key!r}: expected each key once, got it twice. Evaluate the second "
                     "by another call."
                 )
-            chosen[row.key] = row, _parse_parameters(row, fields, engine)
+            parameters = _parse_parameters(row, fields, engine)
+            chosen[row.key] = row.with_parameters(parameters), parameters
     if not chosen:
         raise ConfigError("Reading keys failed for keys: expected one key or more, got none. Name some, such as clean.")
     return list(chosen.values())

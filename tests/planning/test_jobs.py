@@ -60,3 +60,16 @@ def test_the_transfer_matrix_shows_every_network_the_images_of_all() -> None:
     attack = config.parameters["pgd"].model_dump(mode="json")
     for key, source in config.transfers.items():
         assert config.parameters[key].model_dump(mode="json") == {"source": source, "key": "pgd"} | attack
+
+
+def test_the_papers_measures_differ_by_weights_and_mode(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
+    trained, random = (load_config(REPOSITORY / f"jobs/measures-{name}.yaml") for name in ("trained", "random"))
+    assert list(trained.tasks) == list(random.tasks) == ["jacobian", "hessian_weights", "hessian_input"]
+    assert random.tasks["hessian_input"].columns == ("batch_largest", "batch_largest_sd")
+    for config, mode in ((trained, None), (random, "training")):
+        for key, parameters in config.parameters.items():
+            fields = parameters.model_dump()
+            assert (fields["split"], fields["images"], fields["batch"]) == ("train", 2560, 256)
+            assert parameters.identity().get("mode") == mode
+            assert set(parameters.identity()["columns"]) == set(config.tasks[key].columns)

@@ -77,6 +77,7 @@ class DatasetResults:
         mean: how `scores` weigh keys and strengths, a name of `MEANS`.
         folder: the results of all datasets of the folder, these among them, for figures across datasets.
         measure_weights: name of the weights that `measures` are of; None for those that the accuracies are of.
+        measure_folders: folders whose measures are correlated with the accuracies, beside those of `reader`.
     """
 
     name: str
@@ -85,6 +86,7 @@ class DatasetResults:
     mean: str = OVER_EVALUATIONS
     folder: "Sequence[DatasetResults]" = field(default=(), repr=False)
     measure_weights: str | None = None
+    measure_folders: Sequence[RobustnessDataset] = ()
 
     @classmethod
     def of(
@@ -241,17 +243,7 @@ class DatasetResults:
         Returns:
             float64 by architecture and (key, measurement, strength); NaN where there is none. Lists are left out.
         """
-        columns: dict[tuple[str, str, float], pd.Series] = {}
-        files = self.reader.files.choosing(self.measure_weights)
-        for key in sorted(files.keys, key=lambda key: files.kind_of(key) == "other"):
-            for measure in files.measurements_of(self.name, key) if files.kind_of(key) in ("measure", "other") else ():
-                if measure in MEASUREMENTS or files.find(self.name, key, measure) is None:
-                    continue
-                frame = self.reader.to_frame(self.name, key, measure, weights=self.measure_weights)
-                if frame["value"].dtype.kind == "f":
-                    for strength, rows in frame.groupby("strength"):
-                        columns[key, measure, float(str(strength))] = rows.set_index("architecture")["value"]
-        return pd.DataFrame(columns).sort_index()
+        return read_measures(self.reader, self.name, self.measure_weights)
 
     def key_mean(self, key: str) -> pd.Series:
         """Average a key's accuracies over its strengths, by architecture; NaN where one is missing."""
@@ -263,6 +255,21 @@ class DatasetResults:
         keys = in_table_order(self.reader.keys_all)
         found = summarise_classes(self.reader.files, self.name, keys, measure)
         return {(paper_key(key), strength): array for (key, strength), array in found.items()}
+
+
+def read_measures(reader: RobustnessDataset, name: str, weights: str | None) -> pd.DataFrame:
+    """Read the measures of a dataset and of one choice of weights (see `DatasetResults.measures`)."""
+    columns: dict[tuple[str, str, float], pd.Series] = {}
+    files = reader.files.choosing(weights)
+    for key in sorted(files.keys, key=lambda key: files.kind_of(key) == "other"):
+        for measure in files.measurements_of(name, key) if files.kind_of(key) in ("measure", "other") else ():
+            if measure in MEASUREMENTS or files.find(name, key, measure) is None:
+                continue
+            frame = reader.to_frame(name, key, measure, weights=weights)
+            if frame["value"].dtype.kind == "f":
+                for strength, rows in frame.groupby("strength"):
+                    columns[key, measure, float(str(strength))] = rows.set_index("architecture")["value"]
+    return pd.DataFrame(columns).sort_index()
 
 
 def read_results(

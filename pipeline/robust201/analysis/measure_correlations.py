@@ -30,7 +30,11 @@ CORRELATION_COLUMNS = (
 
 
 def correlate_measures(
-    results: DatasetResults, tables: Sequence[pd.DataFrame] = (), *, keys: Sequence[str] | None = None
+    results: DatasetResults,
+    tables: Sequence[pd.DataFrame] = (),
+    *,
+    keys: Sequence[str] | None = None,
+    with_own: bool = True,
 ) -> pd.DataFrame:
     """Correlate every measure with the accuracies under every key and strength.
 
@@ -41,6 +45,7 @@ def correlate_measures(
         results: of a dataset.
         tables: joined tables (see `collect_measures`).
         keys: only the accuracies under these scores, keys and keys at strengths (see `terms.find_evaluations`).
+        with_own: whether the measures of the results are correlated, beside those of the tables.
 
     Returns:
         One row per measure, key and strength: the columns of `CORRELATION_COLUMNS`. `kendall` is tau-b; `partial` is
@@ -49,7 +54,7 @@ def correlate_measures(
         its interval lies above 0. Each of the four has its interval in `_low` and `_high`; NaN where a side is the same
         for all architectures.
     """
-    measures = collect_measures(results, tables)
+    measures = collect_measures(results, tables, with_own=with_own)
     wanted = None if keys is None else {column for name in keys for column in find_evaluations(results, name)}
     chosen = [column for column in results.columns if wanted is None or column in wanted]
     rows = []

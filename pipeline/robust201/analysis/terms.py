@@ -76,12 +76,15 @@ def evaluations_named(results: DatasetResults, name: str) -> list[tuple[str, flo
     raise _unknown(results, name, "a score, a key, or a key at a strength", _evaluation_names(results))
 
 
-def collect_measures(results: DatasetResults, tables: Sequence[pd.DataFrame] = ()) -> pd.DataFrame:
+def collect_measures(
+    results: DatasetResults, tables: Sequence[pd.DataFrame] = (), *, with_own: bool = True
+) -> pd.DataFrame:
     """Collect the numbers of architectures other than accuracies.
 
     Args:
         results: of a dataset.
         tables: joined tables, as `reader.joined_tables.read_joined` gives them.
+        with_own: whether the measures of the results are among them.
 
     Returns:
         float64 by evaluated architecture: numbers of parameters and multiply-accumulates, where architectures are
@@ -89,7 +92,7 @@ def collect_measures(results: DatasetResults, tables: Sequence[pd.DataFrame] = (
     """
     costs = network_costs(results.reader, results.name, results.architectures, n_classes=results.n_classes)
     columns: dict[str, pd.Series] = {str(name): numbers for name, numbers in costs.items()}
-    for place, numbers in results.measures.items():
+    for place, numbers in results.measures.items() if with_own else ():
         columns[measure_name(*place)] = numbers  # type: ignore[misc]
     accuracies = {*SCORES, *_evaluation_names(results)}
     for table in tables:

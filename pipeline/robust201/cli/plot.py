@@ -38,6 +38,15 @@ def plot(
     weights: Annotated[
         str | None, typer.Option("--weights-name", help="Name of the weights, if DATASET has several per architecture.")
     ] = None,
+    measures: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--measures",
+            metavar="<folder>",
+            help="With measure-correlations: another folder that export wrote, such as one of the training split or of "
+            "random weights. Its measures stand beside those of DATASET. Repeat it for more folders.",
+        ),
+    ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures and what each needs.")] = False,
 ) -> None:
     """Draw one figure of an exported dataset, or all of them, as PNG, SVG or PDF, or write their numbers as CSV."""
@@ -62,8 +71,14 @@ def plot(
 
     reader = RobustnessDataset(dataset, weights=weights)
     if name == ALL:
+        if measures:
+            raise ConfigError(
+                "Reading the command line failed for robust201 plot all: --measures is an option of the figure "
+                "measure-correlations. Draw that figure alone."
+            )
         paths = save_plots(reader, out, file_format=file_format, data=data, width=width, title=title, mean=mean)
     else:
-        paths = [save_plot(reader, name, out, data=data, width=width, title=title, mean=mean)]
+        beside = [RobustnessDataset(folder) for folder in measures or ()]
+        paths = [save_plot(reader, name, out, data=data, width=width, title=title, mean=mean, measures=beside)]
     for path in paths:
         typer.echo(path)

@@ -18,6 +18,7 @@ from robust201.analysis import design
 from robust201.analysis.dataset_results import ADVERSARIAL, SCORE_KINDS, SCORES, DatasetResults, quartiles
 from robust201.analysis.labels import column_label, dataset_label, key_label, measure_label, strength_label
 from robust201.analysis.measure_correlations import correlate_measures
+from robust201.analysis.measure_folders import read_measure_folders
 from robust201.analysis.network_costs import FLOPS
 from robust201.analysis.terms import measure_name
 from robust201.core.records import CLEAN_STRENGTH
@@ -387,6 +388,10 @@ def measure_correlations(results: DatasetResults) -> pd.DataFrame:
     Returns:
         Its rows, `measure` in words; none without a measure or with too few architectures.
     """
+    if results.measure_folders:
+        table = read_measure_folders([results.reader, *results.measure_folders], results.name)
+        found = correlate_measures(results, [table], with_own=False)
+        return found.replace({"measure": {FLOPS: "FLOPs"}})
     found = correlate_measures(results) if len(results.measures.columns) else pd.DataFrame()
     if "kendall" not in found or found["kendall"].isna().all():
         return pd.DataFrame()

@@ -1,6 +1,7 @@
 """Figures as files, in PNG, SVG and PDF, or their numbers as CSV: byte for byte the same for the same results."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ METADATA: dict[str, dict[str, None]] = {
 """By format: what would make equal results give unequal bytes, taken out."""
 
 CSV = "csv"
+
+_MEASURES_FIGURE = "measure-correlations"
 
 FIGURE_FORMATS = (*METADATA, CSV)
 
@@ -109,9 +112,19 @@ def save_plot(
     width: str | float = "page",
     title: bool = False,
     mean: str = OVER_EVALUATIONS,
+    measures: Sequence[RobustnessDataset] = (),
 ) -> Path:
-    """Draw one figure; see `save_plots`."""
+    """Draw one figure; see `save_plots`.
+
+    With `measures`, the figure `measure-correlations` has a row per measure of the dataset and of each of these
+    folders, such as those of other splits or weights.
+    """
     row = figure_row(name)
+    if measures and name != _MEASURES_FIGURE:
+        raise ConfigError(
+            f"Drawing {name} failed for {len(measures)} folders of measures: only {_MEASURES_FIGURE} shows several. "
+            "Leave out --measures."
+        )
     if out.suffix.lstrip(".") not in FIGURE_FORMATS:
         raise ConfigError(
             f"Drawing {name} failed for {out}: expected a name that ends in .{', .'.join(FIGURE_FORMATS)}, "
@@ -126,7 +139,7 @@ def save_plot(
             "Leave out --dataset."
         )
     results = held[0] if row.across and held else _choose(held, data, dataset.path)
-    if not _save(results, row, out, inches, title):
+    if not _save(replace(results, measure_folders=measures), row, out, inches, title):
         whose = "" if row.across else f"{results.name} of "
         raise ResultsError(
             f"Drawing {name} failed for {whose}{dataset.path}: expected {row.needs}, got results of "

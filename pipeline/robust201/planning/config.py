@@ -491,7 +491,9 @@ class SweepConfig(Section):
     def tasks(self) -> dict[str, Task]:
         """What is done, by key: rows of the table, and the user's own tasks."""
         return {
-            key: given.to_task(key) if isinstance(given, UserTaskParameters | TransferParameters) else TASKS[key]
+            key: given.to_task(key)
+            if isinstance(given, UserTaskParameters | TransferParameters)
+            else TASKS[key].with_parameters(given)
             for key, given in self.parameters.items()
         }
 

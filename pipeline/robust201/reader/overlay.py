@@ -161,7 +161,8 @@ class OverlaidFiles(ResultFiles):
                 raise ConfigError(
                     f"Reading {key} of {dataset} failed for {first.path} and {layer.path}: their protocols "
                     f"{' and '.join(names)} differ ({', '.join(describe_difference(expected, protocol))}). Read the "
-                    "folders one by one."
+                    "folders one by one, or show both in one figure: `robust201 plot measure-correlations FIRST "
+                    "--measures SECOND --out FILE`."
                 )
 
     def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:

@@ -372,10 +372,20 @@ class ResultFiles:
         """List what is measured under a key: the columns of a measure, and of an unknown key whatever there is."""
         row = row_of(key)
         if row is not None:
-            return list(row.columns) or self.measures
+            return self._columns_of(row, dataset) or self.measures
         if key in self._user_tasks:
             return list(self._user_tasks[key].get("columns") or self.measures)
         return self._found_measurements(dataset, key)
+
+    def _columns_of(self, row: Task, dataset: str) -> list[str]:
+        """List the columns of a measure: those that its protocols choose, else those of its row."""
+        chosen = [
+            name
+            for protocol in (self.protocols_of(dataset, row.key) if row.columns else ())
+            if isinstance(parameters := protocol.get("parameters"), dict)
+            for name in parameters.get("columns", ())
+        ]
+        return list(dict.fromkeys(map(str, chosen))) or list(row.columns)
 
     def _found_measurements(self, dataset: str, key: str) -> list[str]:
         """Find the measurements of a key by the names of its files and columns."""

@@ -9,7 +9,7 @@ class in `tasks/parameters.py`, and a row here. The table-wide tests then cover 
 
 import importlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from robust201.core.errors import ConfigError, closest
@@ -77,7 +77,8 @@ class Task:
         passes: (parameters, number of classes) → forward-pass equivalents that one image costs at one strength (a
             gradient counts 3), for planning.
         constraint: the ball that perturbed images keep to; None for no bound.
-        columns: what a measure gives; empty for a perturbation, whose columns follow from the sweep's measurements.
+        columns: what a measure gives unless its parameters choose others (see `with_parameters`); empty for a
+            perturbation, whose columns follow from the sweep's measurements.
         images_version: raised only when the generator makes other pixels of equal images (published images have none).
         name: what figures call it; empty for the key with spaces.
     """
@@ -102,6 +103,11 @@ class Task:
     def is_divisible(self) -> bool:
         """Whether a unit may be cut by images: answers to images merge exactly, a measure is taken as a whole."""
         return self.kind != "measure"
+
+    def with_parameters(self, parameters: Parameters) -> "Task":
+        """Give the row with the columns that the parameters choose."""
+        chosen = parameters.chosen_columns
+        return self if chosen in ((), self.columns) else replace(self, columns=chosen)
 
     @property
     def published_key(self) -> str:
@@ -204,6 +210,19 @@ _RESISTING = 0.4
 """Share of the images that a run on another target finds not fooled yet, about that of Square (docs/protocol.md)."""
 
 
+def _hessian_weights_passes(parameters: Any, _n_classes: int) -> float:
+    # An iteration over all images and, with as many products per image, one over each batch.
+    batches = [name.startswith("batch_") for name in parameters.chosen_columns]
+    return float(_HESSIAN_PASSES * min(parameters.steps, _LANCZOS_STEPS) * (any(batches) + (not all(batches))))
+
+
+def _hessian_input_passes(parameters: Any, n_classes: int) -> float:
+    # The Hessian's rank is below the number of classes where ReLUs make the logits piecewise linear; in training mode
+    # BatchNorm curves them, and the images of a batch have one Hessian.
+    most = n_classes + 2 if parameters.mode == "evaluation" else _LANCZOS_STEPS
+    return float(6.0 + _INPUT_HESSIAN_PASSES * min(parameters.steps, most))
+
+
 def _apgd_passes(parameters: Any, _n_classes: int) -> float:
     return float(3.0 * (parameters.steps + 1) * parameters.restarts + 6)
 
@@ -284,22 +303,16 @@ TASKS: dict[str, Task] = {
             "jacobian",
             JacobianParameters,
             lambda p, c: 3.0 * (c if p.projections == "exact" else p.projections),
-            ("squared_norm", "squared_norm_sd"),
+            JacobianParameters.usual,
         ),
         _measure("input_gradient", InputGradientParameters, lambda _p, _c: 3.0, ("norm", "zero_share")),
         _measure(
             "hessian_weights",
             HessianWeightsParameters,
-            lambda p, _c: _HESSIAN_PASSES * min(p.steps, _LANCZOS_STEPS),
-            ("largest", "largest_summed"),
+            _hessian_weights_passes,
+            HessianWeightsParameters.usual,
         ),
-        # The Hessian's rank is below the number of classes where ReLUs make the logits piecewise linear.
-        _measure(
-            "hessian_input",
-            HessianInputParameters,
-            lambda p, c: 6.0 + _INPUT_HESSIAN_PASSES * min(p.steps, c + 2),
-            ("largest", "largest_sd"),
-        ),
+        _measure("hessian_input", HessianInputParameters, _hessian_input_passes, HessianInputParameters.usual),
         _measure("proxies", ProxyParameters, lambda _p, _c: 15.0, PROXIES),
         _measure("croze", CrozeParameters, lambda _p, _c: 24.0, ("score",)),
     )

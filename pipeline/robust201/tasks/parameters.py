@@ -76,6 +76,11 @@ class Parameters(Fields):
         """The images that a measure asks for; None for those that the sweep selects."""
         return None
 
+    @property
+    def chosen_columns(self) -> tuple[str, ...]:
+        """Columns of a measure that these parameters choose; empty for those of its row."""
+        return ()
+
     fewest_classes: ClassVar[int] = 1
     """Classes that a task needs at least; `needs_classes` says what for."""
 

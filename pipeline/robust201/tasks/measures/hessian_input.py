@@ -1,4 +1,4 @@
-"""Largest eigenvalue of the loss's Hessian with respect to the input, image by image.
+"""Largest eigenvalue of the loss's Hessian with respect to the input, image by image or batch by batch.
 
 Source: Jung, Lukasik and Keuper (ICLR 2023, section 5.1), whose text names this Hessian (docs/protocol.md).
 """
@@ -17,46 +17,71 @@ from robust201.tasks.attack_kit.context import Context, Request, to_float
 from robust201.tasks.attack_kit.draws import CounterDraws
 from robust201.tasks.measures.lanczos import largest_eigenvalues
 from robust201.tasks.measures.parameters import HessianInputParameters
-from robust201.tasks.measures.trainable import gradients, normalised, pieces, trainable_copy
+from robust201.tasks.measures.trainable import (
+    copy_in_mode,
+    equal_batches,
+    gradients,
+    normalised,
+    pieces,
+    seeded_pass,
+)
 
 
 def measure(context: Context, parameters: HessianInputParameters, request: Request) -> Mapping[str, NDArray[Any]]:
     """Measure all images of a request.
 
     Returns:
-        `largest`: mean over images of the largest eigenvalue of the Hessian of an image's cross-entropy.
-        `largest_sd`: its standard deviation over images.
+        Those of these columns that the parameters choose. `largest`: mean over images of the largest eigenvalue of the
+        Hessian of an image's cross-entropy; `largest_sd`: its standard deviation over images. `batch_largest`: mean
+        over batches of the largest eigenvalue of the Hessian of the batch's summed cross-entropy with respect to all
+        its images, which in evaluation mode is the largest of the images' own; `batch_largest_sd`: its standard
+        deviation over batches.
     """
+    chosen = parameters.chosen_columns
+    n_images = len(request.images)
+    values: dict[str, float] = {}
+    by_batches = any(name.startswith("batch_") for name in chosen)
+    batches = equal_batches(parameters, n_images, context.key) if by_batches else []
     with torch.inference_mode(mode=False), torch.enable_grad():
-        network = trainable_copy(context.classifier).requires_grad_(requires_grad=False)
-        found = [
-            _largest(context, parameters, request, piece, network)
-            for piece in pieces(context.classifier, len(request.images))
-        ]
-    values = np.concatenate(found)
-    return {"largest": np.array(values.mean()), "largest_sd": np.array(values.std())}
+        network = copy_in_mode(context.classifier, parameters.mode).requires_grad_(requires_grad=False)
+        if parameters.mode == "training":
+            of_batches = [_largest(context, parameters, request, batch, network) for batch in batches]
+        else:
+            parts = pieces(context.classifier, n_images)
+            of_images = np.concatenate([_largest(context, parameters, request, piece, network) for piece in parts])
+            values = {"largest": of_images.mean(), "largest_sd": of_images.std()}
+            of_batches = [of_images[batch].max(keepdims=True) for batch in batches]
+    if by_batches:
+        values |= {"batch_largest": float(np.mean(of_batches)), "batch_largest_sd": float(np.std(of_batches))}
+    return {name: np.array(values[name]) for name in chosen}
 
 
 def _largest(
     context: Context, parameters: HessianInputParameters, request: Request, piece: slice, network: nn.Module
 ) -> NDArray[np.float64]:
-    """Eigenvalues (B,) of a piece; in evaluation mode an image's logits do not depend on the others."""
+    """Eigenvalues (B,) of the images of a piece, or (1,) of a whole batch in training mode.
+
+    In evaluation mode the Hessian of the summed loss has a block per image, so one product serves all of them.
+    """
     pixels = to_float(request.images[piece])
     is_normalised = parameters.input == "normalised"
     leaf = (normalised(context.classifier, pixels) if is_normalised else pixels).requires_grad_()
     shown = leaf if is_normalised else normalised(context.classifier, leaf)
-    loss = functional.cross_entropy(answer_of(network, shown), request.labels[piece].clone(), reduction="sum")
+    with seeded_pass(context, parameters, piece.start):
+        logits = answer_of(network, shown)
+    loss = functional.cross_entropy(logits, request.labels[piece].clone(), reduction="sum")
     (first,) = gradients(loss, [leaf], create=True)
+    n_blocks = 1 if parameters.mode == "training" else len(pixels)
 
     def apply(vectors: torch.Tensor) -> torch.Tensor:
         (second,) = gradients(first, [leaf], vectors.view_as(leaf), keep=True)
-        return second.flatten(1)
+        return second.reshape(n_blocks, -1)
 
     n_values = pixels[0].numel()
     start = CounterDraws(context.seed, context.key).normals(0, request.indices[piece], n_values)
     return largest_eigenvalues(
         apply,
-        start.double().to(pixels.device),
+        start.reshape(n_blocks, -1).double().to(pixels.device),
         steps=parameters.steps,
         tolerance=parameters.tolerance,
         name=context.key,

@@ -5,49 +5,98 @@ Visualization and Second Order Analysis of Optimization Surfaces during the Trai
 which adds up the Hessians of batches without dividing by their number (docs/protocol.md).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 from torch.nn import functional
 
 from robust201.models.classifier import answer_of
 from robust201.tasks.attack_kit.context import Context, Request, to_float
 from robust201.tasks.measures.lanczos import largest_eigenvalues
 from robust201.tasks.measures.parameters import HessianWeightsParameters
-from robust201.tasks.measures.trainable import gradients, normalised, pieces, trainable_copy, uniforms
+from robust201.tasks.measures.trainable import (
+    copy_in_mode,
+    equal_batches,
+    gradients,
+    normalised,
+    pieces,
+    seeded_pass,
+    uniforms,
+)
 
 
 def measure(context: Context, parameters: HessianWeightsParameters, request: Request) -> Mapping[str, NDArray[Any]]:
     """Measure all images of a request.
 
     Returns:
-        `largest`: eigenvalue of the Hessian of the mean cross-entropy over the images. `largest_summed`: of the sum
-        over batches of each batch's mean, which is that many times as large.
+        Those of these columns that the parameters choose. `largest`: eigenvalue of the Hessian of the mean
+        cross-entropy over the images; in training mode, of the mean over batches of each batch's. `largest_summed`: of
+        the sum over batches of each batch's mean, which is that many times as large. `batch_largest`: mean over
+        batches of the largest eigenvalue of the Hessian of the batch's mean cross-entropy; `batch_largest_sd`: its
+        standard deviation over batches.
     """
+    n_images = len(request.images)
+    chosen = parameters.chosen_columns
+    values: dict[str, float] = {}
     with torch.inference_mode(mode=False), torch.enable_grad():
-        network = trainable_copy(context.classifier)
-        weights = list(network.parameters())
-        sizes = [weight.numel() for weight in weights]
-        n_images = len(request.images)
+        network = copy_in_mode(context.classifier, parameters.mode)
+        if "largest" in chosen or "largest_summed" in chosen:
+            largest = _largest(context, parameters, request, network, _all_pieces(context, parameters, n_images))
+            values |= {"largest": largest, "largest_summed": largest * -(-n_images // parameters.batch)}
+        if any(name.startswith("batch_") for name in chosen):
+            of_batches = [
+                _largest(context, parameters, request, network, _pieces_of(context, parameters, rows))
+                for rows in equal_batches(parameters, n_images, context.key)
+            ]
+            values |= {"batch_largest": float(np.mean(of_batches)), "batch_largest_sd": float(np.std(of_batches))}
+    return {name: np.array(values[name]) for name in chosen}
 
-        def apply(vectors: torch.Tensor) -> torch.Tensor:
-            parts = [part.view_as(weight) for part, weight in zip(torch.split(vectors[0], sizes), weights, strict=True)]
-            total = torch.zeros_like(vectors, dtype=torch.float64)
-            for piece in pieces(context.classifier, n_images):
-                shown = normalised(context.classifier, to_float(request.images[piece]))
-                labels = request.labels[piece].clone()
-                loss = functional.cross_entropy(answer_of(network, shown), labels, reduction="sum") / n_images
-                first = gradients(loss, weights, create=True)
-                along = torch.stack([(one * part).sum() for one, part in zip(first, parts, strict=True)]).sum()
-                total += torch.cat([one.flatten() for one in gradients(along, weights)])
-            return total
 
-        start = torch.from_numpy(uniforms(context, "start", sum(sizes)) - 0.5)[None].to(context.classifier.device)
-        (largest,) = largest_eigenvalues(
-            apply, start, steps=parameters.steps, tolerance=parameters.tolerance, name=context.key
-        )
-    n_batches = -(-n_images // parameters.batch)
-    return {"largest": np.array(largest), "largest_summed": np.array(largest * n_batches)}
+def _all_pieces(context: Context, parameters: HessianWeightsParameters, n_images: int) -> list[slice]:
+    """Divide all images into what one pass sees: in training mode whole batches."""
+    if parameters.mode == "training":
+        return equal_batches(parameters, n_images, context.key)
+    return list(pieces(context.classifier, n_images))
+
+
+def _pieces_of(context: Context, parameters: HessianWeightsParameters, batch: slice) -> list[slice]:
+    if parameters.mode == "training":
+        return [batch]
+    return list(pieces(context.classifier, batch.stop - batch.start, batch.start))
+
+
+def _largest(
+    context: Context,
+    parameters: HessianWeightsParameters,
+    request: Request,
+    network: nn.Module,
+    parts: Sequence[slice],
+) -> float:
+    """Largest eigenvalue of the Hessian of the mean cross-entropy over the images of some passes."""
+    weights = list(network.parameters())
+    sizes = [weight.numel() for weight in weights]
+    n_images = sum(piece.stop - piece.start for piece in parts)
+
+    def apply(vectors: torch.Tensor) -> torch.Tensor:
+        along = [part.view_as(weight) for part, weight in zip(torch.split(vectors[0], sizes), weights, strict=True)]
+        total = torch.zeros_like(vectors, dtype=torch.float64)
+        for piece in parts:
+            shown = normalised(context.classifier, to_float(request.images[piece]))
+            labels = request.labels[piece].clone()
+            with seeded_pass(context, parameters, piece.start):
+                logits = answer_of(network, shown)
+            loss = functional.cross_entropy(logits, labels, reduction="sum") / n_images
+            first = gradients(loss, weights, create=True)
+            product = torch.stack([(one * part).sum() for one, part in zip(first, along, strict=True)]).sum()
+            total += torch.cat([one.flatten() for one in gradients(product, weights)])
+        return total
+
+    start = torch.from_numpy(uniforms(context, "start", sum(sizes)) - 0.5)[None].to(context.classifier.device)
+    (largest,) = largest_eigenvalues(
+        apply, start, steps=parameters.steps, tolerance=parameters.tolerance, name=context.key
+    )
+    return float(largest)

@@ -6,32 +6,74 @@ the squared Frobenius norm as its mean. Jung, Lukasik and Keuper (ICLR 2023, sec
 images (docs/protocol.md).
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from robust201.models.classifier import answer_of
 from robust201.tasks.attack_kit.context import Context, Request, to_float
-from robust201.tasks.attack_kit.draws import CounterDraws
+from robust201.tasks.attack_kit.draws import CounterDraws, Draws
 from robust201.tasks.measures.parameters import JacobianParameters
+from robust201.tasks.measures.trainable import copy_in_mode, equal_batches, gradients, normalised, seeded_pass
 
 
 def measure(context: Context, parameters: JacobianParameters, request: Request) -> Mapping[str, NDArray[Any]]:
     """Measure all images of a request.
 
     Returns:
-        `squared_norm`: mean over images of the squared Frobenius norm. `squared_norm_sd`: its standard deviation over
-        images, of the estimates where projections are drawn.
+        Those of these columns that the parameters choose. `squared_norm`: mean over images of the squared Frobenius
+        norm. `squared_norm_sd`: its standard deviation over images, of the estimates where projections are drawn.
+        `norm`: mean over images of the root of the square or estimate. In training mode an image's square is that of
+        the derivatives of all logits of its batch with respect to the image.
     """
-    squares = np.concatenate(
-        [
-            _squared_norms(context, parameters, request, piece).cpu().numpy()
-            for piece in context.slices(len(request.images))
-        ]
-    )
-    return {"squared_norm": np.array(squares.mean()), "squared_norm_sd": np.array(squares.std())}
+    n_images = len(request.images)
+    if parameters.mode == "training":
+        batches = equal_batches(parameters, n_images, context.key)
+        found = _squares_in_batches(context, parameters, request, batches)
+    else:
+        found = [_squared_norms(context, parameters, request, piece) for piece in context.slices(n_images)]
+    squares = np.concatenate([one.cpu().numpy() for one in found])
+    values = {"squared_norm": squares.mean(), "squared_norm_sd": squares.std(), "norm": np.sqrt(squares).mean()}
+    return {name: np.array(values[name]) for name in parameters.chosen_columns}
+
+
+def _squares_in_batches(
+    context: Context, parameters: JacobianParameters, request: Request, batches: Sequence[slice]
+) -> list[torch.Tensor]:
+    """Squared norms (B,) float64 of each batch in training mode, as the cited code computes them.
+
+    It differentiates the sum over the batch of each image's v·z with respect to every image. The directions v of two
+    images are independent, so that the squares of the derivatives of both images' logits add up in the mean.
+    """
+    found = []
+    n_classes, draws = context.classifier.n_classes, CounterDraws(context.seed, context.key)
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        network = copy_in_mode(context.classifier, parameters.mode).requires_grad_(requires_grad=False)
+        for batch in batches:
+            leaf = normalised(context.classifier, to_float(request.images[batch])).requires_grad_()
+            with seeded_pass(context, parameters, batch.start):
+                logits = answer_of(network, leaf)
+            total = torch.zeros(len(leaf), dtype=torch.float64, device=leaf.device)
+            for projection in range(cast("int", parameters.projections)):
+                directions = _directions(draws, projection, request.indices[batch], n_classes, leaf.device)
+                (gradient,) = gradients((logits * directions).sum(), [leaf], keep=True)
+                if parameters.input == "pixels":
+                    gradient = gradient / context.classifier.std
+                total += gradient.double().flatten(1).square().sum(dim=1)
+            found.append(total * (n_classes / cast("int", parameters.projections)))
+    return found
+
+
+def _directions(
+    draws: Draws, projection: int, indices: NDArray[np.int64], n_classes: int, device: torch.device
+) -> torch.Tensor:
+    """Directions (B, C) of unit length, uniform on the sphere."""
+    directions = draws.normals(projection, indices, n_classes).to(device)
+    unit: torch.Tensor = directions / directions.norm(dim=1, keepdim=True)
+    return unit
 
 
 def _squared_norms(context: Context, parameters: JacobianParameters, request: Request, piece: slice) -> torch.Tensor:
@@ -45,8 +87,7 @@ def _squared_norms(context: Context, parameters: JacobianParameters, request: Re
         return total
     draws = CounterDraws(context.seed, context.key)
     for projection in range(parameters.projections):
-        directions = draws.normals(projection, request.indices[piece], n_classes).to(pixels.device)
-        directions = directions / directions.norm(dim=1, keepdim=True)
+        directions = _directions(draws, projection, request.indices[piece], n_classes, pixels.device)
         total += _gradient_squares(context, parameters, pixels, directions)
     return total * (n_classes / parameters.projections)
 

@@ -1,6 +1,6 @@
 """Parameters of measures as the sweep YAML gives them; the defaults are the published ones (docs/measures.md)."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -11,6 +11,8 @@ from robust201.tasks.parameters import Parameters
 Shown = Literal["normalised", "pixels"]
 """What an input derivative is taken with respect to."""
 
+Mode = Literal["evaluation", "training"]
+"""Statistics that BatchNorm normalises by: its running ones, or those of each batch."""
 
 PROXIES = (
     *("synflow", "snip", "grasp", "jacov", "nwot", "fisher", "grad_norm", "plain", "l2_norm", "zen", "epe_nas"),
@@ -41,8 +43,88 @@ class MeasureParameters(Parameters):
         return self.model_dump(mode="json", exclude={"split", "images", "image_seed"})
 
 
-class JacobianParameters(MeasureParameters):
+class DerivativeParameters(MeasureParameters):
+    """Parameters of measures that may depend on batches: by the statistics of BatchNorm, or by a number per batch.
+
+    Attributes:
+        mode: statistics that BatchNorm normalises by.
+        batch: images per batch; batches are consecutive images of the selection.
+        columns: numbers to measure, in the order of `offered`; None for `usual` or, in training mode, `usual_training`.
+    """
+
+    offered: ClassVar[tuple[str, ...]]
+    usual: ClassVar[tuple[str, ...]]
+    usual_training: ClassVar[tuple[str, ...]]
+    per_image: ClassVar[tuple[str, ...]] = ()
+    """Columns that need images whose logits do not depend on the other images of the batch."""
+
+    mode: Mode = "evaluation"
+    batch: PositiveInt = 256
+    columns: tuple[str, ...] | None = None
+
+    @property
+    def chosen_columns(self) -> tuple[str, ...]:
+        """Numbers to measure (see `Parameters`)."""
+        if self.columns is None:
+            return self.usual if self.mode == "evaluation" else self.usual_training
+        return tuple(name for name in self.offered if name in self.columns)
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether a number depends on how images are divided into batches."""
+        return self.mode == "training" or any(name.startswith("batch_") for name in self.chosen_columns)
+
+    def identity(self) -> dict[str, Any]:
+        """Parameters that decide a number; those that came later are left out where they change nothing.
+
+        Payloads of sweeps from before `mode`, `batch` and `columns` thus stay as they were.
+        """
+        payload = super().identity()
+        if self.mode == "evaluation":
+            del payload["mode"]
+        if not self.has_batches:
+            del payload["batch"]
+        payload["columns"] = list(self.chosen_columns)
+        if self.chosen_columns == self.usual:
+            del payload["columns"]
+        return payload
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        given = self.chosen_columns if self.columns is None else self.columns
+        if not given or len(set(given)) < len(given) or not set(given) <= set(self.offered):
+            raise ValueError(f"expected columns to be different names of {', '.join(self.offered)}, got {list(given)}.")
+        barred = [name for name in given if name in self.per_image]
+        if self.mode == "training" and barred:
+            raise ValueError(
+                f"expected mode: evaluation for the columns {', '.join(barred)}, got training, where every image of a "
+                "batch changes the logits of the others. Set columns: [batch_largest]."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_batches(self) -> Self:
+        if not self.has_batches:
+            return self
+        if self.images is None:
+            raise ValueError(f"expected a number of images in batches of {self.batch}, got null. Set images.")
+        # Means over batches weigh images equally only if batches are equal.
+        if self.images > self.batch and self.images % self.batch:
+            raise ValueError(
+                f"expected images to be a multiple of batch ({self.batch}), or fewer, got {self.images}. Set images: "
+                f"{self.images // self.batch * self.batch}, or another batch."
+            )
+        if self.mode == "training" and min(self.images, self.batch) < 2:
+            raise ValueError("expected batches of 2 images or more for mode: training, got 1. Set batch and images.")
+        return self
+
+
+class JacobianParameters(DerivativeParameters):
     """Frobenius norm of the input Jacobian; the defaults are those of Jung et al. (2023): 10 batches of 256 images."""
+
+    offered: ClassVar[tuple[str, ...]] = ("squared_norm", "squared_norm_sd", "norm")
+    usual: ClassVar[tuple[str, ...]] = ("squared_norm", "squared_norm_sd")
+    usual_training: ClassVar[tuple[str, ...]] = usual
 
     projections: PositiveInt | Literal["exact"] = 1
     input: Shown = "normalised"
@@ -52,12 +134,21 @@ class JacobianParameters(MeasureParameters):
         """Projections are drawn (see `Parameters`)."""
         return self.projections != "exact"
 
+    @model_validator(mode="after")
+    def _check_projections(self) -> Self:
+        if self.mode == "training" and self.projections == "exact":
+            raise ValueError(
+                "expected projections to be a number with mode: training, got exact. A batch of B images of C classes "
+                "would take B times C gradients: set projections: 10 for less noise than 1 has."
+            )
+        return self
+
 
 class InputGradientParameters(MeasureParameters):
     """Gradient of the loss with respect to the pixels: nothing beyond the images."""
 
 
-class LanczosParameters(MeasureParameters):
+class LanczosParameters(DerivativeParameters):
     """A largest eigenvalue by the Lanczos iteration from a random start.
 
     Attributes:
@@ -76,28 +167,30 @@ class LanczosParameters(MeasureParameters):
 
 
 class HessianWeightsParameters(LanczosParameters):
-    """Largest eigenvalue of the loss's Hessian with respect to the weights.
+    """Largest eigenvalue of the loss's Hessian with respect to the weights; its numbers always have batches.
 
-    Attributes:
-        batch: images per batch of the published code, which adds up the Hessians of batches.
+    The published code adds up the Hessians of batches (`largest_summed`).
     """
 
-    images: PositiveInt = 2560
-    batch: PositiveInt = 256
+    offered: ClassVar[tuple[str, ...]] = ("largest", "largest_summed", "batch_largest", "batch_largest_sd")
+    usual: ClassVar[tuple[str, ...]] = ("largest", "largest_summed")
+    usual_training: ClassVar[tuple[str, ...]] = usual
 
-    @model_validator(mode="after")
-    def _check_batches(self) -> Self:
-        # Of unequal batches the sum is no multiple of the mean over images.
-        if self.images > self.batch and self.images % self.batch:
-            raise ValueError(
-                f"expected images to be a multiple of batch ({self.batch}), or fewer, got {self.images}. Set images: "
-                f"{self.images // self.batch * self.batch}, or another batch."
-            )
-        return self
+    images: PositiveInt = 2560
+
+    @property
+    def has_batches(self) -> bool:
+        """Always: the sum over batches grows with their number."""
+        return True
 
 
 class HessianInputParameters(LanczosParameters):
-    """Largest eigenvalue of the loss's Hessian with respect to each image."""
+    """Largest eigenvalue of the loss's Hessian with respect to each image or, of a batch, to all its images."""
+
+    offered: ClassVar[tuple[str, ...]] = ("largest", "largest_sd", "batch_largest", "batch_largest_sd")
+    usual: ClassVar[tuple[str, ...]] = ("largest", "largest_sd")
+    usual_training: ClassVar[tuple[str, ...]] = ("batch_largest", "batch_largest_sd")
+    per_image: ClassVar[tuple[str, ...]] = usual
 
     input: Shown = "normalised"
 

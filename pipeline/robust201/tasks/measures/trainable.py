@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -9,10 +10,13 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import nn
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from robust201.core.errors import EvaluationError
 from robust201.core.noise import generator
 from robust201.models.classifier import Classifier, answer_of
 from robust201.tasks.attack_kit.context import Context
+from robust201.tasks.measures.parameters import DerivativeParameters, Mode
 
 _AT_ONCE = {"cpu": 64, "cuda": 256}
 """Images whose graph is kept at once, by kind of device: second derivatives take some 40 MB per image of the published
@@ -34,6 +38,50 @@ def trainable_copy(classifier: Classifier, *, training: bool = False) -> nn.Modu
         if getattr(module, "inplace", False):
             vars(module)["inplace"] = False
     return network.requires_grad_().train(training)
+
+
+def copy_in_mode(classifier: Classifier, mode: Mode) -> nn.Module:
+    """Copy a network (see `trainable_copy`) in a mode, such that no pass through it leaves a trace.
+
+    In training mode the copy is what ``train()`` makes of a network, but its BatchNorm keeps its running statistics as
+    they are. They decide no number there, so results are the same.
+    """
+    network = trainable_copy(classifier, training=mode == "training")
+    for module in network.modules() if mode == "training" else ():
+        if isinstance(module, _BatchNorm):
+            module.track_running_stats = False
+    return network
+
+
+def equal_batches(parameters: DerivativeParameters, n_images: int, name: str) -> list[slice]:
+    """Divide images into batches of equal size: the whole, where there are fewer than a batch has.
+
+    Raises:
+        EvaluationError: the last batch would be smaller.
+    """
+    size = min(parameters.batch, n_images)
+    if n_images % size:
+        raise EvaluationError(
+            f"Dividing images into batches failed for {name}: {n_images} images are not a multiple of batch ({size}). "
+            f"Give {n_images // size * size} images, or set another batch."
+        )
+    return [slice(first, first + size) for first in range(0, n_images, size)]
+
+
+@contextmanager
+def seeded_pass(context: Context, parameters: DerivativeParameters, first: int) -> Iterator[None]:
+    """Seed what a network draws in training mode, such as dropout: the same in every pass over a batch of images.
+
+    Args:
+        context: surroundings of the measure.
+        parameters: its parameters.
+        first: position of the batch's first image.
+    """
+    if parameters.mode == "evaluation":
+        yield
+        return
+    with context.draws(first // parameters.batch):
+        yield
 
 
 def normalised(classifier: Classifier, pixels: torch.Tensor) -> torch.Tensor:
@@ -72,12 +120,15 @@ def gradients(
     )
 
 
-def pieces(classifier: Classifier, n_images: int) -> Iterator[slice]:
-    """Cut images into what second derivatives are taken of at once; it decides no number but rounding."""
+def pieces(classifier: Classifier, n_images: int, start: int = 0) -> Iterator[slice]:
+    """Cut images, from a position on, into what second derivatives are taken of at once.
+
+    It decides no number but rounding in evaluation mode; in training mode a batch must stay whole.
+    """
     step = _AT_ONCE.get(classifier.device.type, 64)
     step = min(step, classifier.micro_batch or step)
-    for first in range(0, n_images, step):
-        yield slice(first, min(first + step, n_images))
+    for first in range(start, start + n_images, step):
+        yield slice(first, min(first + step, start + n_images))
 
 
 def uniforms(context: Context, name: str, n_values: int) -> NDArray[Any]:

@@ -1,0 +1,86 @@
+"""Measures of several folders in one figure: rows named by split, mode and weights, each with its own numbers."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import kendalltau
+
+from robust201.analysis.measure_folders import read_measure_folders
+from robust201.core.errors import ConfigError
+from robust201.figures.plots import save_plot
+from robust201.reader.dataset import RobustnessDataset
+from robust201.spaces.nasbench201 import cells
+from tests.support.small_results import write_results
+
+NAMES = [str(index) for index in cells.evaluated_indices()[:10]]
+ACCURACIES = np.linspace(0.1, 0.9, len(NAMES))
+TEST = {"images": {"sha256": "0"}, "parameters": {"projections": 1}}
+TRAIN = {
+    "images": {"sha256": "1", "split": "train"},
+    "parameters": {"mode": "training", "columns": ["squared_norm", "norm"]},
+}
+
+
+def write_folder(folder: Path, protocol: dict, weights: list[str], columns: dict[str, np.ndarray]) -> RobustnessDataset:
+    """Write an export with clean accuracies and a measure, whose sweep.json records protocol and weights."""
+    write_results(folder, {"clean": dict(zip(NAMES, ACCURACIES.tolist(), strict=True))})
+    for column, values in columns.items():
+        write_results(folder, {"jacobian": dict(zip(NAMES, values.tolist(), strict=True))}, measure=column)
+    record = {
+        "format": 1,
+        "sweep": {"protocols": [{"dataset": "cifar10", "key": "jacobian", **protocol}]},
+        "measurements": ["accuracy"],
+        "strengths": {"cifar10": {"clean": [0], "jacobian": [0]}},
+    }
+    (folder / "sweep.json").write_text(json.dumps(record | ({"weights": weights} if weights else {})))
+    return RobustnessDataset(folder)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[RobustnessDataset]:
+    rng = np.random.default_rng(0)
+    first = write_folder(tmp_path / "first", TEST, [], {"squared_norm": -ACCURACIES})
+    columns = {"squared_norm": ACCURACIES**2, "norm": rng.uniform(size=len(NAMES))}
+    second = write_folder(tmp_path / "second", TRAIN, [], columns)
+    return [first, second]
+
+
+def test_rows_are_named_by_split_mode_and_weights(folders: list[RobustnessDataset], tmp_path: Path) -> None:
+    path = save_plot(folders[0], "measure-correlations", tmp_path / "fig6.csv", measures=folders[1:])
+    table = read_measure_folders(folders, "cifar10").set_index("architecture")
+    expected = [
+        "Jacobian squared norm (test, trained)",
+        "Jacobian squared norm (train, training mode, trained)",
+        "Jacobian norm (train, training mode, trained)",
+    ]
+    assert list(table) == expected
+    assert table[expected[0]].tolist() == (-ACCURACIES).tolist()
+    rows = pd.read_csv(path).set_index("measure")
+    assert {*expected} <= {*rows.index}
+    assert rows["kendall"][expected[:2]].tolist() == pytest.approx([-1, 1])
+    assert rows["kendall"][expected[2]] == pytest.approx(kendalltau(table[expected[2]], ACCURACIES).statistic)
+
+
+def test_equal_names_end_with_their_folder(folders: list[RobustnessDataset]) -> None:
+    first = folders[0]
+    table = read_measure_folders([first, first], "cifar10")
+    assert list(table)[1:] == ["Jacobian squared norm (test, trained)", "Jacobian squared norm (test, trained, first)"]
+
+
+def test_only_one_figure_shows_several_folders(folders: list[RobustnessDataset], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="only measure-correlations shows several"):
+        save_plot(folders[0], "measures", tmp_path / "measures.csv", measures=folders[1:])
+
+
+def test_columns_come_from_the_protocol(folders: list[RobustnessDataset]) -> None:
+    assert folders[0].measurements("cifar10", "jacobian") == ["squared_norm", "squared_norm_sd"]
+    assert folders[1].measurements("cifar10", "jacobian") == ["squared_norm", "norm"]
+
+
+def test_the_rejection_names_the_figure_that_shows_both(folders: list[RobustnessDataset]) -> None:
+    both = RobustnessDataset(*(folder.path for folder in folders))
+    with pytest.raises(ConfigError, match="plot measure-correlations FIRST --measures SECOND"):
+        both.query("cifar10", "jacobian")
