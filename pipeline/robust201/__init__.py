@@ -1,15 +1,15 @@
 """robust201: robustness evaluation of networks, and of the whole NAS-Bench-201 architecture space.
 
-In Python: `load_model`, `evaluate`, `attack` and `place` (see `robust201.api`), and `RobustnessDataset` to read.
+In Python: `load_model`, `evaluate`, `compare`, `attack`, `place` (see `robust201.api`); `RobustnessDataset` to read.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from robust201.api import attack, evaluate, load_model, place
+    from robust201.api import attack, compare, evaluate, load_model, place
     from robust201.reader.dataset import RobustnessDataset
 
-__all__ = ["RobustnessDataset", "__version__", "attack", "evaluate", "load_model", "place"]
+__all__ = ["RobustnessDataset", "__version__", "attack", "compare", "evaluate", "load_model", "place"]
 
 __version__ = "0.1.0"
 

@@ -1,5 +1,6 @@
 """The Python API: load a network, evaluate any network, attack it, and see where it stands; no file is written."""
 
+import hashlib
 import operator
 import reprlib
 import warnings
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import nn
 
+from robust201.analysis.evaluation import Comparison, Evaluation, compare_evaluations
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning, closest
 from robust201.core.files import bundled
 from robust201.core.records import ArchitectureId, EvaluationResult, ImageSet, Normalisation, Part, Unit
@@ -32,6 +34,7 @@ from robust201.statistics.attack_flags import ZERO_GRADIENTS, Accuracies, Attack
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import CORRUPTION_GROUP, TASKS, Task, expand_keys, find_task
 from robust201.tasks.attack_kit.context import Context, CorruptedImages, Request, to_float
+from robust201.tasks.columns import PREDICTIONS
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import holds_answers, summarise
@@ -48,6 +51,8 @@ _Keys = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
 _Progress = Callable[[int, int], None] | bool
 
 _CHECKED_IMAGES = 64
+
+_MEASURED = ("accuracy", "confidence", PREDICTIONS)
 
 
 def load_model(
@@ -141,7 +146,7 @@ def evaluate(
     device: torch.device | str | None = None,
     batch_size: int = 250,
     progress: _Progress = True,
-) -> pd.DataFrame:
+) -> Evaluation:
     """Evaluate a network on images as they are, attacked and corrupted.
 
     The module itself is left as it was. Attacks are those of a sweep (docs/protocol.md); an image's draws are named by
@@ -165,7 +170,8 @@ def evaluate(
         progress: show a bar on a terminal, or not, or what is called with (evaluations done, in all).
 
     Returns:
-        One row per key and strength, in the order of `keys` and ascending: `key`, `strength` (epsilon in 1/255, in
+        A DataFrame whose property `outcomes` says which image was classified correctly; one row per key and strength,
+        in the order of `keys` and ascending: `key`, `strength` (epsilon in 1/255, in
         pixels for L2 and L1; severity; 0 where there is none), `accuracy`, `low` and `high` (its 95 % interval),
         `confidence` (mean softmax of the predicted class), `n_images`, `seconds` (of strengths that were attacked
         together only the sum means something). A measure (kind ``measure``) has no accuracy: its numbers stand in
@@ -187,6 +193,7 @@ def evaluate(
         _warn_of_parameters(row, parameters)
     name = type(model).__name__
     rows: list[dict[str, Any]] = []
+    outcomes: dict[tuple[str, float], NDArray[np.bool_]] = {}
     setup = _Setup(_as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
     total = sum(len(parameters.strengths) for _, parameters in chosen)
     with setup.context(model, given) as context, _telling(progress, total) as tell:
@@ -212,18 +219,71 @@ def evaluate(
                 checkpoint_sha256="",
             )
             part = Part(unit, parameters.strengths, 0, len(image_set))
-            results = evaluate_part(
-                context, row, parameters, part, image_set, ("accuracy", "confidence"), provenance={}
-            )
             found = []
-            for result in results:
+            for result in evaluate_part(context, row, parameters, part, image_set, _MEASURED, provenance={}):
                 found.append(result)
                 tell(len(rows) + len(found), total)
-            rows += [_row(result) for result in sorted(found, key=lambda result: result.strength)]
+            found.sort(key=lambda result: result.strength)
+            rows += map(_row, found)
+            outcomes |= {
+                (row.key, result.strength): result.values[PREDICTIONS] == given.labels
+                for result in found
+                if PREDICTIONS in result.values
+            }
     _warn_of_weak_attacks(rows, name, len(image_set), image_set.n_classes)
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measured = dict.fromkeys(column for row, _ in chosen for column in row.columns)
-    return pd.DataFrame(rows, columns=[*columns, *measured])
+    return Evaluation.of(rows, [*columns, *measured], outcomes, _digest(given))
+
+
+def compare(
+    networks: Mapping[str, nn.Module | Evaluation] | Sequence[nn.Module | Evaluation],
+    images: Any = None,
+    labels: Any = None,
+    keys: _Keys = ("clean", "fgsm", "pgd"),
+    **options: Any,
+) -> Comparison:
+    """Compare two or more networks on the same images, image by image.
+
+    Args:
+        networks: modules, or tables that `evaluate` returned; by name, or in a list, where the names are those of the
+            classes, numbered if they are equal.
+        images: see `evaluate`; not needed if all networks are tables.
+        labels: see `evaluate`.
+        keys: see `evaluate`.
+        options: further arguments of `evaluate`, the same for all modules, such as `seed`.
+
+    Returns:
+        A DataFrame whose property `summary` is a sentence about each pair. One row per pair, key and strength: `first`
+        and `second` (names), `key`, `strength`, `first_accuracy`, `second_accuracy`, `difference` (of the second less
+        the first), `low` and `high` (its paired 95% interval), `only_first` and `only_second` (images that one alone
+        classifies correctly), `p_value` (McNemar's exact test, two-sided), `adjusted_p_value` (Holm's correction over
+        all rows) and `n_images`.
+
+    Raises:
+        ConfigError: fewer than two networks, tables of other images or without a key in common, or a reason of
+            `evaluate`.
+        DatasetError: see `evaluate`.
+        EvaluationError: see `evaluate`.
+    """
+    named = networks if isinstance(networks, Mapping) else _name_networks(networks)
+    evaluations = {
+        name: network if isinstance(network, pd.DataFrame) else evaluate(network, images, labels, keys, **options)
+        for name, network in named.items()
+    }
+    return compare_evaluations(evaluations)
+
+
+def _name_networks(networks: Sequence[nn.Module | Evaluation]) -> dict[str, nn.Module | Evaluation]:
+    classes = [type(network).__name__ for network in networks]
+    names = [name if classes.count(name) == 1 else f"{name} {n}" for n, name in enumerate(classes, start=1)]
+    return dict(zip(names, networks, strict=True))
+
+
+def _digest(given: LabelledImages) -> str:
+    digest = hashlib.sha256(given.images.tobytes())
+    digest.update(given.labels.astype("<i8").tobytes())
+    return digest.hexdigest()
 
 
 def attack(

@@ -16,12 +16,10 @@ from robust201.export.groups import SweepPlan
 from robust201.export.published_layout import NAMES
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan
+from robust201.tasks.columns import PREDICTIONS
 
 OutcomeForm = Literal["bits", "classes"]
 """``bits``: packed outcomes in place of predicted classes; ``classes``: beside them."""
-
-PREDICTIONS = "predictions"
-"""The measurement that outcomes follow from."""
 
 ImagesOf = Callable[[Any, str], ImageSet]
 

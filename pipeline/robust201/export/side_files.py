@@ -20,12 +20,13 @@ from robust201.export.groups import (
     spell,
 )
 from robust201.export.number_text import Empty
-from robust201.export.outcome_files import PREDICTIONS, OutcomeForm
+from robust201.export.outcome_files import OutcomeForm
 from robust201.export.published_layout import layout_of
 from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.reader.weights_check import RECORDED_FILE, recorded_text
 from robust201.spaces import DEFAULT_SPACE
 from robust201.tasks import TASKS, Task
+from robust201.tasks.columns import PREDICTIONS
 
 SWEEP_YAML_FILE = "sweep.yaml"
 VERSIONS_FILE = "versions.json"

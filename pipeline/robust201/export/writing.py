@@ -31,7 +31,6 @@ from robust201.export.groups import (
 from robust201.export.json_files import JsonFile
 from robust201.export.number_text import Empty
 from robust201.export.outcome_files import (
-    PREDICTIONS,
     ImagesOf,
     OutcomeForm,
     evaluated_images,
@@ -48,7 +47,7 @@ from robust201.reader.checksum_listing import CHECKSUM_FILE
 from robust201.reader.expected_files import PARQUET_FILES, ListedFile, parquet_files_text
 from robust201.reader.result_files import PARQUET_FOLDER, images_name, parquet_name
 from robust201.shards import Inventory, RowSelection, ShardStore
-from robust201.tasks.columns import COLUMNS, fields_of, numbers_of
+from robust201.tasks.columns import COLUMNS, PREDICTIONS, fields_of, numbers_of
 
 Format = Literal["json", "parquet"]
 

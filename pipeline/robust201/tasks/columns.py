@@ -177,6 +177,9 @@ def _unlike_right(stages: NDArray[Any], cm: Counts) -> str | None:
 COUNTS = "cm"
 """The column of the confusion matrix: the counts of images that means, merging and checks need."""
 
+PREDICTIONS = "predictions"
+"""The column of predicted classes by image, from which outcomes follow; the measurement has the same name."""
+
 _MATRIX: tuple[Dimension, ...] = ("classes", "classes")
 
 COLUMNS: dict[str, Column] = {

@@ -1,0 +1,169 @@
+"""What `robust201.evaluate` and `robust201.compare` return: tables that know more than their rows."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from robust201.core.errors import ConfigError
+from robust201.statistics.outcomes import pack_outcomes
+from robust201.statistics.paired import paired_differences
+from robust201.statistics.significance import holm_adjust
+
+LEVEL = 0.05
+"""Adjusted p-value below which a difference counts as significant."""
+
+_COLUMNS = ("first", "second", "key", "strength", "first_accuracy", "second_accuracy", "difference", "low", "high")
+_COUNTS = ("only_first", "only_second", "p_value", "adjusted_p_value", "n_images")
+
+
+class Evaluation(pd.DataFrame):
+    """One row per key and strength; see `robust201.evaluate`.
+
+    A part of the table is a plain DataFrame: only the whole one has outcomes.
+    """
+
+    _metadata = ["_outcomes", "_images_sha256"]  # noqa: RUF012 - pandas reads a list
+    _outcomes: dict[tuple[str, float], NDArray[np.bool_]]
+    _images_sha256: str
+
+    @classmethod
+    def of(
+        cls,
+        rows: Sequence[Mapping[str, Any]],
+        columns: Sequence[str],
+        outcomes: Mapping[tuple[str, float], NDArray[np.bool_]],
+        images_sha256: str,
+    ) -> "Evaluation":
+        """Make the table of some rows, with the outcomes of N images by key and strength.
+
+        Args:
+            rows: the rows by name of the column.
+            columns: the columns, in order.
+            outcomes: (N,) whether each image was classified correctly.
+            images_sha256: digest of images and labels, which comparisons need to be of the same images.
+        """
+        table = cls(rows, columns=list(columns))
+        table._outcomes, table._images_sha256 = dict(outcomes), images_sha256
+        return table
+
+    @property
+    def _constructor(self) -> type[pd.DataFrame]:
+        return pd.DataFrame
+
+    @property
+    def outcomes(self) -> pd.DataFrame:
+        """Whether each image was classified correctly: bool, one row per image, one column per (key, strength)."""
+        frame = pd.DataFrame(self._outcomes)
+        frame.columns = pd.MultiIndex.from_tuples(list(self._outcomes), names=["key", "strength"])
+        return frame.rename_axis("image")
+
+    @property
+    def images_sha256(self) -> str:
+        """Digest of the images and labels that were evaluated."""
+        return self._images_sha256
+
+
+class Comparison(pd.DataFrame):
+    """One row per pair of networks, key and strength; see `robust201.compare`."""
+
+    @property
+    def _constructor(self) -> type[pd.DataFrame]:
+        return pd.DataFrame
+
+    @property
+    def summary(self) -> str:
+        """A sentence about each pair: which network is more robust, in which evaluations, and how sure that is."""
+        pairs = list(dict.fromkeys(zip(self["first"], self["second"], strict=True)))
+        return "\n".join(
+            _describe_pair(first, second, self[(self["first"] == first) & (self["second"] == second)])
+            for first, second in pairs
+        )
+
+
+def compare_evaluations(evaluations: Mapping[str, Evaluation]) -> Comparison:
+    """Compare every two evaluations of the same images, by the keys and strengths that both have.
+
+    Args:
+        evaluations: by name of the network, two or more.
+
+    Raises:
+        ConfigError: fewer than two, other images, or no key and strength in common.
+    """
+    _check_comparable(evaluations)
+    tables = [_compare_pair(first, second, evaluations) for first, second in combinations(evaluations, 2)]
+    rows = pd.concat(tables, ignore_index=True)
+    rows["adjusted_p_value"] = holm_adjust(rows["p_value"])
+    return Comparison(rows[[*_COLUMNS, *_COUNTS]])
+
+
+def _check_comparable(evaluations: Mapping[str, Evaluation]) -> None:
+    for name, evaluation in evaluations.items():
+        if not isinstance(evaluation, Evaluation):
+            raise ConfigError(
+                f"Comparing networks failed for {name}: expected a table that robust201.evaluate returned, with its "
+                f"outcomes by image, got {type(evaluation).__name__}. Give the whole table, not a part of it."
+            )
+    if len(evaluations) < 2:
+        raise ConfigError(
+            f"Comparing networks failed: expected two networks or more, got {len(evaluations)}. Name another."
+        )
+    digests = {evaluation.images_sha256 for evaluation in evaluations.values()}
+    if len(digests) > 1:
+        raise ConfigError(
+            f"Comparing networks failed for {', '.join(evaluations)}: expected evaluations of the same images and "
+            f"labels, got {len(digests)} different sets. Evaluate all networks on the same images."
+        )
+
+
+def _compare_pair(first: str, second: str, evaluations: Mapping[str, Evaluation]) -> pd.DataFrame:
+    one, other = evaluations[first].outcomes, evaluations[second].outcomes
+    common = [column for column in one.columns if column in other.columns]
+    if not common:
+        raise ConfigError(
+            f"Comparing networks failed for {first} and {second}: expected a key and strength that both were evaluated "
+            "with, got none. Evaluate both with the same keys."
+        )
+    n_images = len(one)
+    outcomes = [frame[common].to_numpy(bool).T for frame in (one, other)]
+    found = paired_differences(pack_outcomes(outcomes[0]), pack_outcomes(outcomes[1]), n_images)
+    keys, strengths = zip(*common, strict=True)
+    return pd.DataFrame(
+        {
+            "first": first,
+            "second": second,
+            "key": keys,
+            "strength": strengths,
+            "first_accuracy": outcomes[0].mean(axis=1),
+            "second_accuracy": outcomes[1].mean(axis=1),
+            **found._asdict(),
+            "n_images": n_images,
+        }
+    )
+
+
+def _describe_pair(first: str, second: str, rows: pd.DataFrame) -> str:
+    difference = rows["difference"].to_numpy(np.float64)
+    significant = rows["adjusted_p_value"].to_numpy(np.float64) < LEVEL
+    n_images = int(rows["n_images"].iloc[0])
+    basis = f"{len(rows)} evaluations of {n_images:,} images (McNemar's exact test, Holm's correction, {LEVEL:g})"
+    parts = []
+    for name, won in ((first, significant & (difference < 0)), (second, significant & (difference > 0))):
+        if won.any():
+            largest = int(np.argmax(np.where(won, np.abs(difference), -1.0)))
+            most = _name_row(rows.iloc[largest])
+            parts.append(f"{name} is significantly more accurate in {int(won.sum())}, most at {most}")
+    if not parts:
+        return f"{first} and {second} do not differ significantly in any of {basis}."
+    return f"{'; '.join(parts)}; of {basis}."
+
+
+def _name_row(row: "pd.Series[Any]") -> str:
+    low, high = sorted((abs(float(row["low"])), abs(float(row["high"]))))
+    size = abs(float(row["difference"]))
+    points = f"{100 * size:.1f} points, 95% interval {100 * low:.1f} to {100 * high:.1f}"
+    strength = "" if row["key"] == "clean" else f" {float(row['strength']):g}"
+    return f"{row['key']}{strength} ({points})"

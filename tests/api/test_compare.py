@@ -1,0 +1,93 @@
+"""`robust201.compare`: differences, intervals and tests of networks on the same images."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import binomtest
+from torch import nn
+
+import robust201
+from robust201.analysis.evaluation import Evaluation
+from robust201.core.errors import ConfigError
+
+KEYS = ["clean", {"fgsm": {"epsilons_255": [8, 32]}}]
+
+
+class Linear(nn.Module):
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.layer = nn.Linear(3 * 8 * 8, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.layer(images.flatten(1))
+
+
+@pytest.fixture(scope="module")
+def images() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (60, 3, 8, 8), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def labels(images: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        return Linear(0)(torch.from_numpy(images) / 255).argmax(1).numpy()
+
+
+def test_outcomes_are_those_of_the_rows(images, labels):
+    table = robust201.evaluate(Linear(0), images, labels, [*KEYS, "input_gradient"])
+    assert isinstance(table, Evaluation)
+    assert table.outcomes.shape == (60, 3)  # none of the measure
+    accuracies = table.dropna(subset="accuracy").set_index(["key", "strength"])["accuracy"]
+    pd.testing.assert_series_equal(table.outcomes.mean(), accuracies, check_names=False)
+    assert pickle.loads(pickle.dumps(table)).outcomes.equals(table.outcomes)
+    assert type(table.head(1)) is pd.DataFrame
+
+
+def test_a_network_equals_itself_and_differs_from_a_worse_one(images, labels):
+    found = robust201.compare({"good": Linear(0), "copy": Linear(0), "bad": Linear(1)}, images, labels, KEYS)
+    assert found[["first", "second"]].drop_duplicates().values.tolist() == [
+        ["good", "copy"],
+        ["good", "bad"],
+        ["copy", "bad"],
+    ]
+    same = found[found["second"] == "copy"]
+    assert (same["difference"] == 0).all()
+    assert (same["p_value"] == 1).all()
+    clean = found[(found["second"] == "bad") & (found["key"] == "clean")].iloc[0]
+    assert clean["difference"] == clean["second_accuracy"] - clean["first_accuracy"] < -0.3
+    assert clean["low"] < clean["difference"] < clean["high"] < 0
+    expected = binomtest(int(clean["only_second"]), int(clean["only_first"] + clean["only_second"])).pvalue
+    assert clean["p_value"] == pytest.approx(expected)
+    assert (found["adjusted_p_value"] >= found["p_value"]).all()
+    first, second, third = found.summary.splitlines()
+    assert first.startswith("good and copy do not differ significantly in any of 3 evaluations of 60 images")
+    assert second.startswith("good is significantly more accurate in")
+    assert third.startswith("copy is significantly more accurate in")
+
+
+def test_tables_are_compared_without_evaluating_again(images, labels):
+    tables = [robust201.evaluate(Linear(seed), images, labels, KEYS) for seed in (0, 1)]
+    found = robust201.compare(tables)
+    assert found["first"].unique().tolist() == ["Evaluation 1"]
+    modules = robust201.compare([Linear(0), Linear(1)], images, labels, KEYS)
+    pd.testing.assert_frame_equal(
+        pd.DataFrame(found).drop(columns=["first", "second"]), pd.DataFrame(modules).drop(columns=["first", "second"])
+    )
+
+
+def test_what_cannot_be_compared_is_rejected(images, labels):
+    table = robust201.evaluate(Linear(0), images, labels, ["clean"])
+    others = robust201.evaluate(Linear(1), images[::-1], labels[::-1], ["clean"])
+    with pytest.raises(ConfigError, match="expected evaluations of the same images and labels, got 2 different"):
+        robust201.compare({"a": table, "b": others})
+    with pytest.raises(ConfigError, match="expected two networks or more, got 1"):
+        robust201.compare({"a": table})
+    with pytest.raises(ConfigError, match=r"expected a table that robust201\.evaluate returned"):
+        robust201.compare({"a": table, "b": pd.DataFrame(table)})
+    fgsm = robust201.evaluate(Linear(1), images, labels, ["fgsm"])
+    with pytest.raises(ConfigError, match="a and b: expected a key and strength that both were evaluated with"):
+        robust201.compare({"a": table, "b": fgsm})
