@@ -7,8 +7,9 @@ import pytest
 
 from robust201.api import evaluate
 from robust201.core.errors import ConfigError
+from robust201.planning.loading import load_config
 from robust201.reader.dataset import RobustnessDataset
-from robust201.tasks import CORRUPTIONS, TASKS, closest_key, expand_keys, find_task
+from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS, closest_key, expand_keys, find_task
 from tests.conftest import RunCommand, WriteSweep
 from tests.support.fabricated import export, make_plan
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
@@ -25,9 +26,21 @@ def test_label_of_a_figure_suggests_its_key(row) -> None:
     assert closest_key(row.label, TASKS) == f" Did you mean {row.key!r}?"
 
 
-@pytest.mark.parametrize("name", ["autoattack", "AutoAttack", "auto_attack", "Auto Attack"])
+def test_groups_name_autoattack_and_the_keys_of_the_paper() -> None:
+    assert expand_keys(["autoattack", "autoattack_l2", "clean"]) == ("aa_standard", "aa_standard_l2", "clean")
+    assert expand_keys(["all"]) == PAPER_KEYS
+
+
+@pytest.mark.parametrize("keys", [{"autoattack": {"steps": 7}}, {"aa_standard": {"steps": 7}}])
+def test_a_sweep_takes_autoattack_with_its_parameters(write_sweep: WriteSweep, keys) -> None:
+    parameters = load_config(write_sweep(keys={"clean": {}, **keys})).parameters
+    assert list(parameters) == ["clean", "aa_standard"] or list(parameters) == ["aa_standard", "clean"]
+    assert parameters["aa_standard"].steps == 7
+
+
+@pytest.mark.parametrize("name", ["auto_attak", "AutoAttack", "auto_attack", "Auto Attack"])
 def test_autoattack_suggests_the_standard_version(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"Did you mean 'aa_standard'\?"):
+    with pytest.raises(ConfigError, match=r"Did you mean '(aa_standard|autoattack)'\?"):
         find_task(name)
 
 
@@ -38,8 +51,7 @@ def test_sweep_is_narrowed_to_its_corruptions(robust201: RunCommand, write_sweep
     assert units == json.loads(robust201("plan", "--json", sweep, "--keys", "fog,snow").out)["units"] == 4
     sweep = write_sweep(keys={"clean": {}})
     assert "expected one of its keys, got 'corruptions'" in robust201("plan", sweep, "--keys", "corruptions").refusal(2)
-    refusal = robust201("plan", sweep, "--keys", "autoattack").refusal(2)
-    assert "got 'autoattack'. Did you mean 'aa_standard'?" in refusal
+    assert "expected one of its keys, got 'autoattack'" in robust201("plan", sweep, "--keys", "autoattack").refusal(2)
 
 
 def test_evaluate_takes_the_group_with_parameters() -> None:

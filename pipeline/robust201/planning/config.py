@@ -32,9 +32,9 @@ from robust201.planning.user_tasks import LONGEST_NAME, UserTaskParameters, is_o
 from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.spaces.base import Space
 from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
-from robust201.tasks import CORRUPTION_GROUP, PAPER_KEYS, TASKS, Task, closest_key, expand_keys, find_task
+from robust201.tasks import KEY_GROUPS, PAPER_KEYS, TASKS, Task, closest_key, expand_keys, find_task
 from robust201.tasks.columns import MEASUREMENTS, PUBLISHED
-from robust201.tasks.parameters import CorruptionParameters, Parameters
+from robust201.tasks.parameters import Parameters
 
 MAX_WEIGHTS = 10_000
 """Upper limit of the weights of one network in a sweep."""
@@ -484,7 +484,7 @@ class SweepConfig(Section):
 
     @property
     def parameters(self) -> dict[str, Parameters]:
-        """Parameters by key, the group `corruptions` written out, in the order of the table, then the user's own."""
+        """Parameters by key, groups written out, in the order of the table, then the user's own."""
         return _expand_keys(self.keys)
 
     @property
@@ -586,9 +586,9 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
     written_out: dict[str, Parameters] = {}
     own: dict[str, Parameters] = {}
     for name, given in keys.items():
-        if name == CORRUPTION_GROUP:
-            shared = _parse_parameters(name, CorruptionParameters, given)
-            written_out |= {key: shared for key in expand_keys([name]) if key not in keys}
+        if name in KEY_GROUPS:
+            members = [key for key in expand_keys([name]) if key not in keys]
+            written_out |= {key: _parse_parameters(name, TASKS[key].parameters, given) for key in members}
             continue
         if "file" in given:
             if name in TASKS or not is_own_name(name):
@@ -607,7 +607,7 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
         try:
             row = find_task(name)
         except ConfigError as error:
-            near = closest_key(name, [*TASKS, CORRUPTION_GROUP])
+            near = closest_key(name, [*TASKS, *KEY_GROUPS])
             place = f"keys.{name}" if is_own_name(name) else "keys"
             raise ConfigError(f"{place}: expected a known key, got {reprlib.repr(name)}.{near}") from error
         if row.key in written_out:

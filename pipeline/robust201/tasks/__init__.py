@@ -326,14 +326,27 @@ PAPER_KEYS = ("clean", "aa_apgd-ce", "aa_square", "fgsm", "pgd", *CORRUPTIONS)
 CORRUPTION_GROUP = "corruptions"
 """Name that stands for all corruptions wherever keys are listed."""
 
+KEY_GROUPS = {
+    CORRUPTION_GROUP: CORRUPTIONS,
+    "all": PAPER_KEYS,
+    "autoattack": ("aa_standard",),
+    "autoattack_l2": ("aa_standard_l2",),
+    "autoattack_l1": ("aa_standard_l1",),
+}
+"""Names that stand for other keys wherever keys are listed."""
+
 
 def expand_keys(names: Iterable[str], known: Collection[str] = TASKS) -> tuple[str, ...]:
-    """Replace the group `CORRUPTION_GROUP` by those of its keys that are known, each key once.
+    """Replace each group by those of its keys that are known, each key once.
 
-    Where none is known, its name stays, to be rejected as a key.
+    The name of a group none of whose keys is known stays, to be rejected as a key.
     """
-    members = tuple(key for key in CORRUPTIONS if key in known) or (CORRUPTION_GROUP,)
-    return tuple(dict.fromkeys(key for name in names for key in (members if name == CORRUPTION_GROUP else (name,))))
+    members = {
+        group: tuple(key for key in keys if key in known) or (group,)
+        for group, keys in KEY_GROUPS.items()
+        if group not in known
+    }
+    return tuple(dict.fromkeys(key for name in names for key in members.get(name, (name,))))
 
 
 def closest_key(name: str, known: Iterable[str]) -> str:
@@ -355,7 +368,5 @@ def find_task(key: str) -> Task:
     """
     row = next((row for row in TASKS.values() if key in (row.key, row.published_key)), None)
     if row is None:
-        raise ConfigError(
-            f"Looking up a key failed for {key!r}: no such key.{closest_key(key, [*TASKS, CORRUPTION_GROUP])}"
-        )
+        raise ConfigError(f"Looking up a key failed for {key!r}: no such key.{closest_key(key, [*TASKS, *KEY_GROUPS])}")
     return row
