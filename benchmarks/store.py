@@ -242,8 +242,8 @@ def scan_step(folder: Path) -> str:
 
 
 def compare_step(folder: Path) -> str:
-    """Hold all accuracies against themselves, as `compare` does."""
-    from robust201.export.compare import compare_results
+    """Hold all accuracies against themselves, as `diff` does."""
+    from robust201.export.diff import compare_results
 
     report = compare_results(folder, folder)
     return f"{sum(comparison.n_architectures for comparison in report.comparisons):,} accuracies of either"

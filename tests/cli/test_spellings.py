@@ -68,7 +68,7 @@ def test_verbs_take_a_sweep_or_its_results(
             assert robust201(*words).code == 0, words
         assert "expected a network and key of this sweep" in robust201("logs", "5/digits/clean", place).refusal(2)
         assert robust201("export", place, "--out", tmp_path / "json").code == 0
-        assert robust201("compare", place, tmp_path / "json").code == 0
+        assert robust201("diff", place, tmp_path / "json").code == 0
         assert robust201("merge", place, "--out", tmp_path / "merged").code == 0
         assert "#SBATCH" in robust201("submit", "slurm", place, "--dry-run").out
 

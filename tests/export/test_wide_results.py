@@ -12,7 +12,7 @@ import yaml
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, Weights
-from robust201.export.compare import compare_results
+from robust201.export.diff import compare_results
 from robust201.tasks import TASKS, Task
 from robust201.tasks.constraints import L2
 from robust201.tasks.parameters import Parameters
@@ -223,7 +223,7 @@ def test_a_wide_sweep_goes_through_every_verb(results, tmp_path, robust201):
     assert [told["narrow"], told["wide"]] == table["squared_norm"].to_pylist()[::2]
 
     for other in (one, everything):
-        report = json.loads(run("compare", results, other, "--json").out)
+        report = json.loads(run("diff", results, other, "--json").out)
         assert report["max_difference"] == 0
         assert {row["key"] for row in report["comparisons"]} >= {"clean", "pgd_l2", "mine", "jacobian squared_norm"}
 

@@ -125,7 +125,7 @@ _RESULTS = {
     "requeue": Probe(_requeue("results")),
     "compact": Probe(_command("compact", "@results"), judged=False),
     "merge": Probe(_command("merge", "@results", "--out", "@merged"), judged=False),
-    "compare": Probe(_command("compare", "@results", "@json"), judged=False),
+    "diff": Probe(_command("diff", "@results", "@json"), judged=False),
 }
 _COMPACTED = {
     "status": Probe(_status("compacted")),
@@ -138,7 +138,7 @@ _INPUTS = {"run anew": Probe(_run_anew), "plan": Probe(_command("plan", "@sweep.
 _JSON = {
     "read": Probe(_read("json"), judged=False),
     "report": Probe(_command("report", "@json", "--out", "@page.html"), judged=False),
-    "compare": Probe(_command("compare", "@json", "@results")),
+    "diff": Probe(_command("diff", "@json", "@results")),
     "verify export": Probe(_command("verify", "@results", "--export", "@json")),
     "convert": Probe(_command("convert", "@json"), judged=False),
     "verify": Probe(_command("verify", "@json"), judged=False),
@@ -147,7 +147,7 @@ _PARQUET = {
     "read": Probe(_read("parquet")),
     "read parquet/": Probe(_read("parquet/parquet")),
     "report": Probe(_command("report", "@parquet", "--out", "@page.html"), judged=False),
-    "compare": Probe(_command("compare", "@parquet", "@results")),
+    "diff": Probe(_command("diff", "@parquet", "@results")),
     "verify export": Probe(_command("verify", "@results", "--export", "@parquet")),
 }
 

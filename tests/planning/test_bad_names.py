@@ -88,7 +88,7 @@ def test_a_key_in_both_spellings_is_refused_and_both_files_are_named(
             RobustnessDataset(folder).accuracy(0, "cifar10", key)
     for verb in (
         ("verify", folder),
-        ("compare", folder, folder),
+        ("diff", folder, folder),
         ("report", folder),
     ):
         line = robust201(*verb).refusal(2)

@@ -190,7 +190,7 @@ def test_the_sweep_of_the_reference_runs(
 
 def test_there_are_examples_of_what_works_on_the_demo() -> None:
     verbs = {line[0] for page in PAGES for line in commands_on_the_demo(page)}
-    assert verbs >= {"export", "verify", "compare", "report", "plot"}
+    assert verbs >= {"export", "verify", "diff", "report", "plot"}
 
 
 def test_the_sweep_of_the_reference_is_valid() -> None:

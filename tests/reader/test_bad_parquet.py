@@ -100,7 +100,7 @@ def test_rows_of_another_form_are_refused(folder: Path, robust201: RunCommand, w
     rewrite(folder / FILES[key], change)
     with pytest.raises(ResultsError, match=told):
         RobustnessDataset(folder).to_frame("cifar10", key)
-    assert told in robust201("compare", folder, folder).refusal(2)
+    assert told in robust201("diff", folder, folder).refusal(2)
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + bytes(100) + b"PAR1"])
@@ -156,7 +156,7 @@ def test_a_file_cut_to_fewer_rows_is_refused(folder: Path, robust201: RunCommand
     rewrite(folder / FILES[key], lambda table: table.slice(0, min(n_rows, len(table) - 1)))
     (folder / "parquet_files.json").write_bytes(listing)
     for place in (folder, folder / "parquet"):
-        line = robust201("compare", place, place).refusal(2)
+        line = robust201("diff", place, place).refusal(2)
         assert f"expected the {N_ROWS[key]} rows that parquet_files.json lists, got" in line
 
 

@@ -90,7 +90,7 @@ def test_wrong_ids_and_values_are_refused_by_whatever_reads_them(tmp_path, what,
     measure = WRONG[what][0]
     commands: list[tuple[object, ...]] = [("report", bad, "--out", tmp_path / "page.html")]
     if measure == "accuracy":
-        commands.append(("compare", sound, bad))
+        commands.append(("diff", sound, bad))
     for command in commands:
         line = robust201(*command).refusal(2)
         assert f"pgd_{measure}.json" in line
@@ -106,7 +106,7 @@ def test_wrong_ids_and_values_are_refused_by_whatever_reads_them(tmp_path, what,
 def test_the_same_files_are_read_where_they_are_sound(tmp_path, robust201: RunCommand):
     sound = write(tmp_path / "sound")
     assert robust201("report", sound, "--out", tmp_path / "page.html").code == 0
-    assert robust201("compare", sound, sound).code == 0
+    assert robust201("diff", sound, sound).code == 0
 
 
 @pytest.mark.parametrize("what", [what for what, (measure, _, _) in WRONG.items() if measure != "accuracy"])
@@ -167,20 +167,20 @@ def test_an_id_out_of_range_is_refused(tmp_path, identifier):
 @pytest.mark.parametrize("tolerance", ["inf", "nan", "1e999", "-inf"])
 def test_a_tolerance_that_lets_everything_pass_is_refused(tmp_path, tolerance, robust201: RunCommand):
     sound = write(tmp_path)
-    assert "tolerance" in robust201("compare", sound, sound, f"--tolerance={tolerance}").refusal(2)
+    assert "tolerance" in robust201("diff", sound, sound, f"--tolerance={tolerance}").refusal(2)
 
 
 def test_a_missing_accuracy_is_no_difference(tmp_path, robust201: RunCommand):
     sound, other = write(tmp_path / "sound"), write(tmp_path / "other")
     write_results(other, {"pgd": {"0": [0.5, None], "1": [0.6, 0.5]}})
-    assert robust201("compare", sound, other).code == 0
+    assert robust201("diff", sound, other).code == 0
 
 
 @pytest.mark.parametrize("content", ["5", "[]", '"x"', "null", '{"format": 1}', '{"format": 1, "strengths": 5}'])
 def test_a_sweep_file_of_another_form_is_refused(tmp_path, content, robust201: RunCommand):
     folder = write(tmp_path / "dataset")
     (folder / "sweep.json").write_text(content)
-    line = robust201("compare", folder, folder).refusal(2)
+    line = robust201("diff", folder, folder).refusal(2)
     assert "Opening a dataset failed for" in line
     assert "sweep.json" in line
 
@@ -220,7 +220,7 @@ SWEEP: dict[str, Any] = {"format": 1, "strengths": {"cifar10": {"pgd": [1, 8]}},
 def test_what_a_sweep_file_tells_of_a_sweep_is_checked(tmp_path: Path, fields: dict[str, Any], robust201: RunCommand):
     folder = write(tmp_path / "dataset")
     (folder / "sweep.json").write_text(json.dumps(SWEEP | fields))
-    for verb in (("compare", folder, folder), ("report", folder, "--out", tmp_path / "page.html"), ("convert", folder)):
+    for verb in (("diff", folder, folder), ("report", folder, "--out", tmp_path / "page.html"), ("convert", folder)):
         assert "sweep.json: expected strengths by dataset and key" in robust201(*verb).refusal(2)
 
 
@@ -228,5 +228,5 @@ def test_what_a_sweep_file_tells_of_a_sweep_is_checked(tmp_path: Path, fields: d
 def test_a_sweep_file_without_protocols_is_enough(tmp_path: Path, fields: dict[str, Any], robust201: RunCommand):
     folder = write(tmp_path / "dataset")
     (folder / "sweep.json").write_text(json.dumps(SWEEP | fields))
-    for verb in (("compare", folder, folder), ("report", folder, "--out", tmp_path / "page.html"), ("convert", folder)):
+    for verb in (("diff", folder, folder), ("report", folder, "--out", tmp_path / "page.html"), ("convert", folder)):
         assert robust201(*verb).code == 0

@@ -56,4 +56,4 @@ def test_the_figures_show_it_without_a_unit_and_do_not_count_it_as_an_attack(fol
 
 
 def test_compare_knows_it(folder, robust201: RunCommand):
-    assert robust201("compare", folder, folder).code == 0
+    assert robust201("diff", folder, folder).code == 0

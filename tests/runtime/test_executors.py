@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from robust201.core.records import Receipt
-from robust201.export.compare import read_result_set
+from robust201.export.diff import read_result_set
 from robust201.planning.filters import Filters
 from robust201.runtime.executors import make_executor
 from robust201.runtime.executors.base import Event

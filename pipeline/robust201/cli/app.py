@@ -14,7 +14,8 @@ from robust201.cli import console
 from robust201.cli.analyse import correlate, design
 from robust201.cli.audit import audit
 from robust201.cli.bench import bench
-from robust201.cli.dataset import KeyStyleText, compare, convert, export, read_key_style, verify
+from robust201.cli.compare import compare
+from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_style, verify
 from robust201.cli.demo import demo
 from robust201.cli.evaluate import evaluate
 from robust201.cli.exits import run_to_exit_code
@@ -389,9 +390,9 @@ add_verbs(
     app,
     *(demo, bench, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
-    *(verify, audit, export, compare, convert, meta),
+    *(verify, audit, export, diff, convert, meta),
     *(report, plot, metrics, search, correlate, design),
     *(study, fuse, import_images, robustify),
-    evaluate,
+    *(evaluate, compare),
 )
 app.add_typer(submit_app, rich_help_panel=RUN)

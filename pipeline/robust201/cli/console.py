@@ -33,7 +33,7 @@ from robust201.core.records import show_architecture
 
 if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait for it
     from robust201.export import ExportReport
-    from robust201.export.compare import ComparisonReport
+    from robust201.export.diff import ComparisonReport
     from robust201.export.verify import Verdict
     from robust201.export.verify_dataset import DatasetVerdict
     from robust201.figures.report import SummaryRow

@@ -1,4 +1,4 @@
-"""The verbs about finished results: export, verify, compare, convert."""
+"""The verbs about finished results: export, verify, diff, convert."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
@@ -160,7 +160,7 @@ def _refuse_results_options(dataset: Path, exported: Path | None, *, requeue: bo
         )
 
 
-def compare(
+def diff(
     first: Annotated[
         Path,
         typer.Argument(
@@ -173,7 +173,7 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare the accuracies that two result sets share; exits with 3 beyond the tolerance."""
-    from robust201.export.compare import compare_results
+    from robust201.export.diff import compare_results
 
     report = compare_results(results_of(first), results_of(second), tolerance=tolerance)
     if as_json:

@@ -1,7 +1,8 @@
 """`robust201 evaluate`: one network of the user's own, built by a Python file; a table, and a CSV where asked for."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,43 +24,50 @@ if TYPE_CHECKING:
     from robust201.core.records import ImageSet, Normalisation
 
 
+Data = Annotated[str, typer.Option(help="A .npz or Parquet file of images, a folder with one, or a dataset's name.")]
+EvaluatedKeys = Annotated[str, typer.Option(help="Keys separated by commas, such as clean,pgd,autoattack,corruptions.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY.PARAMETER=VALUE",
+        help="Set a parameter of a key, such as pgd.epsilons_255=1,8. Repeatable: --set pgd.steps=10 "
+        "--set pgd.rel_stepsize=0.25.",
+    ),
+]
+Mean = Annotated[str | None, typer.Option(metavar="R,G,B", help="Channel means, subtracted from pixels in [0, 1].")]
+Std = Annotated[
+    str | None, typer.Option(metavar="R,G,B", help="Channel standard deviations, by which the result is divided.")
+]
+Count = Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")]
+ImageSize = Annotated[int, typer.Option(min=1, help="Height and width of the images in a file.")]
+Seed = Annotated[int, typer.Option(help="Seed of the subset and of every draw.")]
+Engine = Annotated[str, typer.Option(help="fused, or reference for the libraries themselves.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Maximum number of images per batch.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
+
+
 def evaluate(
     network: Annotated[
         str, typer.Argument(metavar="FILE:FUNCTION", help="A Python file, and its function that returns the network.")
     ],
-    data: Annotated[
-        str, typer.Option(help="A .npz or Parquet file of images, a folder with one, or a dataset's name.")
-    ],
+    data: Data,
     weights: Annotated[
         Path | None,
         typer.Option(
             help="A file of its state_dict, safetensors or PyTorch; if absent, the weights that the function sets."
         ),
     ] = None,
-    keys: Annotated[
-        str, typer.Option(help="Keys separated by commas, such as clean,pgd,corruptions.")
-    ] = "clean,fgsm,pgd",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY.PARAMETER=VALUE",
-            help="Set a parameter of a key, such as pgd.epsilons_255=1,8. Repeatable: --set pgd.steps=10 "
-            "--set pgd.rel_stepsize=0.25.",
-        ),
-    ] = None,
-    mean: Annotated[
-        str | None, typer.Option(metavar="R,G,B", help="Channel means, subtracted from pixels in [0, 1].")
-    ] = None,
-    std: Annotated[
-        str | None, typer.Option(metavar="R,G,B", help="Channel standard deviations, by which the result is divided.")
-    ] = None,
-    count: Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")] = None,
-    image_size: Annotated[int, typer.Option(min=1, help="Height and width of the images in a file.")] = 32,
-    seed: Annotated[int, typer.Option(help="Seed of the subset and of every draw.")] = 0,
-    engine: Annotated[str, typer.Option(help="fused, or reference for the libraries themselves.")] = "fused",
-    batch_size: Annotated[int, typer.Option(min=1, help="Maximum number of images per batch.")] = 250,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    keys: EvaluatedKeys = "clean,fgsm,pgd",
+    settings: Settings = None,
+    mean: Mean = None,
+    std: Std = None,
+    count: Count = None,
+    image_size: ImageSize = 32,
+    seed: Seed = 0,
+    engine: Engine = "fused",
+    batch_size: BatchSize = 250,
+    device: Device = "cpu",
     out: Annotated[Path | None, typer.Option("--out", help="Also write the table to this CSV file.")] = None,
 ) -> None:
     """Evaluate your own network on clean, attacked and corrupted images. FILE is executed.
@@ -71,11 +79,11 @@ def evaluate(
     if out is not None:
         check_output_file(out)
     normalisation = read_normalisation(mean, std)
-    chosen = _read_keys(keys, settings or [])
-    images = _load(data, image_size, count, seed)
+    chosen = read_keys(keys, settings or [])
+    images = load_data(data, image_size, count, seed)
     module = build_module(network, weights)
     collect_as_usual()
-    try:
+    with calling_user_code(network):
         frame = evaluate_model(
             module,
             images.images,
@@ -87,19 +95,26 @@ def evaluate(
             device=device,
             batch_size=batch_size,
         )
-    except RobustError:
-        raise
-    except (Exception, SystemExit) as error:  # the module is code of the user's
-        raise EvaluationError(
-            f"Evaluating failed for {network}: expected logits of every batch, got {describe_failure(error)}. "
-            "Correct the network, or evaluate it with smaller batches (--batch-size)."
-        ) from error
     if out is not None:
         write_csv(out, frame)
     _show(frame, f"{network} on {console.show_count(len(images), 'image')} of {data}")
 
 
-def _read_keys(keys: str, settings: Sequence[str]) -> dict[str, dict[str, Any]]:
+@contextmanager
+def calling_user_code(network: str) -> Iterator[None]:
+    """Report what a user's network raises as an `EvaluationError` in one line."""
+    try:
+        yield
+    except RobustError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise EvaluationError(
+            f"Evaluating failed for {network}: expected logits of every batch, got {describe_failure(error)}. "
+            "Correct the network, or evaluate it with smaller batches (--batch-size)."
+        ) from error
+
+
+def read_keys(keys: str, settings: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Read names between commas, and their parameters, which `robust201.evaluate` checks."""
     from robust201.tasks.parameters import STRENGTH_FIELDS
 
@@ -158,7 +173,8 @@ def _three_numbers(option: str, text: str) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def _load(data: str, image_size: int, count: int | None, seed: int) -> "ImageSet":
+def load_data(data: str, image_size: int, count: int | None, seed: int) -> "ImageSet":
+    """Load the images of a file, a folder or a dataset's name, or a subset of them."""
     from robust201.core.records import MAX_CLASSES
     from robust201.images import DATASETS, load_images, select
     from robust201.images.specs import own_dataset

@@ -28,10 +28,10 @@ RUN = "Run a sweep"
 PANELS = {
     "Set up": ("demo", "bench", "doctor", "fetch", "import-weights", "train", "corrupt"),
     RUN: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
-    "Check and export its results": ("verify", "audit", "export", "compare", "convert"),
+    "Check and export its results": ("verify", "audit", "export", "diff", "convert"),
     "Look at a dataset": ("report", "plot", "metrics", "search", "correlate", "design"),
     "Run a study": ("study", "fuse", "import-images", "robustify"),
-    "Evaluate one network": ("evaluate",),
+    "Evaluate your own networks": ("evaluate", "compare"),
 }
 """Verbs by the group under which the help lists them, in the order in which a sweep meets them."""
 
@@ -79,7 +79,7 @@ EXAMPLES = {
         "robust201 export runs/paper --out dataset --parquet",
         "robust201 export runs/paper --out dataset --round 3 --key-style with-norm --compress zst",
     ),
-    "compare": ("robust201 compare runs/paper published --tolerance 0.0005",),
+    "diff": ("robust201 diff runs/paper published --tolerance 0.0005",),
     "convert": ("robust201 convert published",),
     "report": ("robust201 report dataset --out report.html",),
     "plot": (
@@ -119,6 +119,10 @@ EXAMPLES = {
     "evaluate": (
         "robust201 evaluate my_model.py:build --weights w.safetensors --data images.parquet",
         "robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd,fog --count 1000 --out results.csv",
+    ),
+    "compare": (
+        "robust201 compare plain.py:build robust.py:build --data cifar10 --count 500 --keys clean,autoattack",
+        "robust201 compare net.py:build --weights plain.pth --weights robust.pth --data images.npz",
     ),
 }
 """Command lines that the help of a verb ends with."""

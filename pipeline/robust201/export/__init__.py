@@ -4,7 +4,7 @@
 and `parquet_files` (whole files, of results in two forms), `published_layout` (its columns, and how architectures are
 named of), `pool` (processes that write them), `folder` (an older export is replaced), `listing` (the files' hashes),
 `side_files` and `card` (what lies beside the results). `key_rows` reads a dataset's files back, `conversion` gives them
-Parquet files, `verify` checks results and `verify_dataset` a dataset, `compare` compares.
+Parquet files, `verify` checks results and `verify_dataset` a dataset, `diff` compares two sets.
 """
 
 from robust201.export.groups import KeyStyle, parse_key_style

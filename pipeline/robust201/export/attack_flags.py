@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from robust201.core.records import ArchitectureId
-from robust201.export.compare import ResultSet
+from robust201.export.diff import ResultSet
 from robust201.statistics.attack_flags import AttackFlag, Evaluated, find_flags, transfers_of
 
 

@@ -16,7 +16,7 @@ from robust201.core.errors import ConfigError, IncompleteError, InputError, Resu
 from robust201.core.files import MAX_LISTED_BYTES, check_file
 from robust201.core.records import EvaluationProtocol, ImageSet, show_architecture
 from robust201.export.attack_flags import flags_of
-from robust201.export.compare import read_result_set
+from robust201.export.diff import read_result_set
 from robust201.export.groups import Group, KeyStyle, SweepPlan, group_units
 from robust201.export.json_files import JsonFile
 from robust201.export.listing import AGAIN, check_listing, read_listing

@@ -9,7 +9,7 @@ from typing import Any
 from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.records import Unit
 from robust201.export.attack_flags import flags_of
-from robust201.export.compare import read_result_set
+from robust201.export.diff import read_result_set
 from robust201.export.key_rows import KeyRows, json_files_of, possible_measurements, read_origin
 from robust201.export.listing import check_listing, read_listing
 from robust201.images import DATASETS

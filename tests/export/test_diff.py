@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from robust201.core.errors import InputError
-from robust201.export.compare import compare_results, read_result_set
+from robust201.export.diff import compare_results, read_result_set
 from robust201.reader.dataset import RobustnessDataset
 from tests.support.fabricated import ChangedStore, export, make_plan
 
@@ -52,7 +52,7 @@ def test_differences_ranks_and_what_moved(sets):
 def test_a_results_folder_equals_its_export(tmp_path, write_sweep, robust201):
     assert robust201("run", write_sweep()).code == 0
     robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--processes", 1)
-    ended = robust201("compare", tmp_path / "results", tmp_path / "out", "--json")
+    ended = robust201("diff", tmp_path / "results", tmp_path / "out", "--json")
     assert ended.code == 0, ended.err
     payload = json.loads(ended.out)
     assert payload["max_difference"] == 0
@@ -61,7 +61,7 @@ def test_a_results_folder_equals_its_export(tmp_path, write_sweep, robust201):
 
 
 def test_the_command_line_says_what_differs_and_ends_by_tolerance(sets, tmp_path, robust201):
-    ended = robust201("compare", *sets)
+    ended = robust201("diff", *sets)
     assert ended.code == 3
     assert "cifar10 pgd 8" in ended.out
     assert "#10" in ended.out
@@ -69,11 +69,11 @@ def test_the_command_line_says_what_differs_and_ends_by_tolerance(sets, tmp_path
     assert ended.out.startswith("largest difference 0.125, beyond the tolerance of 0; 1 of 10 rows differs, 9 are")
     assert "fgsm" not in ended.out
     assert "--tolerance" not in ended.err
-    everything = robust201("compare", *sets, "--all").out
+    everything = robust201("diff", *sets, "--all").out
     assert everything.startswith(ended.out.splitlines()[0])
     assert "cifar10 fgsm 0.5" in everything
-    assert robust201("compare", *sets, "--tolerance", 0.2).code == 0
-    assert "meta.json" in robust201("compare", sets[0], tmp_path).refusal(2)
+    assert robust201("diff", *sets, "--tolerance", 0.2).code == 0
+    assert "meta.json" in robust201("diff", sets[0], tmp_path).refusal(2)
 
 
 @pytest.mark.parametrize(("values", "n_values"), [([0.5], 1), (0.5, 1), ([0.5, 0.4, 0.3, 0.2], 4)])
@@ -82,14 +82,14 @@ def test_a_row_with_another_number_of_values_is_refused(sets, values, n_values, 
     content = json.loads(path.read_text())
     content["cifar10"]["pgd"]["accuracy"]["10"] = values
     path.write_text(json.dumps(content))
-    refusal = robust201("compare", *sets).refusal(2)
+    refusal = robust201("diff", *sets).refusal(2)
     assert f"#10 cifar10 pgd accuracy: expected 3 values, one a strength, got {n_values}" in refusal
 
 
 def test_what_only_one_set_has_is_told_and_let_pass(tmp_path, robust201):
     export(tmp_path / "whole", make_plan(ARCHITECTURES))
     export(tmp_path / "part", make_plan(ARCHITECTURES[:2], ["clean", "pgd"]))
-    ended = robust201("compare", tmp_path / "whole", tmp_path / "part")
+    ended = robust201("diff", tmp_path / "whole", tmp_path / "part")
     assert ended.code == 0
     assert "architectures: 2 in both, 3 only in the first, 0 only in the second" in ended.out
     assert "only in the first: cifar10 fgsm, cifar10 fog" in ended.out
@@ -111,13 +111,13 @@ def test_the_tolerance_that_rounding_needs_is_named(tmp_path, robust201):
         )
     (folders["published"] / "sweep.json").unlink()  # as the published dataset, which has none
     for other in ("rounded", "published"):
-        ended = robust201("compare", folders["exact"], folders[other])
+        ended = robust201("diff", folders["exact"], folders[other])
         assert ended.code == 3
         assert "Accuracies have all decimals in the first set and 3 decimals in the second." in ended.err
         assert ended.err.endswith("accept them with: --tolerance 0.0005\n")
-        assert robust201("compare", folders["exact"], folders[other], "--tolerance", 0.0005).code == 0
-    assert robust201("compare", folders["rounded"], folders["published"]).code == 0
-    ended = robust201("compare", folders["rounded"], folders["coarse"])
+        assert robust201("diff", folders["exact"], folders[other], "--tolerance", 0.0005).code == 0
+    assert robust201("diff", folders["rounded"], folders["published"]).code == 0
+    ended = robust201("diff", folders["rounded"], folders["coarse"])
     assert "--tolerance 0.0055" in ended.err
     report = compare_results(folders["rounded"], folders["coarse"], tolerance=0.0055)
     assert report.within
@@ -136,7 +136,7 @@ def test_strengths_that_only_one_set_has_are_named(tmp_path, robust201):
     keys = ["clean", "fgsm", "pgd"]
     export(tmp_path / "one", make_plan(ARCHITECTURES, [*keys, "fog"], epsilons=(1.0, 8.0, 12.0)))
     export(tmp_path / "two", make_plan(ARCHITECTURES, keys, epsilons=(0.1, 1.0, 8.0)))
-    lines = robust201("compare", tmp_path / "one", tmp_path / "two").out.splitlines()
+    lines = robust201("diff", tmp_path / "one", tmp_path / "two").out.splitlines()
     assert "only in the first: cifar10 fgsm at 12, cifar10 pgd at 12, cifar10 fog" in lines
     assert "only in the second: cifar10 fgsm at 0.1, cifar10 pgd at 0.1" in lines
 
@@ -145,14 +145,14 @@ def test_what_a_set_was_read_from_is_told(tmp_path, robust201):
     plan, both = make_plan(ARCHITECTURES), tmp_path / "both"
     export(both, plan, formats=("json", "parquet"))
     export(tmp_path / "parquet", plan, formats=("parquet",))
-    ended = robust201("compare", both, tmp_path / "parquet")
+    ended = robust201("diff", both, tmp_path / "parquet")
     assert "read from the first set: Parquet; from the second: Parquet" in ended.out.splitlines()
     assert (ended.code, ended.err) == (0, "")
     # JSON that was changed since the export is read, whatever the Parquet beside it says.
     pgd = both / "cifar10/pgd_accuracy.json"
     pgd.write_text(pgd.read_text().replace("0.", "0.0", 1))
     (both / "cifar10/fog_accuracy.json").unlink()
-    ended = robust201("compare", both, tmp_path / "parquet")
+    ended = robust201("diff", both, tmp_path / "parquet")
     assert ended.code == 3
     told = "Parquet, but JSON of cifar10 pgd"
     assert f"read from the first set: {told}; from the second: Parquet" in ended.out.splitlines()
@@ -161,7 +161,7 @@ def test_what_a_set_was_read_from_is_told(tmp_path, robust201):
         f"warning: 1 of 3 files read from {both} are not those of its SHA256SUMS, such as cifar10/pgd"
     )
     assert gone.endswith("lists are not there, such as cifar10/fog_accuracy.json.")
-    payload = json.loads(robust201("compare", both, tmp_path / "parquet", "--json").out)
+    payload = json.loads(robust201("diff", both, tmp_path / "parquet", "--json").out)
     assert payload["sources"] == [told, "Parquet"]
     assert len(payload["remarks"]) == 2
     assert f"; {told}>" in repr(RobustnessDataset(both))

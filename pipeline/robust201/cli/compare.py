@@ -1,0 +1,135 @@
+"""`robust201 compare`: two or more networks of the user's own on the same images; a sentence, a table, a CSV."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from robust201.cli import console
+from robust201.cli.evaluate import (
+    BatchSize,
+    Count,
+    Data,
+    Device,
+    Engine,
+    EvaluatedKeys,
+    ImageSize,
+    Mean,
+    Seed,
+    Settings,
+    Std,
+    build_module,
+    calling_user_code,
+    load_data,
+    read_keys,
+    read_normalisation,
+)
+from robust201.cli.monitoring import AsJson, print_json
+from robust201.core.csv_files import write_csv
+from robust201.core.errors import ConfigError
+from robust201.core.files import check_output_file
+from robust201.core.garbage import collect_as_usual
+
+if TYPE_CHECKING:
+    from robust201.analysis.evaluation import Comparison
+
+
+def compare(
+    networks: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE:FUNCTION...", help="Two or more Python files, each with its function that returns a network."
+        ),
+    ],
+    data: Data,
+    weights: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A file of a state_dict, safetensors or PyTorch, for each network in their order. Repeatable."
+        ),
+    ] = None,
+    keys: EvaluatedKeys = "clean,fgsm,pgd",
+    settings: Settings = None,
+    mean: Mean = None,
+    std: Std = None,
+    count: Count = None,
+    image_size: ImageSize = 32,
+    seed: Seed = 0,
+    engine: Engine = "fused",
+    batch_size: BatchSize = 250,
+    device: Device = "cpu",
+    out: Annotated[Path | None, typer.Option("--out", help="Also write the table to this CSV file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare your own networks on the same images: differences with intervals, and a test. The files are executed.
+
+    One file with several --weights compares these weights.
+    """
+    from robust201.api import compare as compare_networks
+
+    if out is not None:
+        check_output_file(out)
+    named = _name_networks(networks, weights or [])
+    normalisation = read_normalisation(mean, std)
+    chosen = read_keys(keys, settings or [])
+    images = load_data(data, image_size, count, seed)
+    modules = {name: build_module(network, file) for name, (network, file) in named.items()}
+    collect_as_usual()
+    with calling_user_code(", ".join(named)):
+        found = compare_networks(
+            modules,
+            images.images,
+            images.labels,
+            chosen,
+            normalisation=normalisation,
+            seed=seed,
+            engine=engine,
+            device=device,
+            batch_size=batch_size,
+        )
+    if out is not None:
+        write_csv(out, found)
+    if as_json:
+        print_json({"summary": found.summary.splitlines(), "comparisons": found.to_dict("records")})
+    else:
+        _show(found, f"{console.show_count(len(images), 'image')} of {data}")
+
+
+def _name_networks(networks: list[str], weights: list[Path]) -> dict[str, tuple[str, Path | None]]:
+    """Pair networks with their weights, by names that differ: the network's, its weights', or both."""
+    if len(networks) == 1 and len(weights) > 1:
+        networks = networks * len(weights)
+    if len(networks) < 2 or (weights and len(weights) != len(networks)):
+        raise ConfigError(
+            f"Reading the command line failed for robust201 compare: expected two networks or more, and no --weights "
+            f"or one for each, got {console.show_count(len(networks), 'network')} and {len(weights)} --weights. "
+            "Name FILE:FUNCTION of each network, or one with several --weights."
+        )
+    files: list[Path | None] = [*weights] or [None] * len(networks)
+    names = list(networks) if len({*networks}) == len(networks) else [str(file) for file in files]
+    if len({*names}) < len(names):
+        raise ConfigError(
+            f"Reading the command line failed for robust201 compare: expected different networks, got "
+            f"{', '.join(names)}. Name each once, with weights of its own."
+        )
+    return dict(zip(names, zip(networks, files, strict=True), strict=True))
+
+
+def _show(found: "Comparison", title: str) -> None:
+    for line in found.summary.splitlines():
+        typer.echo(line)
+    columns = ("first", "second", "key", "strength", "accuracies", "difference", "95% interval", "adjusted p")
+    rows = [
+        (
+            row["first"],
+            row["second"],
+            row["key"],
+            f"{row['strength']:g}",
+            f"{row['first_accuracy']:.4f}, {row['second_accuracy']:.4f}",
+            f"{row['difference']:+.4f}",
+            f"{row['low']:+.4f} to {row['high']:+.4f}",
+            f"{row['adjusted_p_value']:.2g}",
+        )
+        for row in found.to_dict("records")
+    ]
+    console.show_table(title, columns, rows)

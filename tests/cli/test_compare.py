@@ -1,0 +1,77 @@
+"""`robust201 compare`: a user's own networks on the same images."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import RunCommand
+
+NETWORK = """
+import torch
+from torch import nn
+
+def build(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 3))
+
+def other():
+    return build(1)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "net.py").write_text(NETWORK)
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 3))
+    for name in ("a", "b"):
+        torch.save(network.state_dict(), tmp_path / f"{name}.pth")
+        network[1].weight.data.neg_()
+    with torch.no_grad():
+        labels = network(torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255).argmax(1).numpy()
+    np.savez(tmp_path / "test.npz", images=pixels, labels=labels)
+    return tmp_path
+
+
+def test_two_networks_are_compared(folder: Path, robust201: RunCommand) -> None:
+    words = ("--data", folder / "test.npz", "--image-size", 8, "--keys", "clean,fgsm", "--set", "fgsm.epsilons_255=1,8")
+    networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
+    ended = robust201("compare", *networks, *words, "--out", folder / "table.csv")
+    assert ended.code == 0, ended.err
+    assert ended.out.splitlines()[0].startswith(f"{networks[0]} is significantly more accurate in ")
+    with (folder / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["key"], float(row["strength"])) for row in rows] == [("clean", 0.0), ("fgsm", 1.0), ("fgsm", 8.0)]
+    told = json.loads(robust201("compare", *networks, *words, "--json").out)
+    assert [row["difference"] for row in told["comparisons"]] == [float(row["difference"]) for row in rows]
+    assert len(told["summary"]) == 1
+
+
+def test_one_network_with_two_files_of_weights(folder: Path, robust201: RunCommand) -> None:
+    words = ("--data", folder / "test.npz", "--image-size", 8, "--keys", "clean", "--json")
+    weights = ("--weights", folder / "a.pth", "--weights", folder / "b.pth")
+    (row,) = json.loads(robust201("compare", f"{folder}/net.py:build", *weights, *words).out)["comparisons"]
+    assert (row["first"], row["second"]) == (str(folder / "a.pth"), str(folder / "b.pth"))
+    assert row["first_accuracy"] > row["second_accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("networks", "weights", "told"),
+    [
+        (1, 0, "got 1 network and 0 --weights"),
+        (1, 1, "got 1 network and 1 --weights"),
+        (3, 2, "got 3 networks and 2 --weights"),
+        (2, 0, "expected different networks"),
+    ],
+)
+def test_what_cannot_be_paired_is_rejected(
+    folder: Path, robust201: RunCommand, networks: int, weights: int, told: str
+) -> None:
+    words = [f"{folder}/net.py:build"] * networks
+    files = [word for _ in range(weights) for word in ("--weights", folder / "a.pth")]
+    assert told in robust201("compare", *words, *files, "--data", folder / "test.npz").refusal(2)
