@@ -63,7 +63,7 @@ def without_last_class(unit, _strength, _values):
         ({"key_style": "published", "round_to": 3}, 96),
         ({"compression": "gz"}, 96),
         ({"formats": ("parquet",)}, 96),
-        ({"formats": ("json", "parquet")}, 192),
+        ({"formats": ("json", "parquet")}, 96),
     ],
     ids=str,
 )
@@ -77,6 +77,13 @@ def test_a_sound_dataset_has_no_problems(tmp_path, options, n_checked):
 def test_the_published_dataset_is_checked_by_its_values_alone(tmp_path):
     verdict = verify_dataset(as_published(write(tmp_path, key_style="published", round_to=3)))
     assert (verdict.problems, verdict.remarks, verdict.n_evaluations, verdict.n_listed) == ((), (), 96, None)
+
+
+def test_parquet_files_that_are_not_listed_are_checked_beside_json(tmp_path):
+    write(tmp_path, formats=("json", "parquet"))
+    (tmp_path / "SHA256SUMS").unlink()
+    verdict = verify_dataset(tmp_path)
+    assert (verdict.problems, verdict.n_evaluations) == ((), 192)
 
 
 def test_accuracies_alone_are_checked(tmp_path):

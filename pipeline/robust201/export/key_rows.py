@@ -115,8 +115,15 @@ class KeyRows:
     @cached_property
     def _has_shares(self) -> bool:
         cm = COLUMNS[COUNTS].measurement
+        if self._is_parquet:
+            return False
         _, row = next(self._iter_source(cm), (None, None)) if cm in self.sources else (None, None)
         return row is not None and holds_shares(row, self.origin.n_images, is_single=self.is_single)
+
+    @cached_property
+    def _is_parquet(self) -> bool:
+        """Whether the source is an export's Parquet file, which has counts, and numbers in full precision."""
+        return any(file.suffix == ".parquet" for file in self.sources.values())
 
     @property
     def origin(self) -> Origin:
@@ -151,6 +158,8 @@ class KeyRows:
     @cached_property
     def decimals(self) -> dict[str, int | None]:
         """Decimals that numbers were rounded to, by measurement (None: not rounded)."""
+        if self._is_parquet:
+            return {}
         sampled = {
             measure: count_decimals(row for _, row in self._iter_source(measure))
             for measure in self.sources
@@ -163,10 +172,9 @@ class KeyRows:
         }
 
     def _iter_source(self, measure: str) -> Iterator[tuple[str, Any]]:
-        file = self.sources[measure]
-        if file.suffix == ".parquet":
+        if self._is_parquet:
             return self.files.iter_values(self.dataset, self.key, measure)
-        return self.files.iter_json_file(file, self.dataset, self.key, measure)
+        return self.files.iter_json_file(self.sources[measure], self.dataset, self.key, measure)
 
     def iter_rows(self, measurement: str | None = None) -> Iterator[tuple[Unit, Mapping[float, Values]]]:
         """Yield each unit with its columns by strength: those of one measurement, or of all.

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from robust201.export.listing import check_listing, read_listing
 from robust201.images import DATASETS
 from robust201.reader.checksum_listing import CHECKSUM_FILE
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.parquet_results import is_converted
 from robust201.reader.result_files import SWEEP_FILE, ResultFiles
 from robust201.reader.weights_check import check_recorded
 from robust201.statistics.attack_flags import AttackFlag
@@ -79,7 +78,8 @@ def verify_dataset(
         ResultsError: the folder is no dataset.
     """
     dataset = RobustnessDataset(folder)
-    keys = list(_keys_of(dataset))
+    is_listed = os.path.lexists(folder / CHECKSUM_FILE)
+    keys = list(_keys_of(dataset, is_listed=is_listed))
     if not keys:
         raise ResultsError(
             f"Verifying failed for {folder}: expected files of results, got none. Name a results folder, or the folder "
@@ -88,7 +88,7 @@ def verify_dataset(
     problems: list[str] = []
     remarks: list[str] = []
     n_listed = None
-    if os.path.lexists(folder / CHECKSUM_FILE):
+    if is_listed:
         listing = read_listing(folder)
         n_listed = len(listing.digests)
         problems += check_listing(folder, listing)
@@ -96,7 +96,8 @@ def verify_dataset(
         remarks.append(f"{folder} has no {CHECKSUM_FILE}, which an export contains: it may not be complete")
     remarks += _absences(dataset, {(rows.dataset, rows.key) for rows in keys})
     n_evaluations = 0
-    for done, rows in enumerate(keys, start=1):
+    for done, key in enumerate(keys, start=1):
+        rows = replace(key)  # whose values are gone after the turn
         try:
             for unit, by_strength in rows.iter_rows():
                 n_evaluations += len(by_strength)
@@ -115,24 +116,22 @@ def verify_dataset(
     )
 
 
-def _keys_of(dataset: RobustnessDataset) -> Iterator[KeyRows]:
-    """Find the JSON files of each key, and its Parquet files unless they were converted from the JSON."""
+def _keys_of(dataset: RobustnessDataset, *, is_listed: bool) -> Iterator[KeyRows]:
+    """Find the JSON files of each key, and its Parquet file if there are none or its hash is not listed."""
     for weights in dataset.weights if len(dataset.weights) > 1 else [None]:
         files = dataset.files.choosing(weights)
         for name in dataset.data:
             for key in dataset.keys_all:
-                as_json = json_files_of(files, name, key) if weights is None else {}
-                as_parquet = _parquet_files_of(files, name, key)
-                yield from (KeyRows(files, name, key, sources) for sources in (as_json, as_parquet) if sources)
+                as_json = json_files_of(files, name, key)
+                if as_json:
+                    yield KeyRows(files, name, key, as_json)
+                if not (as_json and is_listed) and (as_parquet := _parquet_files_of(files, name, key)):
+                    yield KeyRows(files, name, key, as_parquet)
 
 
 def _parquet_files_of(files: ResultFiles, dataset: str, key: str) -> dict[str, Path]:
     found = {measure: files.find(dataset, key, measure) for measure in possible_measurements(files, dataset, key)}
-    return {
-        measure: file
-        for measure, file in found.items()
-        if file is not None and file.suffix == ".parquet" and not is_converted(file)
-    }
+    return {measure: file for measure, file in found.items() if file is not None}
 
 
 def _check_unit(rows: KeyRows, unit: Unit, by_strength: Mapping[float, Values]) -> Iterator[str]:
