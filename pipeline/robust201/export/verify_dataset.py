@@ -131,7 +131,7 @@ def _keys_of(dataset: RobustnessDataset, *, is_listed: bool) -> Iterator[KeyRows
 
 def _parquet_files_of(files: ResultFiles, dataset: str, key: str) -> dict[str, Path]:
     found = {measure: files.find(dataset, key, measure) for measure in possible_measurements(files, dataset, key)}
-    return {measure: file for measure, file in found.items() if file is not None}
+    return {measure: file for measure, file in found.items() if file is not None and file.suffix == ".parquet"}
 
 
 def _check_unit(rows: KeyRows, unit: Unit, by_strength: Mapping[float, Values]) -> Iterator[str]:
