@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from robust201.core.errors import ResultsError
 from robust201.export.key_rows import count_decimals
 from robust201.export.verify_dataset import verify_dataset
 from robust201.reader.dataset import RobustnessDataset
@@ -83,7 +82,25 @@ def test_parquet_files_that_are_not_listed_are_checked_beside_json(tmp_path):
     write(tmp_path, formats=("json", "parquet"))
     (tmp_path / "SHA256SUMS").unlink()
     verdict = verify_dataset(tmp_path)
-    assert (verdict.problems, verdict.n_evaluations) == ((), 192)
+    assert (verdict.problems, verdict.n_evaluations) == ((), 96)
+
+
+@pytest.mark.parametrize("damage", ["cut", "a page that no value needs", "meta.json"])
+def test_damage_that_hides_the_rest_is_a_problem(tmp_path, robust201, damage):
+    plan = make_plan(ARCHITECTURES, ["clean", "fgsm"])
+    (write(tmp_path, plan, formats=("parquet",)) / "SHA256SUMS").unlink()
+    victim = tmp_path / "parquet/dataset=cifar10/key=fgsm/part-0.parquet"
+    content = bytearray(victim.read_bytes())
+    if damage == "cut":
+        victim.write_bytes(content[:200])
+    elif damage == "meta.json":
+        (tmp_path / "meta.json").write_text("{")
+    else:
+        content[60:100] = bytes(255 - byte for byte in content[60:100])
+        victim.write_bytes(content)
+    ended = robust201("verify", tmp_path)
+    assert (ended.code, "Traceback" in ended.err) == (4, False)
+    assert ("meta.json" if damage == "meta.json" else "key=fgsm/part-0.parquet") in ended.err
 
 
 def test_accuracies_alone_are_checked(tmp_path):
@@ -248,12 +265,11 @@ def test_an_export_of_rounded_and_exact_rows_of_an_earlier_version_is_read_with_
         {"protocols": [{"dataset": "cifar10", "key": "clean", "decimals": 1}]},
     ],
 )
-def test_a_sweep_json_of_another_form_is_rejected(tmp_path, told):
+def test_a_sweep_json_of_another_form_is_a_problem(tmp_path, told):
     source = write(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
     sweep = json.loads((source / "sweep.json").read_text())
     (source / "sweep.json").write_text(json.dumps(sweep | {"sweep": told}))
-    with pytest.raises(ResultsError, match=r"sweep\.json: expected strengths .* and images and protocols"):
-        verify_dataset(source)
+    assert any("sweep.json: expected strengths by dataset and key" in line for line in verify_dataset(source).problems)
 
 
 def test_a_file_with_an_architecture_twice_is_found(tmp_path):

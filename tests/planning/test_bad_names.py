@@ -87,7 +87,7 @@ def test_a_key_in_both_spellings_is_refused_and_both_files_are_named(
         with pytest.raises(ResultsError, match="expected one spelling"):
             RobustnessDataset(folder).accuracy(0, "cifar10", key)
     for verb in (
-        ("verify", folder),
+        ("convert", folder),
         ("diff", folder, folder),
         ("report", folder),
     ):

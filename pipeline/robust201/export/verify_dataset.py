@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.records import Unit
 from robust201.export.attack_flags import flags_of
@@ -75,32 +78,38 @@ def verify_dataset(
     `on_progress` receives after each key how many of how many are checked.
 
     Raises:
-        ResultsError: the folder is no dataset.
+        ResultsError: the folder has no results, or its listing is no file.
     """
-    dataset = RobustnessDataset(folder)
-    is_listed = os.path.lexists(folder / CHECKSUM_FILE)
-    keys = list(_keys_of(dataset, is_listed=is_listed))
-    if not keys:
-        raise ResultsError(
-            f"Verifying failed for {folder}: expected files of results, got none. Name a results folder, or the folder "
-            "of a dataset."
-        )
     problems: list[str] = []
     remarks: list[str] = []
     n_listed = None
-    if is_listed:
+    if os.path.lexists(folder / CHECKSUM_FILE):
         listing = read_listing(folder)
         n_listed = len(listing.digests)
         problems += check_listing(folder, listing)
     elif (folder / SWEEP_FILE).is_file():
         remarks.append(f"{folder} has no {CHECKSUM_FILE}, which an export contains: it may not be complete")
+    try:
+        dataset = RobustnessDataset(folder)
+        keys = list(_keys_of(dataset, is_listed=n_listed is not None))
+    except ResultsError as error:
+        return DatasetVerdict((*problems, str(error)), tuple(remarks), 0, n_listed, None, None)
+    if not keys:
+        raise ResultsError(
+            f"Verifying failed for {folder}: expected files of results, got none. Name a results folder, or the folder "
+            "of a dataset."
+        )
     remarks += _absences(dataset, {(rows.dataset, rows.key) for rows in keys})
+    counted: set[tuple[str, str, str]] = set()
     n_evaluations = 0
     for done, key in enumerate(keys, start=1):
         rows = replace(key)  # whose values are gone after the turn
+        is_first = (key.dataset, key.key, str(key.files.weights)) not in counted
+        counted.add((key.dataset, key.key, str(key.files.weights)))
         try:
+            _read_whole_parquet(rows)
             for unit, by_strength in rows.iter_rows():
-                n_evaluations += len(by_strength)
+                n_evaluations += len(by_strength) if is_first else 0
                 problems += _check_unit(rows, unit, by_strength)
             remarks += rows.forms.remarks
         except ResultsError as error:
@@ -132,6 +141,23 @@ def _keys_of(dataset: RobustnessDataset, *, is_listed: bool) -> Iterator[KeyRows
 def _parquet_files_of(files: ResultFiles, dataset: str, key: str) -> dict[str, Path]:
     found = {measure: files.find(dataset, key, measure) for measure in possible_measurements(files, dataset, key)}
     return {measure: file for measure, file in found.items() if file is not None and file.suffix == ".parquet"}
+
+
+def _read_whole_parquet(rows: KeyRows) -> None:
+    """Read all columns of a key's Parquet files, of which the values need only some.
+
+    Raises:
+        ResultsError: a page is damaged.
+    """
+    for file in {file for file in rows.sources.values() if file.suffix == ".parquet"}:
+        try:
+            with pq.ParquetFile(file, page_checksum_verification=True) as stored:
+                for group in range(stored.num_row_groups):
+                    stored.read_row_group(group)
+        except (OSError, pa.ArrowException) as error:
+            raise ResultsError(
+                f"Verifying failed for {file}: expected a sound file, got {error}. Export or download it again."
+            ) from error
 
 
 def _check_unit(rows: KeyRows, unit: Unit, by_strength: Mapping[float, Values]) -> Iterator[str]:
