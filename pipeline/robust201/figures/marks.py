@@ -91,7 +91,9 @@ def box_layers(boxes: pd.DataFrame, names: Sequence[str], limits: tuple[float, f
     for column, arrow, y, baseline in (("n_below", "▼", "height", "bottom"), ("n_above", "▲", 0, "top")):
         held = numbers[numbers[column] > 0]
         if len(held):
-            texts = [{"place": name, "text": f"{arrow}{n:,}"} for name, n in zip(held["place"], held[column], strict=True)]
+            texts = [
+                {"place": name, "text": f"{arrow}{n:,}"} for name, n in zip(held["place"], held[column], strict=True)
+            ]
             spot = {"x": at, "y": {"value": y}, "text": {"field": "text"}}
             mark = {"type": "text", "baseline": baseline}
             layers.append({"data": {"values": texts}, "mark": mark, "encoding": spot})
@@ -106,11 +108,18 @@ def band_layers(
     ends = {"x": x, "y": {"field": low}, "y2": {"field": high}, "color": colour}
     line = {"x": x, "y": {"field": middle}, "color": colour}
     return [
-        {"data": {"values": records(rows)}, "layer": [
-            {"mark": {"type": "area", "line": False}, "encoding": ends},
-            {"mark": "line", "encoding": line},
-            *([{"mark": {"type": "point", "size": 8}, "encoding": line | {"tooltip": list(tooltip)}}] if tooltip else []),
-        ]}
+        {
+            "data": {"values": records(rows)},
+            "layer": [
+                {"mark": {"type": "area", "line": False}, "encoding": ends},
+                {"mark": "line", "encoding": line},
+                *(
+                    [{"mark": {"type": "point", "size": 8}, "encoding": line | {"tooltip": list(tooltip)}}]
+                    if tooltip
+                    else []
+                ),
+            ],
+        }
     ]
 
 
@@ -156,7 +165,10 @@ def point_layers(
     layers: list[Spec] = [points]
     spots = {"width": sizes[0], "height": sizes[1], "width/2": sizes[0] / 2, "height/2": sizes[1] / 2}
     for name, (_, _, x, y, align, baseline, text) in _SIDES.items():
-        counted = [{"filter": f"datum.side === '{name}'"}, {"aggregate": [{"op": "count", "as": "n"}], "groupby": ["side"]}]
+        counted = [
+            {"filter": f"datum.side === '{name}'"},
+            {"aggregate": [{"op": "count", "as": "n"}], "groupby": ["side"]},
+        ]
         written = {"calculate": text.format(n="format(datum.n, ',')"), "as": "text"}
         mark = {"type": "text", "align": align, "baseline": baseline}
         mark |= {"dx": {"left": 4, "right": -4}.get(align, 0), "dy": {"bottom": -4, "top": 4}.get(baseline, 0)}
@@ -275,10 +287,16 @@ def named_colours(colours: Mapping[str, str], *, title: Sequence[str] = (), lege
 def interval_layers(rows: Iterable[dict[str, Any]], x: Spec, columns: tuple[str, str], cap: float) -> list[Spec]:
     """Draw intervals as vertical lines with ends of some width."""
     low, high = columns
-    tick = {"type": "tick", "size": cap, "thickness": 0.6, "color": INK, "orient": "horizontal"}
+    tick = {"type": "tick", "size": cap, "thickness": 0.6, "color": INK, "orient": "horizontal", "clip": True}
     return [
-        {"data": {"values": list(rows)}, "layer": [
-            {"mark": {"type": "rule", "strokeWidth": 0.9}, "encoding": x | {"y": {"field": low}, "y2": {"field": high}}},
-            *({"mark": tick, "encoding": x | {"y": {"field": end}}} for end in (low, high)),
-        ]}
+        {
+            "data": {"values": list(rows)},
+            "layer": [
+                {
+                    "mark": {"type": "rule", "strokeWidth": 0.9, "clip": True},
+                    "encoding": x | {"y": {"field": low}, "y2": {"field": high}},
+                },
+                *({"mark": tick, "encoding": x | {"y": {"field": end}}} for end in (low, high)),
+            ],
+        }
     ]

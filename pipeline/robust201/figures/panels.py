@@ -199,7 +199,8 @@ def configure(background: str | None) -> Spec:
             "offset": 6,
             "layout": {"top": {"anchor": "middle"}, "bottom": {"anchor": "middle"}},
         },
-        "title": plain | {"fontSize": TITLE, "offset": 3, "limit": 0, "subtitleColor": INK}
+        "title": plain
+        | {"fontSize": TITLE, "offset": 3, "limit": 0, "subtitleColor": INK}
         | {"subtitleFontSize": NUMBER, "subtitlePadding": 2},
         "text": {"color": INK, "fontSize": NUMBER},
         "rule": {"color": INK, "strokeWidth": 0.6},

@@ -23,13 +23,13 @@ from robust201.figures.marks import (
     colour_bar,
     fraction_axis,
     heat_map,
-    share_axes,
     interval_layers,
     named_colours,
     point_layers,
     records,
+    share_axes,
 )
-from robust201.figures.panels import LEAST_NUMBER, SMALL, Figure, Panel, Place, Spec, text_width
+from robust201.figures.panels import LEAST_NUMBER, SMALL, Figure, Panel, Place, Spec
 from robust201.reader.result_files import kind_of
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import INK, PAPER, CellSpace
@@ -96,7 +96,9 @@ def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> F
         at: Spec = {"x": {"field": "place"}}
         boxes = frame.drop(columns=["mean", "mean_low", "mean_high"]).assign(group=frame["kernel_parameters"])
         mark = {"type": "point", "shape": "diamond", "size": 14, "fill": "#ffffff", "stroke": INK}
-        tooltip = [{"field": name, "title": name.replace("mean_", ""), "format": ".2%"} for name in means if name != "place"]
+        tooltip = [
+            {"field": name, "title": name.replace("mean_", ""), "format": ".2%"} for name in means if name != "place"
+        ]
         mean = {"mark": mark, "encoding": at | {"y": {"field": "mean"}, "tooltip": tooltip}}
         known = records(means.dropna())
         layers = [
@@ -111,7 +113,12 @@ def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> F
             "y": fraction_axis(place, label, limits),
             "color": colour,
         }
-        return {"width": place.width, "height": min(165, 22 + 0.45 * place.width), "encoding": encoding, "layer": layers}
+        return {
+            "width": place.width,
+            "height": min(165, 22 + 0.45 * place.width),
+            "encoding": encoding,
+            "layer": layers,
+        }
 
     return Figure([Panel("", draw)], 1e9)
 
@@ -164,7 +171,13 @@ def specify_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) ->
         field = min(34, place.width / len(tau))
         lines = [
             {"data": {"values": [{}]}, "mark": {"type": "rule", "strokeWidth": 1}}
-            | {"encoding": {axis: {"value": field * end}, other: {"value": 0}, f"{other}2": {"value": field * len(tau)}}}
+            | {
+                "encoding": {
+                    axis: {"value": field * end},
+                    other: {"value": 0},
+                    f"{other}2": {"value": field * len(tau)},
+                }
+            }
             for end in ends
             for axis, other in ("xy", "yx")
         ]
@@ -172,7 +185,9 @@ def specify_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) ->
         if field < SMALL:
             # No room for a label per field: one per dataset and key, at its middle, with ascending strengths.
             # Groups of one column have no room either.
-            kept = {start + (size - 1) // 2: start for start, size in zip(starts, sizes, strict=True) if size * field >= 4.5}
+            kept = {
+                start + (size - 1) // 2: start for start, size in zip(starts, sizes, strict=True) if size * field >= 4.5
+            }
             shown = {names[middle]: groups[start] for middle, start in kept.items()}
             for axis in ("x", "y"):
                 own = drawn["encoding"][axis]["axis"]
@@ -250,12 +265,12 @@ def specify_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     return Figure(panels, 112, menu=True, page_width=400)
 
 
-def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figure:  # noqa: PLR0915
     """Draw accuracy under each key against clean accuracy, coloured by kernel parameters (see `clean_against`)."""
     space = results.space
     bulk = figure_data.bulk_range(frame["clean"])
     across = _widened(bulk)
-    groups: Any = {place: rows for place, rows in frame.groupby(["key", "strength"], sort=False)}
+    groups: Any = dict(list(frame.groupby(["key", "strength"], sort=False)))
     strengths = frame.groupby("key", sort=False)["strength"].unique()
     in_file = {(key, figure_data.reference_strength(key, list(held))) for key, held in strengths.items()}
     order = {key: place for place, key in enumerate(palette.grouped(list(strengths.index)))}
@@ -282,7 +297,10 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
         colour = {"value": palette.OTHER_COLOUR if place.page else palette.key_colour(at[0])}
         if space is not None:
             colour = _size_colours(space, legend=True) | {"field": "kernel_parameters"}
-        tooltip = [{"field": "architecture", "type": "nominal"}, {"field": "clean_text", "type": "nominal", "title": "clean"}]
+        tooltip = [
+            {"field": "architecture", "type": "nominal"},
+            {"field": "clean_text", "type": "nominal", "title": "clean"},
+        ]
         tooltip += [{"field": "accuracy_text", "type": "nominal", "title": "@label"}]
         tooltip += [{"field": "kernel_parameters", "title": "kernel parameters"}] if space is not None else []
         ends = [across, ("low", "high") if place.page else limits]
@@ -324,9 +342,7 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
     for at in sorted(groups, key=lambda one: order[one[0]]):
         label, score = column_label(*at, results.strengths(at[0])), scores.get(at[0])
         column, limits = score or at, _widened(ranges[at])
-        panels.append(
-            Panel(label, partial(draw, at=at), in_file=at in in_file, column=column, limits=limits)
-        )
+        panels.append(Panel(label, partial(draw, at=at), in_file=at in in_file, column=column, limits=limits))
     return Figure(panels, 108, menu=True, page_width=400, label="clean accuracy")
 
 
@@ -359,7 +375,10 @@ def specify_measures_against(frame: pd.DataFrame, results: DatasetResults) -> Fi
             size = (3.0 if len(rows) > MANY_POINTS else 14.0) * (3 if place.page else 1)
             height = 260.0 if place.page else 84.0
             points = rows[["architecture", "value", "accuracy"]]
-            tooltip = [{"field": "architecture", "type": "nominal"}, {"field": "value", "title": measure, "format": ".4"}]
+            tooltip = [
+                {"field": "architecture", "type": "nominal"},
+                {"field": "value", "title": measure, "format": ".4"},
+            ]
             tooltip += [{"field": "accuracy", "title": label, "format": ".2%"}]
             encoding = {"color": {"value": palette.key_colour(key)}, "tooltip": tooltip}
             data = {"values": records(points.assign(value=[float(f"{value:.6g}") for value in points["value"]]), 9)}
@@ -398,6 +417,7 @@ def specify_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> F
     space = results.cells
     names = figure_data.operation_names(space)
     colours = dict(zip(names, [space.operation_colours[one] for one in space.operations], strict=True))
+    fill = named_colours(colours, symbolType="square") | {"field": "operation"}
     panels = []
     for score, rows in frame.groupby("score", sort=False):
         points = rows.assign(**{name: 100 * rows[name] for name in ("effect", "low", "high")})
@@ -423,7 +443,6 @@ def specify_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> F
             encoding["x"]["axis"] |= {"ticks": False}
             return {"width": place.width, "height": 260 if place.page else 105, "encoding": encoding, "layer": layers}
 
-        fill = named_colours(colours, symbolType="square") | {"field": "operation"}
         panels.append(Panel(f"{SCORES[str(score)]} accuracy", draw))
     return Figure(panels, 1e9, menu=True, page_width=430)
 
@@ -515,7 +534,8 @@ def _draw_cell(space: CellSpace, spec: str, place: Place) -> Spec:
     ]
     path = colour | {"detail": {"field": "edge", "type": "nominal"}}
     heads = [
-        {"x": one.curve[-1][0], "y": one.curve[-1][1], "angle": 90 - one.angle, "colour": one.colour} for one in parts.edges
+        {"x": one.curve[-1][0], "y": one.curve[-1][1], "angle": 90 - one.angle, "colour": one.colour}
+        for one in parts.edges
     ]
     turned = colour | {"angle": own | {"field": "angle", "type": "quantitative"}}
     labels = [{"x": one.label[0], "y": one.label[1], "text": one.text, "colour": one.colour} for one in parts.edges]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import vl_convert
 
+from robust201.core.errors import RobustError
 from robust201.figures.panels import POINTS, Figure, Spec, arrange, configure, wrap, write_spec
 from robust201.spaces.cell_space import PAPER
 
@@ -18,6 +19,8 @@ RASTER_POINTS = 500
 
 _SIZE = re.compile(r'width="([\d.]+)" height="([\d.]+)" viewBox="0 0 [\d.]+ [\d.]+"')
 _CROWD = re.compile(rf'<g class="mark-(?:symbol|rect) role-mark[^>]*>(?:<path[^>]*/>){{{RASTER_POINTS},}}</g>')
+_ID = re.compile(r'<(?:clipPath|linearGradient)[^>]*? id="([^"]+)"')
+_NAMED = re.compile(r"""( id="|url\(#)([^")]+)("|\))""")
 _SPOT = re.compile(r'transform="translate\(([-\d.]+),([-\d.]+)\)"')
 
 
@@ -62,7 +65,9 @@ def convert(svg: str, kind: str) -> bytes:
     """Turn a drawing in points into a file's bytes."""
     if kind == "png":
         # A pixel that is begun is a pixel.
-        svg = _SIZE.sub(lambda found: found[0].replace(f'"{found[1]}"', f'"{float(found[1]) + 0.01:g}"', 1), svg, count=1)
+        svg = _SIZE.sub(
+            lambda found: found[0].replace(f'"{found[1]}"', f'"{float(found[1]) + 0.01:g}"', 1), svg, count=1
+        )
         return vl_convert.svg_to_png(svg, ppi=PNG_DPI)
     svg = _CROWD.sub(lambda found: _rasterise(found[0]), svg)
     if kind == "pdf":
@@ -73,12 +78,16 @@ def convert(svg: str, kind: str) -> bytes:
 def draw_svg(spec: Spec) -> str:
     """Draw a specification, a pixel for a point."""
     _register_fonts()
-    return vl_convert.vegalite_to_svg(spec, vl_version="6.4", allowed_base_urls=[])
+    svg = vl_convert.vegalite_to_svg(spec, vl_version="6.4", allowed_base_urls=[])
+    # Vega numbers clips and gradients through all drawings of a process.
+    numbers = {name: f"part{place}" for place, name in enumerate(dict.fromkeys(_ID.findall(svg)))}
+    return _NAMED.sub(lambda found: f"{found[1]}{numbers.get(found[2], found[2])}{found[3]}", svg)
 
 
 def _measure(svg: str) -> tuple[float, float]:
     found = _SIZE.search(svg)
-    assert found is not None
+    if found is None:
+        raise RobustError("Measuring a drawing failed: expected a width and a height, got none.")
     return float(found[1]), float(found[2])
 
 
@@ -101,7 +110,9 @@ def _rasterise(group: str) -> str:
     left, top = (min(axis) - margin for axis in zip(*spots, strict=True))
     right, bottom = (max(axis) + margin for axis in zip(*spots, strict=True))
     box = f'width="{right - left:g}" height="{bottom - top:g}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {box} viewBox="{left:g} {top:g} {right - left:g} {bottom - top:g}">'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {box} viewBox="{left:g} {top:g} {right - left:g} {bottom - top:g}">'
+    )
     png = base64.b64encode(vl_convert.svg_to_png(f"{head}{group}</svg>", ppi=PNG_DPI)).decode()
     return f'<image x="{left:g}" y="{top:g}" {box} xlink:href="data:image/png;base64,{png}"/>'
 

@@ -61,7 +61,10 @@ def edge_parts(edge: int, operation: str) -> EdgeParts:
 
     def at(t: float) -> Point:
         weights = (1 - t) ** 2, 2 * t * (1 - t), t**2
-        x, y = (sum(w * one for w, one in zip(weights, ends, strict=True)) for ends in ((x0, control[0], x1), (y0, control[1], y1)))
+        x, y = (
+            sum(w * one for w, one in zip(weights, ends, strict=True))
+            for ends in ((x0, control[0], x1), (y0, control[1], y1))
+        )
         return x, y
 
     steps = [at(step / _STEPS) for step in range(_STEPS + 1)]
@@ -73,15 +76,23 @@ def edge_parts(edge: int, operation: str) -> EdgeParts:
 
 def draw_cell(axes: "Axes", spec: str, title: str = "", *, font_size: float = FONT_SIZE) -> "Axes":
     """Draw a cell with a title above it; the axes' limits, ticks and frame are set, font sizes are in points."""
-    from matplotlib.patches import Circle
+    from matplotlib.patches import Circle, FancyArrowPatch
 
     parts = cell_parts(spec)
     scale = font_size / FONT_SIZE
     for one in parts.edges:
-        arrow = {"arrowstyle": "-|>", "color": one.colour, "mutation_scale": 13 * scale, "shrinkA": 0, "shrinkB": 0}
         dots = ":" if one.operation == "none" else "-"
         axes.plot(*zip(*one.curve, strict=True), color=one.colour, linewidth=1.6 * scale, linestyle=dots, zorder=1)
-        axes.annotate("", one.curve[-1], one.curve[-3], arrowprops=arrow, zorder=1, annotation_clip=False)
+        head = FancyArrowPatch(
+            one.curve[-3],
+            one.curve[-1],
+            arrowstyle="-|>",
+            color=one.colour,
+            mutation_scale=13 * scale,
+            shrinkA=0,
+            shrinkB=0,
+        )
+        axes.add_patch(head)
         box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
         looks = {"color": one.colour, "zorder": 2, "bbox": box}
         axes.text(*one.label, one.text, ha="center", va="center", fontsize=font_size, **looks)
