@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ResultsError
 from robust201.figures.packed_accuracies import MISSING, RESOLUTION, pack_accuracies, pack_results, pack_space
-from robust201.figures.report import summary_table, write_report
+from robust201.figures.report import PAGE_NEEDS, summary_table, write_report
 from robust201.figures.table import FIGURES
 from robust201.reader import json_files
 from robust201.reader.dataset import RobustnessDataset
@@ -197,7 +197,7 @@ def test_page_needs_nothing_but_itself(page):
 
 
 def test_vegas_code_is_there_once(page):
-    assert page.count(vl_convert.javascript_bundle()) == 1
+    assert page.count(vl_convert.javascript_bundle(PAGE_NEEDS)) == 1
 
 
 def test_page_shows_every_row_and_figure(dataset, page):

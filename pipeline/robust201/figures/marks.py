@@ -19,8 +19,9 @@ def records(frame: pd.DataFrame, digits: int = 5) -> list[dict[str, Any]]:
     """Write a frame as the rows of a specification; numbers are rounded, and None stands for NaN."""
     numbers = frame.select_dtypes("float")
     held = frame.assign(**numbers.round(digits)).astype(object)
-    rows: list[dict[str, Any]] = held.where(frame.notna(), None).to_dict("records")
-    return rows
+    rows: Any = held.where(frame.notna(), None).to_dict("records")
+    found: list[Spec] = rows
+    return found
 
 
 def fraction_axis(place: Place, label: str, limits: tuple[float, float] = (0, 1)) -> Spec:
@@ -50,10 +51,15 @@ def chance_layers(chance: float | None, limits: tuple[float, float], *, right: b
     above = chance < (low + high) / 2
     at: Spec = {"y": {"datum": chance}}
     spot = {"x": {"value": "width" if right else 0}, **at}
-    word = {"type": "text", "text": "chance", "color": palette.CHANCE_COLOUR, "align": "right" if right else "left"}
+    word: Spec = {
+        "type": "text",
+        "text": "chance",
+        "color": palette.CHANCE_COLOUR,
+        "align": "right" if right else "left",
+    }
     word |= {"baseline": "bottom" if above else "top", "dx": -2 if right else 2, "dy": -1 if above else 1}
     line = {"type": "rule", "color": palette.CHANCE_COLOUR, "strokeDash": [3, 2], "strokeWidth": 0.9}
-    one = {"values": [{}]}
+    one: Spec = {"values": [{}]}
     return [{"data": one, "mark": line, "encoding": at}, {"data": one, "mark": word, "encoding": spot}]
 
 
@@ -86,7 +92,10 @@ def box_layers(boxes: pd.DataFrame, names: Sequence[str], limits: tuple[float, f
     layers = [{"data": {"values": records(numbers)}, "layer": layers}]
     if len(shown):
         hover = {"tooltip": {"field": "outliers", "format": ".2%", "title": "accuracy"}}
-        dot = {"mark": {"type": "point", "color": INK, "size": 3}, "encoding": {"x": at, "y": {"field": "outliers"}}}
+        dot: Spec = {
+            "mark": {"type": "point", "color": INK, "size": 3},
+            "encoding": {"x": at, "y": {"field": "outliers"}},
+        }
         layers.append({"data": {"values": records(shown)}} | dot | {"encoding": dot["encoding"] | hover})
     for column, arrow, y, baseline in (("n_below", "▼", "height", "bottom"), ("n_above", "▲", 0, "top")):
         held = numbers[numbers[column] > 0]
@@ -155,7 +164,7 @@ def point_layers(
     side = "''"
     for name, (test, *_) in reversed(_SIDES.items()):
         side = f"{test.format(**names)} ? '{name}' : {side}"
-    shape = {"field": "side", "type": "nominal", "legend": None}
+    shape: Spec = {"field": "side", "type": "nominal", "legend": None}
     shape["scale"] = {"domain": ["", *_SIDES], "range": ["circle", *(row[1] for row in _SIDES.values())]}
     at = {"x": {"field": fields[0]}, "y": {"field": fields[1]}}
     valid = f"isValid(datum.{fields[0]}) && isValid(datum.{fields[1]})"
@@ -170,7 +179,7 @@ def point_layers(
             {"aggregate": [{"op": "count", "as": "n"}], "groupby": ["side"]},
         ]
         written = {"calculate": text.format(n="format(datum.n, ',')"), "as": "text"}
-        mark = {"type": "text", "align": align, "baseline": baseline}
+        mark: Spec = {"type": "text", "align": align, "baseline": baseline}
         mark |= {"dx": {"left": 4, "right": -4}.get(align, 0), "dy": {"bottom": -4, "top": 4}.get(baseline, 0)}
         spot = {"x": {"value": spots.get(str(x), x)}, "y": {"value": spots.get(str(y), y)}, "text": {"field": "text"}}
         layers.append({"transform": [*counted, written], "mark": mark, "encoding": spot})
@@ -242,13 +251,13 @@ def heat_map(
         mark = {"type": "text", "fontSize": size}
         given = [{"filter": "isValid(datum.text)"}]
         layers.append({"transform": given, "mark": mark, "encoding": {"text": {"field": "text"}, "color": ink}})
-    x = {"field": "column"} | category_axis(place, names["column"], None)
+    x: Spec = {"field": "column"} | category_axis(place, names["column"], None)
     widest = max(text_width(len(name), SMALL) for name in names["column"])
     if widest > field:
         steep = field < 2 * SMALL
         x["axis"] |= {"labelAngle": -90 if steep else -45, "labelAlign": "right"}
         x["axis"] |= {"labelBaseline": "middle" if steep else "top"}
-    y = {"field": "row", "type": "nominal", "scale": {"domain": names["row"]}, "axis": {"title": None}}
+    y: Spec = {"field": "row", "type": "nominal", "scale": {"domain": names["row"]}, "axis": {"title": None}}
     for axis in (x, y):
         axis["axis"] |= {"ticks": False, "labelFontSize": min(SMALL, field), "labelOverlap": False}
     return {

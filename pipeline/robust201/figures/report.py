@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from robust201.figures.table import FigureRow
 
 
+PAGE_NEEDS = "window.vegaEmbed = vegaEmbed;"
+"""What the page's script uses of Vega, Vega-Lite and Vega-Embed."""
+
 _MOST_NAMED = 20
 """Networks that the page names where weights are in doubt."""
 
@@ -90,7 +93,7 @@ def write_report(dataset: RobustnessDataset, out: Path, *, mean: str = "over-eva
             citation=html.escape(f"{PAPER_BIBTEX}\n\n{software_bibtex(__version__)}"),
             protocol=_protocol(dataset),
             page_data=_embedded_figures(_page_data(held, space)),
-            vega=vl_convert.javascript_bundle(),
+            vega=vl_convert.javascript_bundle(PAGE_NEEDS),
             script=_resource("report.js"),
         ),
     )

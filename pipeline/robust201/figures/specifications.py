@@ -96,9 +96,8 @@ def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> F
         at: Spec = {"x": {"field": "place"}}
         boxes = frame.drop(columns=["mean", "mean_low", "mean_high"]).assign(group=frame["kernel_parameters"])
         mark = {"type": "point", "shape": "diamond", "size": 14, "fill": "#ffffff", "stroke": INK}
-        tooltip = [
-            {"field": name, "title": name.replace("mean_", ""), "format": ".2%"} for name in means if name != "place"
-        ]
+        words = {"mean": "mean", "mean_low": "low", "mean_high": "high"}
+        tooltip = [{"field": name, "title": word, "format": ".2%"} for name, word in words.items()]
         mean = {"mark": mark, "encoding": at | {"y": {"field": "mean"}, "tooltip": tooltip}}
         known = records(means.dropna())
         layers = [
@@ -134,7 +133,7 @@ def specify_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Fi
     panels = []
     names = [list(rows.index.get_level_values("key")) for _, rows in frame.groupby("view", sort=False)]
     alike = all(one == names[0] for one in names)
-    for view in frame.index.get_level_values("view").unique():
+    for view in map(str, frame.index.get_level_values("view").unique()):
         tau = figure_data.square(frame, view)
         texts = palette.correlation_texts(tau.to_numpy())
 
@@ -247,7 +246,7 @@ def specify_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         shares = shares.set_axis(shown, axis=0).set_axis(shown, axis=1)
         texts = palette.share_texts(shares.to_numpy())
         side = min(175 if not place.page else 300, place.width)
-        how = {"colour": colour, "words": words, "digits": 4, "number": ".2%", "field": side / n_classes}
+        how: Spec = {"colour": colour, "words": words, "digits": 4, "number": ".2%", "field": side / n_classes}
         drawn = heat_map(shares, texts, place, **how)
         few = n_classes <= palette.WRITTEN_CLASSES or place.page
         drawn["encoding"]["x"]["axis"] |= {"title": "predicted class" if place.bottom else None, "labels": few}
@@ -271,7 +270,7 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
     bulk = figure_data.bulk_range(frame["clean"])
     across = _widened(bulk)
     groups: Any = dict(list(frame.groupby(["key", "strength"], sort=False)))
-    strengths = frame.groupby("key", sort=False)["strength"].unique()
+    strengths: Any = frame.groupby("key", sort=False)["strength"].unique()
     in_file = {(key, figure_data.reference_strength(key, list(held))) for key, held in strengths.items()}
     order = {key: place for place, key in enumerate(palette.grouped(list(strengths.index)))}
     # What is beyond one axis must not stretch the other.
@@ -340,7 +339,8 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
 
     panels = []
     for at in sorted(groups, key=lambda one: order[one[0]]):
-        label, score = column_label(*at, results.strengths(at[0])), scores.get(at[0])
+        key, strength = at
+        label, score = column_label(key, strength, results.strengths(key)), scores.get(key)
         column, limits = score or at, _widened(ranges[at])
         panels.append(Panel(label, partial(draw, at=at), in_file=at in in_file, column=column, limits=limits))
     return Figure(panels, 108, menu=True, page_width=400, label="clean accuracy")

@@ -1,7 +1,7 @@
 """Drawing the cell of a NAS-Bench-201 architecture: four nodes, six edges, one operation an edge."""
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from robust201.spaces.cell_space import INK, PAPER, CellParts, EdgeParts, Point
 from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, parse
@@ -94,11 +94,11 @@ def draw_cell(axes: "Axes", spec: str, title: str = "", *, font_size: float = FO
         )
         axes.add_patch(head)
         box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
-        looks = {"color": one.colour, "zorder": 2, "bbox": box}
-        axes.text(*one.label, one.text, ha="center", va="center", fontsize=font_size, **looks)
+        looks: Any = {"fontsize": font_size, "color": one.colour, "zorder": 2, "bbox": box}
+        axes.text(*one.label, one.text, ha="center", va="center", **looks)
     for name, centre in parts.nodes.items():
-        looks = {"facecolor": PAPER, "edgecolor": INK, "linewidth": 1.5 * scale, "zorder": 3, "clip_on": False}
-        axes.add_patch(Circle(centre, parts.radius, **looks))
+        disc: Any = {"facecolor": PAPER, "edgecolor": INK, "linewidth": 1.5 * scale, "zorder": 3, "clip_on": False}
+        axes.add_patch(Circle(centre, parts.radius, **disc))
         axes.text(*centre, name, ha="center", va="center", fontsize=font_size + 1, color=INK, zorder=4)
     left, right, bottom, top = parts.bounds
     axes.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[], aspect="equal")
