@@ -97,7 +97,7 @@ function setTheme(choice) {
 // Paper is light.
 function prepareForPaper() {
   document.documentElement.dataset.theme = "light";
-  document.querySelectorAll("section:not([hidden]) figure[data-figure]:not([data-drawn])").forEach(drawFigure);
+  document.querySelectorAll("section:not([hidden]) figure[data-figure]").forEach((block) => { if (block.dataset.drawn !== "true") drawFigure(block); });
 }
 
 // ---- figures -------------------------------------------------------------------------------------------------------
@@ -123,7 +123,6 @@ function draw(chart, spec, values = {}, datasets = {}) {
 }
 
 function drawFigure(block) {
-  block.dataset.drawn = "true";
   const content = JSON.parse(block.querySelector("script").textContent);
   const menu = block.querySelector("select");
   const shown = content.views[menu ? menu.selectedIndex : 0], own = datasetOf(block);
@@ -133,6 +132,7 @@ function drawFigure(block) {
   const tables = shown.column === null ? {} : { points: pointsOf(own, shown.column) };
   chart.setAttribute("aria-label", [block.querySelector("h3").textContent, shown.label].filter(Boolean).join(": "));
   return draw(chart, content.figures[shown.figure], values, tables).then(({ view }) => {
+    block.dataset.drawn = "true";
     if (!space) return;
     view.addEventListener("click", (_, item) => {
       if (item?.datum?.architecture !== undefined) chooseCell(Number(item.datum.architecture));
@@ -182,7 +182,7 @@ const observer = new IntersectionObserver((entries) => {
     if (!isIntersecting) near.delete(target);
     else {
       near.add(target);
-      if (!target.dataset.drawn) request(target);
+      if (target.dataset.drawn !== "true") request(target);
     }
   }
 }, { rootMargin: "400px" });
@@ -530,7 +530,7 @@ function chooseDataset(name) {
   }
   // The observer does not tell of figures that were hidden and shown again within one frame.
   waiting.clear();
-  for (const block of near) if (!block.dataset.drawn && !block.closest("section").hidden) request(block);
+  for (const block of near) if (block.dataset.drawn !== "true" && !block.closest("section").hidden) request(block);
   sortByBest();
   if (!space) return;
   const menu = $("neighbour-score"), kept = menu.value;
