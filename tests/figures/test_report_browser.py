@@ -111,7 +111,11 @@ def open_driven(page, folder, script, fragment="", *, size=WINDOW):
     };
     // The rows of a chart's table, and what its figure says, once it is drawn.
     const rows = async (place, name) => (await views.get(place)).view.data(name);
-    const drawnTexts = async (place) => { await views.get(place); return [...place.querySelectorAll("svg text")].map((text) => text.textContent); };
+    const drawnTexts = async (place) => {
+      await views.get(place);
+      return [...place.querySelectorAll("svg text")].map((text) => text.textContent);
+    };
+    const accuracies = async (place) => (await rows(place, "points")).map((row) => row.accuracy);
     const change = (menu, place) => { menu.selectedIndex = place; menu.dispatchEvent(new Event("change")); };
     const figure = (name) => document.querySelector(`section:not([hidden]) figure[data-figure="${name}"]`);
     const chart = (name) => figure(name).querySelector(".chart");
@@ -143,7 +147,7 @@ def test_a_figure_shows_the_numbers_of_its_own_dataset(tmp_path):
         """
         // The first view is the mean's.
         document.querySelectorAll('figure[data-figure="clean-vs-robust"] select').forEach((menu) => change(menu, 1));
-        const first = figure("clean-vs-robust"), shown = async () => (await rows(first.querySelector(".chart"), "points")).map((row) => row.accuracy);
+        const first = figure("clean-vs-robust"), shown = () => accuracies(first.querySelector(".chart"));
         drawFigure(first);
         tell("before", await shown());
         // It waits to be drawn again while the other dataset is chosen.
@@ -154,7 +158,7 @@ def test_a_figure_shows_the_numbers_of_its_own_dataset(tmp_path):
         tell("after", await shown());
         drawFigure(first);
         tell("again", await shown());
-        tell("other", (await rows(chart("clean-vs-robust"), "points")).map((row) => row.accuracy));
+        tell("other", await accuracies(chart("clean-vs-robust")));
         // Back and forth before a frame has passed: what is visible is drawn all the same.
         first.dataset.drawn = "false";
         change($("dataset"), 0);
@@ -213,11 +217,12 @@ def test_menus_clicks_and_printing(dataset, page, tmp_path):
         const points = figure("clean-vs-robust"), menu = points.querySelector("select");
         change(menu, menu.options.length - 1);
         tell("view", menu.value);
-        tell("points", (await rows(chart("clean-vs-robust"), "points")).map((row) => row.accuracy));
+        tell("points", await accuracies(chart("clean-vs-robust")));
         tell("texts", await drawnTexts(chart("clean-vs-robust")));
         // A point that is clicked is the cell that is shown, and marked.
-        const point = [...chart("clean-vs-robust").querySelectorAll("svg .mark-symbol path")].find((path) => path.__data__.datum.architecture === 991);
-        for (const type of ["pointerdown", "pointerup", "click"]) point.dispatchEvent(new MouseEvent(type, { bubbles: true }));
+        const symbols = [...chart("clean-vs-robust").querySelectorAll("svg .mark-symbol path")];
+        const point = symbols.find((path) => path.__data__.datum.architecture === 991);
+        point.dispatchEvent(new MouseEvent("click", { bubbles: true }));
         tell("marked", (await views.get(chart("clean-vs-robust"))).view.signal("chosen"));
         tell("clicked", $("cell-id").textContent);
         tell("address", location.hash);

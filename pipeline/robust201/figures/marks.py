@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from robust201.figures import palette
-from robust201.figures.panels import LEAST_NUMBER, NUMBER, SMALL, Place, Spec, text_width
+from robust201.figures.panels import LEAST_NUMBER, NUMBER, SMALL, PanelPlace, Spec, text_width
 from robust201.spaces.cell_space import INK
 
 
-def records(frame: pd.DataFrame, digits: int = 5) -> list[dict[str, Any]]:
+def spec_rows(frame: pd.DataFrame, digits: int = 5) -> list[dict[str, Any]]:
     """Write a frame as the rows of a specification; numbers are rounded, and None stands for NaN."""
     numbers = frame.select_dtypes("float")
     held = frame.assign(**numbers.round(digits)).astype(object)
@@ -24,7 +24,7 @@ def records(frame: pd.DataFrame, digits: int = 5) -> list[dict[str, Any]]:
     return found
 
 
-def fraction_axis(place: Place, label: str, limits: tuple[float, float] = (0, 1)) -> Spec:
+def fraction_axis(place: PanelPlace, label: str, limits: tuple[float, float] = (0, 1)) -> Spec:
     """Let the vertical axis show fractions between limits; only panels at the left have labels."""
     # A blank label is as high as any, so that titles of panels stand at the same height.
     labels = {"title": label} if place.left else {"title": None, "labelExpr": "' '"}
@@ -32,7 +32,7 @@ def fraction_axis(place: Place, label: str, limits: tuple[float, float] = (0, 1)
     return {"type": "quantitative", "scale": {"domain": list(limits), "nice": False, "zero": False}, "axis": axis}
 
 
-def category_axis(place: Place, names: Sequence[str], title: str | None, **scale: Any) -> Spec:
+def category_axis(place: PanelPlace, names: Sequence[str], title: str | None, **scale: Any) -> Spec:
     """Let the horizontal axis show names in order; they are turned where they have no room."""
     room = place.width / max(1, len(names))
     turned = max(text_width(len(name), SMALL) for name in names) > room
@@ -89,14 +89,14 @@ def box_layers(boxes: pd.DataFrame, names: Sequence[str], limits: tuple[float, f
         {"mark": bar, "encoding": box},
         across("median", 0.62, 1.1),
     ]
-    layers = [{"data": {"values": records(numbers)}, "layer": layers}]
+    layers = [{"data": {"values": spec_rows(numbers)}, "layer": layers}]
     if len(shown):
         hover = {"tooltip": {"field": "outliers", "format": ".2%", "title": "accuracy"}}
         dot: Spec = {
             "mark": {"type": "point", "color": INK, "size": 3},
             "encoding": {"x": at, "y": {"field": "outliers"}},
         }
-        layers.append({"data": {"values": records(shown)}} | dot | {"encoding": dot["encoding"] | hover})
+        layers.append({"data": {"values": spec_rows(shown)}} | dot | {"encoding": dot["encoding"] | hover})
     for column, arrow, y, baseline in (("n_below", "▼", "height", "bottom"), ("n_above", "▲", 0, "top")):
         held = numbers[numbers[column] > 0]
         if len(held):
@@ -118,7 +118,7 @@ def band_layers(
     line = {"x": x, "y": {"field": middle}, "color": colour}
     return [
         {
-            "data": {"values": records(rows)},
+            "data": {"values": spec_rows(rows)},
             "layer": [
                 {"mark": {"type": "area", "line": False}, "encoding": ends},
                 {"mark": "line", "encoding": line},
@@ -189,7 +189,7 @@ def point_layers(
 def heat_map(
     matrix: pd.DataFrame,
     texts: Sequence[Sequence[str]] | None,
-    place: Place,
+    place: PanelPlace,
     *,
     colour: Spec,
     words: Mapping[str, str],
@@ -270,7 +270,7 @@ def heat_map(
     }
 
 
-def share_axes(drawn: Spec, place: Place) -> Spec:
+def share_axes(drawn: Spec, place: PanelPlace) -> Spec:
     """Name rows and columns at the left and below only, as all panels have the same."""
     drawn["encoding"]["x"]["axis"]["labels"] = place.bottom
     drawn["encoding"]["y"]["axis"]["labels"] = place.left

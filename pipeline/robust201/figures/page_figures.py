@@ -11,7 +11,7 @@ import pandas as pd
 
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.figures.figure_data import operation_names
-from robust201.figures.panels import SCHEMA, Figure, Panel, Place, Spec, arrange, configure
+from robust201.figures.panels import VEGA_LITE, Figure, Panel, PanelPlace, Spec, arrange, configure
 from robust201.figures.specifications import change_map
 from robust201.spaces.cell_space import CellSpace
 
@@ -56,7 +56,7 @@ def page_views(figure: Figure, results: DatasetResults) -> dict[str, Any]:
 
 def _specify(figure: Figure, panels: list[Panel]) -> Spec:
     body = arrange(figure, panels, figure.page_width or PAGE_WIDTH, SPARE, page=True)
-    spec: Spec = {"$schema": SCHEMA, **(body["concat"][0] if len(panels) == 1 else body)}
+    spec: Spec = {"$schema": VEGA_LITE, **(body["concat"][0] if len(panels) == 1 else body)}
     if figure.label and not figure.menu:
         spec["title"] = {"text": figure.label, "orient": "bottom", "anchor": "middle", "frame": "bounds", "offset": 4}
     if panels[0].column is not None:
@@ -69,6 +69,6 @@ def empty_changes(space: CellSpace) -> Spec:
     """Specify the map of changes that the page's explorer fills: the dataset ``changes`` and the end of its colours."""
     blank = pd.DataFrame(0.0, space.edge_labels, operation_names(space))
     hovers = [[""] * blank.shape[1]] * len(blank)
-    spec = change_map(Place(300.0, page=True), blank, [0] * len(blank), hovers, 1.0)
+    spec = change_map(PanelPlace(300.0, page=True), blank, [0] * len(blank), hovers, 1.0)
     spec["layer"][0]["encoding"]["color"]["scale"]["domain"] = ["@low", "@high"]
-    return {"$schema": SCHEMA} | spec | {"data": {"name": "changes"}}
+    return {"$schema": VEGA_LITE} | spec | {"data": {"name": "changes"}}

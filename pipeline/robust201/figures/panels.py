@@ -14,7 +14,7 @@ from robust201.spaces.cell_space import INK
 
 Spec = dict[str, Any]
 
-SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+VEGA_LITE = "https://vega.github.io/schema/vega-lite/v6.json"
 
 FONT = "DejaVu Sans"
 TITLE = 8.0
@@ -34,7 +34,7 @@ _GAP = 7.0
 """Points between panels."""
 
 
-class Place(NamedTuple):
+class PanelPlace(NamedTuple):
     """Where a panel stands.
 
     Attributes:
@@ -66,7 +66,7 @@ class Panel:
     """
 
     label: str
-    draw: Callable[[Place], Spec]
+    draw: Callable[[PanelPlace], Spec]
     title: tuple[str, ...] | None = None
     in_file: bool = True
     first: bool = False
@@ -122,30 +122,48 @@ def arrange(figure: Figure, panels: Sequence[Panel], width: float, spare: float,
         panels: those of it to show.
         width: of all, in points.
         spare: of this, what axes and gaps take.
-        page: see `Place`.
+        page: see `PanelPlace`.
     """
     n_columns = count_columns(len(panels), width, figure.least)
     inner = (width - spare) / n_columns
     drawn = []
     for place, panel in enumerate(panels):
-        where = Place(inner, place % n_columns == 0, place + n_columns >= len(panels), page)
+        where = PanelPlace(inner, place % n_columns == 0, place + n_columns >= len(panels), page)
         lines = panel.title if panel.title is not None else (panel.label,)
         size = max(LEAST_NUMBER, min(TITLE, inner / text_width(max(map(len, lines)), 1))) if any(lines) else TITLE
         titled = {"title": {"text": list(lines), "fontSize": size}} if any(lines) and not (page and figure.menu) else {}
         drawn.append(titled | panel.draw(where))
+    _fold_legends(drawn, width)
     return {"concat": drawn, "columns": n_columns, "spacing": {"row": 6, "column": _GAP}}
 
 
-def write_spec(body: Spec, config: Spec, *, label: str = "", notes: Sequence[str] = (), title: str = "") -> Spec:
+def _fold_legends(part: object, width: float) -> None:
+    """Let legends above panels have only as many columns, and their titles as long lines, as there is room for."""
+    if isinstance(part, dict):
+        legend = part.get("legend")
+        if isinstance(legend, dict) and legend.get("orient") == "top":
+            names = legend.get("values", part["scale"]["domain"])
+            widest = text_width(max(map(len, names)), SMALL) + 25
+            legend["columns"] = count_columns(len(names), width, widest)
+            legend["title"] = [line for one in legend["title"] or () for line in wrap(one, width)] or None
+        part = list(part.values())
+    if isinstance(part, list):
+        for one in part:
+            _fold_legends(one, width)
+
+
+def write_spec(
+    bodies: Sequence[Spec], config: Spec, *, label: str = "", notes: Sequence[str] = (), title: str = ""
+) -> Spec:
     """Complete arranged panels by texts above and below, and by how text and lines look."""
-    spec: Spec = {"$schema": SCHEMA, "config": config, "vconcat": [body], "spacing": 8}
+    spec: Spec = {"$schema": VEGA_LITE, "config": config, "vconcat": list(bodies), "spacing": 10, "center": True}
     if label or notes:
         below: Spec = {"orient": "bottom", "anchor": "middle", "frame": "bounds", "offset": 4}
         words = {"text": label, "fontSize": TEXT, "subtitle": list(notes)}
         spec["title"] = below | (words if label else {"text": list(notes), "fontSize": NUMBER})
     if title:
         head = {"text": title.split("\n"), "fontWeight": "bold", "anchor": "middle", "frame": "bounds", "offset": 6}
-        spec["vconcat"] = [body | {"title": head}]
+        spec["vconcat"][0] = bodies[0] | {"title": head}
     return spec
 
 

@@ -26,10 +26,10 @@ from robust201.figures.marks import (
     interval_layers,
     named_colours,
     point_layers,
-    records,
     share_axes,
+    spec_rows,
 )
-from robust201.figures.panels import LEAST_NUMBER, SMALL, Figure, Panel, Place, Spec
+from robust201.figures.panels import LEAST_NUMBER, SMALL, Figure, Panel, PanelPlace, Spec
 from robust201.reader.result_files import kind_of
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import INK, PAPER, CellSpace
@@ -65,7 +65,7 @@ def specify_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     shown = [group for group in palette.CORRUPTION_GROUPS if group in colours]
     legend = {"values": shown, "symbolType": "square"} if corrupted and shown else {"legend": False}
 
-    def draw(place: Place, key: str) -> Spec:
+    def draw(place: PanelPlace, key: str) -> Spec:
         boxes = frame[frame["key"] == key]
         begins_clean = results.begins_clean(key)
         names = palette.ticks(boxes["strength"], begins_clean=begins_clean)
@@ -92,18 +92,18 @@ def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> F
     colour = {name: part for name, part in _size_colours(results.cells, legend=False).items() if name != "field"}
     means = frame.assign(place=names)[["place", "mean", "mean_low", "mean_high"]]
 
-    def draw(place: Place) -> Spec:
+    def draw(place: PanelPlace) -> Spec:
         at: Spec = {"x": {"field": "place"}}
         boxes = frame.drop(columns=["mean", "mean_low", "mean_high"]).assign(group=frame["kernel_parameters"])
         mark = {"type": "point", "shape": "diamond", "size": 14, "fill": "#ffffff", "stroke": INK}
         words = {"mean": "mean", "mean_low": "low", "mean_high": "high"}
         tooltip = [{"field": name, "title": word, "format": ".2%"} for name, word in words.items()]
         mean = {"mark": mark, "encoding": at | {"y": {"field": "mean"}, "tooltip": tooltip}}
-        known = records(means.dropna())
+        known = spec_rows(means.dropna())
         layers = [
             *box_layers(boxes, names, limits),
             *interval_layers(known, at, ("mean_low", "mean_high"), 3),
-            {"data": {"values": records(means)}} | mean,
+            {"data": {"values": spec_rows(means)}} | mean,
             *chance_layers(results.chance, limits),
         ]
         label = f"{SCORES[ADVERSARIAL]} accuracy"
@@ -137,7 +137,7 @@ def specify_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Fi
         tau = figure_data.square(frame, view)
         texts = palette.correlation_texts(tau.to_numpy())
 
-        def draw(place: Place, tau: pd.DataFrame = tau, texts: list[list[str]] = texts) -> Spec:
+        def draw(place: PanelPlace, tau: pd.DataFrame = tau, texts: list[list[str]] = texts) -> Spec:
             # Few large fields would be no better to read.
             field = min(34, place.width / len(tau))
             drawn = heat_map(tau, texts, place, colour=_tau_colours(), words=_TAU, field=field)
@@ -166,7 +166,7 @@ def specify_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) ->
     sizes = np.diff([*starts, len(groups)])
     ends = [place for place in range(1, len(columns)) if columns[place][0] != columns[place - 1][0]]
 
-    def draw(place: Place) -> Spec:
+    def draw(place: PanelPlace) -> Spec:
         field = min(34, place.width / len(tau))
         lines = [
             {"data": {"values": [{}]}, "mark": {"type": "rule", "strokeWidth": 1}}
@@ -206,7 +206,7 @@ def specify_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     colour = named_colours(colours, title=[*notes, FEW_NOTE, "confidence in the"], symbolType="stroke")
     colour["legend"] |= {"titleAnchor": "middle"}
 
-    def draw(place: Place, key: str) -> Spec:
+    def draw(place: PanelPlace, key: str) -> Spec:
         rows = figure_data.curves_of(frame, key, results)
         begins_clean = results.begins_clean(key)
         names = palette.ticks(sorted(rows["strength"].unique()), begins_clean=begins_clean)
@@ -240,7 +240,7 @@ def specify_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     words = {"row": "true", "column": "predicted", "value": "share of the true class"}
     colour = colour_bar((0, 1), palette.SEQUENTIAL, "% of the images of the true class", format=".0%", tickCount=5)
 
-    def draw(place: Place, key: str, strength: float) -> Spec:
+    def draw(place: PanelPlace, key: str, strength: float) -> Spec:
         shares = figure_data.confusion_shares(frame, key, strength)
         shown = names if place.page else numbers
         shares = shares.set_axis(shown, axis=0).set_axis(shown, axis=1)
@@ -287,12 +287,12 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
     lines = named_colours(dict.fromkeys([*marks, "as accurate as clean"], INK))
     lines["legend"] |= {"symbolType": "stroke"}
 
-    def draw(place: Place, at: tuple[str, float]) -> Spec:
+    def draw(place: PanelPlace, at: tuple[str, float]) -> Spec:
         limits = _widened(ranges[at]) if place.page else shared
         size = (3.0 if len(results.accuracies) > MANY_POINTS else 14.0) * (3 if place.page else 1)
         height = 260.0 if place.page else 72.0
         columns = ["architecture", "clean", "accuracy", *(["kernel_parameters"] if space is not None else [])]
-        data = {"name": "points"} if place.page else {"values": records(groups[at][columns])}
+        data = {"name": "points"} if place.page else {"values": spec_rows(groups[at][columns])}
         colour = {"value": palette.OTHER_COLOUR if place.page else palette.key_colour(at[0])}
         if space is not None:
             colour = _size_colours(space, legend=True) | {"field": "kernel_parameters"}
@@ -317,11 +317,10 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
             hover = {"tooltip": [{"field": "architecture", "title": "Pareto front"}]}
             both = {"x": {"field": "clean"}, "y": {"field": "accuracy"}}
             ring = {"type": "point", "filled": False, "size": 4 * size, "color": INK}
-            path = both | {"stroke": {"datum": "Pareto front"} | named}
-            path["stroke"].pop("field")
+            path = both | {"stroke": named}
             mark = {"type": "line", "strokeWidth": 0.8}
             on = [{"mark": mark, "encoding": path}, {"mark": ring, "encoding": both | hover}]
-            layers.append({"data": {"values": records(front)}, "layer": on})
+            layers.append({"data": {"values": spec_rows(front.assign(name="Pareto front"))}, "layer": on})
         if place.page:
             ring = {"type": "point", "filled": False, "size": 90, "strokeWidth": 1.5, "color": INK}
             both = {"x": {"field": "clean"}, "y": {"field": "accuracy"}}
@@ -367,7 +366,7 @@ def specify_measures_against(frame: pd.DataFrame, results: DatasetResults) -> Fi
         label = column_label(key, rows["strength"].iloc[0], results.strengths(key))
 
         def draw(
-            place: Place, rows: pd.DataFrame = rows, measure: str = measure, key: str = key, label: str = label
+            place: PanelPlace, rows: pd.DataFrame = rows, measure: str = measure, key: str = key, label: str = label
         ) -> Spec:
             limits = _widened(figure_data.bulk_range(rows["accuracy"])) if place.page else shared
             logarithmic = palette.spans_magnitudes(rows["value"])
@@ -381,7 +380,7 @@ def specify_measures_against(frame: pd.DataFrame, results: DatasetResults) -> Fi
             ]
             tooltip += [{"field": "accuracy", "title": label, "format": ".2%"}]
             encoding = {"color": {"value": palette.key_colour(key)}, "tooltip": tooltip}
-            data = {"values": records(points.assign(value=[float(f"{value:.6g}") for value in points["value"]]), 9)}
+            data = {"values": spec_rows(points.assign(value=[float(f"{value:.6g}") for value in points["value"]]), 9)}
             y = fraction_axis(place, f"accuracy, {label}" if place.page else "accuracy", limits)
             scale = {"type": "log" if logarithmic else "linear", "domain": list(across), "clamp": True, "nice": False}
             title = f"{measure} ({palette.agreement_words(rows)})" if place.page else measure
@@ -405,7 +404,7 @@ def specify_measure_correlations(frame: pd.DataFrame, results: DatasetResults) -
     tau = figure_data.correlation_matrix(frame)
     texts = palette.correlation_texts(tau.to_numpy())
 
-    def draw(place: Place) -> Spec:
+    def draw(place: PanelPlace) -> Spec:
         field = min(43, place.width / tau.shape[1])
         return heat_map(tau, texts, place, colour=_tau_colours(), words=_TAU, field=field, height=16)
 
@@ -423,13 +422,13 @@ def specify_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> F
         points = rows.assign(**{name: 100 * rows[name] for name in ("effect", "low", "high")})
         points = points[["edge", "operation", "effect", "low", "high"]]
 
-        def draw(place: Place, points: pd.DataFrame = points) -> Spec:
+        def draw(place: PanelPlace, points: pd.DataFrame = points) -> Spec:
             shift = {"field": "operation", "type": "nominal", "scale": {"domain": names}}
             at = {"x": {"field": "edge"}, "xOffset": shift}
             tooltip = [{"field": "edge"}, {"field": "operation"}]
             tooltip += [{"field": name, "format": "+.2f"} for name in ("effect", "low", "high")]
             dot = {"type": "point", "size": 12, "stroke": INK, "strokeWidth": 0.4}
-            values = records(points, 3)
+            values = spec_rows(points, 3)
             layers: list[Spec] = [
                 {"data": {"values": [{}]}, "mark": "rule", "encoding": {"y": {"datum": 0}}},
                 *interval_layers(values, at, ("low", "high"), 3),
@@ -458,7 +457,7 @@ def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         label = f"{SCORES[str(score)]}, {among}"
         title = f"{SCORES[str(score)]} accuracy, {among}{f'; {palette.unseen_words(unseen)}' if unseen else ''}"
 
-        def draw(place: Place, rows: pd.DataFrame = rows, unseen: int = unseen) -> Spec:
+        def draw(place: PanelPlace, rows: pd.DataFrame = rows, unseen: int = unseen) -> Spec:
             codes = figure_data.operation_codes(rows, space)
             cells = rows.drop_duplicates("architecture")
             ranks = palette.rank_texts(cells)
@@ -503,7 +502,7 @@ def specify_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     colour = colour_bar((0, len(space.edges)), palette.BLUES, "") | {"legend": None}
     words = {"row": "from", "column": "to", "value": "edges that differ"}
 
-    def draw(place: Place) -> Spec:
+    def draw(place: PanelPlace) -> Spec:
         field = min(22, place.width / len(frame))
         return heat_map(distances, texts, place, colour=colour, words=words, field=field, number="d")
 
@@ -515,7 +514,7 @@ def specify_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     return Figure([Panel("edges on which they differ", draw)], 1e9, page_width=400, above=above)
 
 
-def _draw_cell(space: CellSpace, spec: str, place: Place) -> Spec:
+def _draw_cell(space: CellSpace, spec: str, place: PanelPlace) -> Spec:
     """Draw a cell from its parts (see `CellSpace.cell_parts`)."""
     parts = space.cell_parts(spec)
     left, right, bottom, top = parts.bounds
@@ -527,12 +526,14 @@ def _draw_cell(space: CellSpace, spec: str, place: Place) -> Spec:
     encoding: Spec = {"x": {"field": "x", **scale((left, right))}, "y": {"field": "y", **scale((bottom, top))}}
     own = {"type": "nominal", "scale": None, "legend": None}
     colour = {"color": own | {"field": "colour"}}
+    # Steps of the curves; of an edge without an operation every other one.
     lines = [
-        {"edge": one.edge, "none": one.operation == "none", "x": round(x, 4), "y": round(y, 4), "colour": one.colour}
+        {"x": round(x, 4), "y": round(y, 4), "to_x": round(to_x, 4), "to_y": round(to_y, 4), "colour": one.colour}
         for one in parts.edges
-        for x, y in one.curve
+        for step, ((x, y), (to_x, to_y)) in enumerate(itertools.pairwise(one.curve))
+        if one.operation != "none" or step % 2
     ]
-    path = colour | {"detail": {"field": "edge", "type": "nominal"}}
+    path = colour | {"x2": {"field": "to_x"}, "y2": {"field": "to_y"}}
     heads = [
         {"x": one.curve[-1][0], "y": one.curve[-1][1], "angle": 90 - one.angle, "colour": one.colour}
         for one in parts.edges
@@ -544,14 +545,10 @@ def _draw_cell(space: CellSpace, spec: str, place: Place) -> Spec:
     diameter = 2 * parts.radius * place.width / (right - left)
     halo = {"type": "text", "fontSize": LEAST_NUMBER, "stroke": PAPER, "strokeWidth": 2.5, "color": PAPER}
     circle = {"type": "point", "fill": PAPER, "stroke": INK, "strokeWidth": 0.8, "size": float(np.pi / 4 * diameter**2)}
-    triangle = {"type": "point", "shape": "triangle", "size": 16, "strokeWidth": 0}
+    head = {"type": "point", "shape": "M0,0L-0.4,1.1L0.4,1.1Z", "size": 30, "strokeWidth": 0}
     layers: list[Spec] = [
-        *(
-            {"data": {"values": [row for row in lines if row["none"] == none]}, "encoding": path}
-            | {"mark": {"type": "line", "strokeWidth": 1, "strokeDash": dash}}
-            for none, dash in ((True, [1.5, 1.5]), (False, []))
-        ),
-        {"data": {"values": heads}, "mark": triangle, "encoding": turned},
+        {"data": {"values": lines}, "mark": {"type": "rule", "strokeWidth": 1, "strokeCap": "round"}, "encoding": path},
+        {"data": {"values": heads}, "mark": head, "encoding": turned},
         {"data": {"values": labels}, "mark": halo, "encoding": text},
         {"data": {"values": labels}, "mark": {"type": "text", "fontSize": LEAST_NUMBER}, "encoding": text | colour},
         {"data": {"values": nodes}, "mark": circle},
@@ -585,7 +582,7 @@ def specify_neighbours(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
 
 def change_map(
-    place: Place, changes: pd.DataFrame, own: list[int], hovers: Sequence[Sequence[str]], reach: float
+    place: PanelPlace, changes: pd.DataFrame, own: list[int], hovers: Sequence[Sequence[str]], reach: float
 ) -> Spec:
     """Draw changes in percentage points as coloured fields, a dot on a cell's own operations."""
     colour = colour_bar((-reach, reach), palette.CHANGE, "change of accuracy in percentage points")

@@ -36,16 +36,19 @@ def draw_file(figure: Figure, width: float, kind: str, *, notes: tuple[str, ...]
     """
     points = POINTS * width
     svg = draw_svg(specify_file(figure, points, notes=notes, title=title))
+    excess = _measure(svg)[0] - points
+    if excess > 0.5:  # two figures above one another are wider than each
+        svg = draw_svg(specify_file(figure, points - excess, notes=notes, title=title))
     return convert(_widen(svg, points), kind)
 
 
 def specify_file(figure: Figure, width: float, *, notes: tuple[str, ...] = (), title: str = "") -> Spec:
     """Give the specification of a file of so many points."""
-    body = _fit(figure, width)
+    bodies = [_fit(figure, width)]
     if figure.above is not None:
-        body = {"vconcat": [_fit(figure.above, width), body], "spacing": 10, "center": True}
+        bodies.insert(0, _fit(figure.above, width))
     lines = [line for note in (*figure.notes, *notes) for line in wrap(note, width)]
-    return write_spec(body, configure(PAPER), label=figure.label, notes=lines, title=title)
+    return write_spec(bodies, configure(PAPER), label=figure.label, notes=lines, title=title)
 
 
 def _fit(figure: Figure, width: float) -> Spec:
@@ -54,7 +57,7 @@ def _fit(figure: Figure, width: float) -> Spec:
     spare = 45.0
     for _ in range(2):
         body = arrange(figure, panels, width, spare)
-        natural = _measure(draw_svg(write_spec(body, configure(PAPER))))[0]
+        natural = _measure(draw_svg(write_spec([body], configure(PAPER))))[0]
         if abs(natural - width) < 1:
             return body
         spare += natural - width
