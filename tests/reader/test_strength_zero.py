@@ -10,9 +10,10 @@ import pytest
 
 from robust201.api import place
 from robust201.figures.figure_data import accuracy_boxes
-from robust201.figures.plotly_figures import views_of_boxes
 from robust201.figures.plots import save_plot
 from robust201.figures.report import summary_table, write_report
+from robust201.figures.specifications import specify_boxes
+from robust201.figures.vega_files import specify_file
 from robust201.reader.dataset import RobustnessDataset
 from tests.conftest import REPOSITORY
 from tests.support.small_results import results_of, write_results
@@ -112,8 +113,8 @@ def test_boxes_and_reports_do_not_call_it_clean(data: RobustnessDataset, folder:
     boxes = accuracy_boxes(results, "attack").set_index(["key", "strength"])["median"]
     expected = {("pgd", 0.0): 0.8, ("pgd", 1.0): 0.5, ("pgd", 8.0): 0.2, ("grid775", 0.0): 0.2, ("mine", 0.0): 0.3}
     assert boxes.to_dict() == expected
-    (view,) = views_of_boxes(accuracy_boxes(results, "attack"), results)
-    axes = [axis["categoryarray"] for name, axis in view.figure["layout"].items() if name.startswith("xaxis")]
+    file = specify_file(specify_boxes(accuracy_boxes(results, "attack"), results), 486)
+    axes = [panel["encoding"]["x"]["scale"]["domain"] for panel in file["vconcat"][0]["concat"]]
     assert axes == [["clean", "1", "8"], ["0"], ["0"]]
     text = write_report(data, tmp_path / "page.html").read_text()
     assert "<th>Grid 775</th><th></th>" in text

@@ -3,6 +3,7 @@
 All colours but `spaces.cell_space.INK` and `GRID` are read on light and dark alike.
 """
 
+import json
 import math
 from collections.abc import Iterable
 
@@ -37,11 +38,14 @@ CORRUPTION_GROUPS = {
 CONFIDENCE_COLOURS = ("#009e73", "#d55e00", "#1f83c4")
 """In the order of `figures.figure_data.CONFIDENCES`."""
 
-CORRELATION = "RdBu_r"
-"""Red above zero, blue below."""
+CORRELATION = "redblue"
+"""RdBu of ColorBrewer (Brewer, 2003); reversed: red above zero, blue below."""
 
-CHANGE = "RdBu"
+CHANGE = "redblue"
 """Gains blue, losses red."""
+
+BLUES = ("#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b")
+"""Of ColorBrewer; the scheme of that name starts at a darker one."""
 
 SIZE_COLOURS = ("#4a6fd8", "#1b9aaa", "#7fa83a", "#d99a1c", "#e0503f")
 """Small cells to large ones: no colour so dark or light that a point is lost on either page."""
@@ -60,6 +64,11 @@ def key_colour(key: str) -> str:
     """Give the colour of clean images, of an attack, or of a corruption's group."""
     groups = {member: colour for colour, members in CORRUPTION_GROUPS.values() for member in members}
     return KEY_COLOURS.get(key, groups.get(key, OTHER_COLOUR))
+
+
+def key_group(key: str) -> str:
+    """Name the group of a corruption; others are groups of their own."""
+    return {member: name for name, (_, members) in CORRUPTION_GROUPS.items() for member in members}.get(key, key)
 
 
 def grouped(keys: list[str]) -> list[str]:
@@ -127,6 +136,11 @@ def rank_texts(cells: pd.DataFrame) -> list[str]:
 def unseen_words(unseen: int) -> str:
     """Say how many cells that a figure has no room for are as accurate as the last it shows."""
     return f"{unseen:,} more {'is' if unseen == 1 else 'are'} as accurate as the last"
+
+
+def json_text(value: object) -> str:
+    """Write a value as a literal of Vega's expressions."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def short(value: float) -> str:

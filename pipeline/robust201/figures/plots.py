@@ -3,37 +3,29 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from robust201.analysis.dataset_results import OVER_EVALUATIONS, DatasetResults, read_results
+from robust201.analysis.dataset_results import MEANS, OVER_EVALUATIONS, DatasetResults, read_results
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError, closest
 from robust201.core.files import atomic_write, check_output_file
+from robust201.figures.panels import TITLE, inches
 from robust201.figures.table import FIGURES, FigureRow, figure_row
 from robust201.reader.dataset import RobustnessDataset
-from robust201.spaces.cell_space import INK
-
-PNG_DPI = 300
 
 FIGURE_WIDTHS = {"column": 3.25, "page": 6.75}
 """Inches: a column and the text of a page in two-column templates such as ICML's and CVPR's."""
 
 LEAST_WIDTH, LARGEST_WIDTH = 2.5, 40.0
 
-METADATA: dict[str, dict[str, None]] = {
-    "png": {"Software": None},
-    "svg": {"Date": None, "Creator": None},
-    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-}
-"""By format: what would make equal results give unequal bytes, taken out."""
+DRAWN_FORMATS = ("png", "svg", "pdf")
 
 CSV = "csv"
 
 _MEASURES_FIGURE = "measure-correlations"
 
-FIGURE_FORMATS = (*METADATA, CSV)
+FIGURE_FORMATS = (*DRAWN_FORMATS, CSV)
 
 
 def parse_width(text: str | float) -> float:
@@ -184,7 +176,7 @@ def _choose(held: Sequence[DatasetResults], data: str | None, path: Path) -> Dat
 
 def _save(results: DatasetResults, row: FigureRow, path: Path, width: float, titled: bool) -> bool:
     """Draw a figure into a file; False where the results are not enough."""
-    from matplotlib import rc_context
+    from robust201.figures.vega_files import draw_file
 
     frame = row.compute(results)
     if frame.empty:
@@ -194,32 +186,15 @@ def _save(results: DatasetResults, row: FigureRow, path: Path, width: float, tit
         # Frames of heat maps name their rows in the index, tables number theirs.
         write_csv(path, frame, index=not isinstance(frame.index, pd.RangeIndex))
         return True
-    # Text stays text that an editor can change; the salt names the ids of an SVG.
-    settings: Any = {"svg.hashsalt": f"{results.name}-{row.name}", "svg.fonttype": "none", "pdf.fonttype": 42}
-    with rc_context(settings):
-        figure = row.draw_file(frame, results, width)
-        if titled:
-            _add_title(figure, row, results, width)
-        with atomic_write(path) as stream:
-            figure.savefig(stream, format=format_name, dpi=PNG_DPI, metadata=METADATA[format_name])
+    notes = (MEANS[results.mean],) if row.averages else ()
+    title = _title(row, results, width) if titled else ""
+    drawn = draw_file(row.specify(frame, results), width, format_name, notes=notes, title=title)
+    with atomic_write(path) as stream:
+        stream.write(drawn)
     return True
 
 
-def _add_title(figure: Any, row: FigureRow, results: DatasetResults, width: float) -> None:
-    from robust201.figures.matplotlib_parts import TITLE, inches
-
+def _title(row: FigureRow, results: DatasetResults, width: float) -> str:
     whose = ", ".join(held.label for held in results.folder) if row.across else f"{results.label}, {results.extent}"
     title = f"{row.title}: {whose}"
-    if inches(len(title), TITLE + 2) > width:
-        title = f"{row.title}\n{whose}"
-    # A title makes the figure higher, not its panels smaller.
-    figure.set_figheight(figure.get_figheight() + (title.count("\n") + 1) * 0.17)
-    if figure.legends:
-        # A separate title would overlap the legend.
-        (legend,) = figure.legends
-        below = legend.get_title().get_text()
-        legend.set_title(f"{title}\n{below}" if below else title)
-        legend.get_title().set(multialignment="center", fontsize=TITLE, color=INK, parse_math=False)
-        return
-    size = TITLE + 1 if inches(max(map(len, title.split("\n"))), TITLE + 2) <= width else TITLE - 1
-    figure.suptitle(title, fontsize=size, fontweight="bold", color=INK, parse_math=False)
+    return title if inches(len(title), TITLE + 1) <= width else f"{row.title}\n{whose}"

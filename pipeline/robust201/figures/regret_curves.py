@@ -10,9 +10,11 @@ from matplotlib.ticker import ScalarFormatter
 
 from robust201.core.errors import ConfigError
 from robust201.core.files import atomic_write, check_output_file
-from robust201.figures.matplotlib_parts import SMALL, TEXT, TITLE, count_columns, draw_legend, make_panels, style
+from robust201.figures.matplotlib_parts import METADATA, draw_legend, make_panels, style
 from robust201.figures.palette import GRID
-from robust201.figures.plots import METADATA, PNG_DPI, parse_width
+from robust201.figures.panels import SMALL, TEXT, TITLE, count_columns
+from robust201.figures.plots import parse_width
+from robust201.figures.vega_files import PNG_DPI
 from robust201.search.methods import METHODS
 from robust201.search.repeated_searches import RepeatedSearch
 from robust201.spaces.cell_space import INK

@@ -1,4 +1,4 @@
-// The page's behaviour. Charts are plotly's, cells are the drawing in #cell-drawing; here they are filled and shown.
+// The page's behaviour. Charts are drawn by Vega, cells are the drawing in #cell-drawing; here they are filled and shown.
 "use strict";
 
 const page = JSON.parse(document.getElementById("page-data").textContent);
@@ -92,92 +92,72 @@ function setTheme(choice) {
   $("theme").value = choice;
   const dark = choice === "dark" || (choice === "auto" && systemDark.matches);
   document.documentElement.dataset.theme = dark ? "dark" : "light";
-  redrawAll();
 }
 
 // Paper is light.
 function prepareForPaper() {
   document.documentElement.dataset.theme = "light";
-  document.querySelectorAll("section:not([hidden]) figure[data-figure]").forEach(drawFigure);
-  if (space) showNeighbours();
-}
-
-function themed(text) {
-  const style = getComputedStyle(document.documentElement);
-  return text.replaceAll(page.ink, style.getPropertyValue("--ink").trim())
-    .replaceAll(page.grid, style.getPropertyValue("--grid").trim());
+  document.querySelectorAll("section:not([hidden]) figure[data-figure]").forEach((block) => { if (block.dataset.drawn !== "true") drawFigure(block); });
 }
 
 // ---- figures -------------------------------------------------------------------------------------------------------
 
-const webgl = Boolean(document.createElement("canvas").getContext("webgl"));
-const config = { responsive: true, displaylogo: false, modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]] };
+const PIXELS = 1.6;  // a point
+const views = new Map();  // promises of views, by what holds them
+
+// Draw a specification; texts in it such as "@low" stand for values.
+function draw(chart, spec, values = {}, datasets = {}) {
+  const named = new Map(Object.entries(values).map(([name, value]) => [`@${name}`, value]));
+  const filled = JSON.parse(JSON.stringify(spec), (_, value) => (named.has(value) ? named.get(value) : value));
+  const actions = { export: true, source: false, compiled: false, editor: false };
+  const before = views.get(chart);
+  const view = Promise.resolve(before).then(async (drawn) => {
+    drawn?.finalize();
+    const result = await vegaEmbed(chart, { ...filled, datasets }, { config: page.config, renderer: "svg", mode: "vega-lite", actions });
+    const svg = chart.querySelector("svg.marks");
+    svg.style.width = `${PIXELS * svg.getAttribute("width")}px`;
+    return result;
+  });
+  views.set(chart, view);
+  return view;
+}
 
 function drawFigure(block) {
-  block.dataset.drawn = "true";
-  const content = JSON.parse(themed(block.querySelector("script").textContent));
+  const content = JSON.parse(block.querySelector("script").textContent);
   const menu = block.querySelector("select");
-  const view = content.views[menu ? menu.selectedIndex : 0];
-  const { data, layout } = structuredClone(content.figures[view.figure]);
+  const shown = content.views[menu ? menu.selectedIndex : 0], own = datasetOf(block);
   const chart = block.querySelector(".chart");
-  if (view.column !== null) {
-    const own = datasetOf(block), single = typeof view.column === "number";
-    const clean = own.columns.find((other) => other.key === "clean");
-    const score = own.scores.find((other) => other.name === view.column);
-    const y = single ? fractions(own.columns[view.column]) : Array.from(score.values, (value) => (Number.isNaN(value) ? null : value));
-    Object.assign(data[0], { x: fractions(clean), y, customdata: Array.from(own.ids) });
-    if (space) data[0].marker.color = Array.from(own.kernelParameters);
-    layout.yaxis.title = { text: `accuracy, ${view.label}` };
-    layout.yaxis.range = view.limits;
-    writePoints(data[0], layout, own, single);
-  } else if (data[0].type === "scattergl") writePoints(data[0], layout, datasetOf(block), true);
-  if (!webgl) for (const trace of data) if (trace.type === "scattergl") trace.type = "scatter";
-  show(chart, data, layout);
-  chart.setAttribute("aria-label", [block.querySelector("h3").textContent, view.label].filter(Boolean).join(": "));
-  if (layout.meta.cells && !chart.dataset.listens) {
-    chart.dataset.listens = "true";
-    chart.on("plotly_click", (event) => chooseCell(Number(event.points[0].customdata)));
-  }
-}
-
-// Text of points, and arrows at the border for those beyond the axes' ends.
-function writePoints(trace, layout, own, single) {
-  const logarithmic = layout.xaxis.type === "log", { x, y } = trace;
-  const formatted = (value, one) => percent(value) + (own.images && one ? ` ${interval(value, own)}` : "");
-  trace.text = x.map((value, place) => (value === null || y[place] === null ? "" : `${trace.name} ${
-    layout.meta.fractions ? formatted(value, true) : value.toPrecision(4)}<br>${formatted(y[place], single)}`));
-  const ends = (layout.xaxis.range || [-Infinity, Infinity]).map((end) => (logarithmic ? 10 ** end : end));
-  const [low, high] = layout.yaxis.range;
-  const counts = { "◀": 0, "▶": 0, "▼": 0, "▲": 0 };
-  const symbols = { "◀": "triangle-left", "▶": "triangle-right", "▼": "triangle-down", "▲": "triangle-up" };
-  trace.marker.symbol = x.map((value, place) => {
-    if (value === null || y[place] === null) return "circle";
-    const side = value < ends[0] ? "◀" : value > ends[1] ? "▶" : y[place] < low ? "▼" : y[place] > high ? "▲" : null;
-    if (side !== null) counts[side] += 1;
-    return side === null ? "circle" : symbols[side];
+  const [low, high] = shown.limits || [];
+  const values = { label: shown.label, title: `accuracy, ${shown.label}`, low, high, chosen: space ? isomorphById[cell] : null };
+  const tables = shown.column === null ? {} : { points: pointsOf(own, shown.column) };
+  chart.setAttribute("aria-label", [block.querySelector("h3").textContent, shown.label].filter(Boolean).join(": "));
+  return draw(chart, content.figures[shown.figure], values, tables).then(({ view }) => {
+    block.dataset.drawn = "true";
+    if (!space) return;
+    view.addEventListener("click", (_, item) => {
+      if (item?.datum?.architecture !== undefined) chooseCell(Number(item.datum.architecture));
+    });
   });
-  // A little inside, as WebGL cuts off what reaches over the panel.
-  const inside = (from, to) => [from + 0.012 * (to - from), to - 0.012 * (to - from)];
-  const across = !layout.xaxis.range ? ends : logarithmic ? inside(...layout.xaxis.range).map((end) => 10 ** end) : inside(...ends);
-  const up = inside(low, high);
-  const moved = (value, [from, to], place) => (trace.marker.symbol[place] === "circle" ? value : Math.min(Math.max(value, from), to));
-  trace.x = x.map((value, place) => moved(value, across, place));
-  trace.y = y.map((value, place) => moved(value, up, place));
-  const places = { "◀": [0, 0.5, "left"], "▶": [1, 0.5, "right"], "▼": [0.5, 0, "center"], "▲": [0.5, 1, "center"] };
-  for (const [side, number] of Object.entries(counts)) {
-    if (number === 0) continue;
-    const [atX, atY, xanchor] = places[side], yanchor = { 0: "bottom", 0.5: "middle", 1: "top" }[atY];
-    const spot = { x: atX, y: atY, xref: "x domain", yref: "y domain", xanchor, yanchor, showarrow: false };
-    layout.annotations.push({ text: side === "▶" ? `${count(number)} ▶` : `${side} ${count(number)}`, font: { size: 11 }, ...spot });
-  }
 }
 
-function show(chart, data, layout) {
-  layout.template = JSON.parse(themed(JSON.stringify(page.template)));
-  chart.style.minWidth = `${Math.min(layout.meta.width, 1150)}px`;
-  chart.style.height = `${layout.height}px`;
-  chart.style.maxWidth = layout.meta.grows ? "none" : `${layout.meta.width}px`;
-  return Plotly.react(chart, data, layout, config);
+// Points of the page's own numbers, with their texts.
+function pointsOf(own, column) {
+  const clean = fractions(own.columns.find((other) => other.key === "clean")), single = typeof column === "number";
+  const y = single ? fractions(own.columns[column]) :
+    Array.from(own.scores.find((other) => other.name === column).values, (value) => (Number.isNaN(value) ? null : value));
+  const written = (value, one) => percent(value) + (own.images && one ? ` ${interval(value, own)}` : "");
+  return Array.from(own.ids, (id, row) => ({ architecture: id, clean: clean[row], accuracy: y[row],
+    kernel_parameters: space ? own.kernelParameters[row] : null, clean_text: written(clean[row], true), accuracy_text: written(y[row], single),
+  })).filter((point) => point.clean !== null && point.accuracy !== null);
+}
+
+// Mark the explorer's cell in the figures of points.
+function markChosen() {
+  for (const drawn of views.values()) {
+    drawn.then(({ view, spec }) => {
+      if (spec.params?.some(({ name }) => name === "chosen")) view.signal("chosen", isomorphById[cell]).run();
+    });
+  }
 }
 
 // Figures are drawn when they come near the window, one at a time, so that the page answers in between.
@@ -206,12 +186,6 @@ const observer = new IntersectionObserver((entries) => {
     }
   }
 }, { rootMargin: "400px" });
-
-function redrawAll() {
-  for (const block of document.querySelectorAll("figure[data-drawn]")) block.dataset.drawn = "false";
-  near.forEach(request);
-  if (space && $("explorer").dataset.ready) showNeighbours();
-}
 
 // ---- cells ---------------------------------------------------------------------------------------------------------
 
@@ -301,6 +275,7 @@ function showCell() {
   showNumbers($("cell-numbers"), row);
   showOther();
   showNeighbours();
+  markChosen();
 }
 
 function showNumbers(place, row, base) {
@@ -390,26 +365,21 @@ function table(axis, row, base) {
 function showNeighbours() {
   const score = dataset.scores[$("neighbour-score").selectedIndex];
   const own = operationsOf(cell), row = dataset.rowById.get(isomorphById[cell]);
-  const { data, layout } = JSON.parse(themed(JSON.stringify(page.neighbours)));
-  const z = [], text = [], hovertext = [];
+  const changes = [];
   let reach = 1;
   own.forEach((kept, edge) => {
-    z.push([]); text.push([]); hovertext.push([]);
     for (let operation = 0; operation < nOperations; operation += 1) {
       const id = isomorphById[idOf(own.map((other, place) => (place === edge ? operation : other)))];
       const other = dataset.rowById.get(id);
       const known = row !== undefined && other !== undefined && score !== undefined;
       const change = operation === kept ? 0 : known ? 100 * (score.values[other] - score.values[row]) : NaN;
-      const held = !Number.isNaN(change);
-      if (held) reach = Math.max(reach, Math.abs(change));
-      z[edge].push(held ? change : null);
-      const written = held ? signed(change) : "";
-      text[edge].push(operation === kept ? "•" : written);
-      hovertext[edge].push(operation === kept ? "the cell's own operation" : `${written} percentage points`);
+      if (Number.isNaN(change)) continue;
+      reach = Math.max(reach, Math.abs(change));
+      const [text, hover] = operation === kept ? ["•", "the cell's own operation"] : [signed(change), signed(change)];
+      changes.push({ r: edge, c: operation, value: change, text, hover });
     }
   });
-  Object.assign(data[0], { z, text, hovertext, zmin: -reach, zmax: reach });
-  show($("neighbour-chart"), data, layout);
+  draw($("neighbour-chart"), page.neighbours, { low: -reach, high: reach }, { changes });
 }
 
 // ---- table of architectures ----------------------------------------------------------------------------------------
@@ -616,7 +586,6 @@ function showBestCell() {
   cell = dataset.best;
   operationsOf(cell).forEach((operation, edge) => { menus[edge].selectedIndex = operation; });
   showCell();
-  $("explorer").dataset.ready = "true";
 }
 
 function start() {

@@ -2,7 +2,6 @@
 
 import functools
 import html
-import io
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -16,9 +15,10 @@ from robust201.core.citation import PAPER_BIBTEX, software_bibtex
 from robust201.core.errors import ResultsError
 from robust201.core.files import check_output_file, write_text
 from robust201.core.records import CLEAN_STRENGTH
+from robust201.figures.palette import GRID
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.weights_check import check_recorded
-from robust201.spaces.cell_space import INK, PAPER, CellSpace
+from robust201.spaces.cell_space import INK, CellSpace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from robust201.analysis.dataset_results import DatasetResults
     from robust201.figures.table import FigureRow
 
+
+PAGE_NEEDS = "window.vegaEmbed = vegaEmbed;"
+"""What the page's script uses of Vega, Vega-Lite and Vega-Embed."""
 
 _MOST_NAMED = 20
 """Networks that the page names where weights are in doubt."""
@@ -59,8 +62,7 @@ def write_report(dataset: RobustnessDataset, out: Path, *, mean: str = "over-eva
         mean: how means weigh keys and strengths, a name of `dataset_results.MEANS`.
     """
     check_output_file(out)
-    # plotly has no type information.
-    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+    import vl_convert
 
     from robust201.analysis.dataset_results import MEANS, read_results
 
@@ -90,8 +92,8 @@ def write_report(dataset: RobustnessDataset, out: Path, *, mean: str = "over-eva
             across=_across_section(held),
             citation=html.escape(f"{PAPER_BIBTEX}\n\n{software_bibtex(__version__)}"),
             protocol=_protocol(dataset),
-            page_data=_embedded_json(_page_data(held, space)),
-            plotly=get_plotlyjs(),
+            page_data=_embedded_figures(_page_data(held, space)),
+            vega=vl_convert.javascript_bundle(PAGE_NEEDS),
             script=_resource("report.js"),
         ),
     )
@@ -132,21 +134,22 @@ def _embedded_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 
+def _embedded_figures(value: Any) -> str:
+    """Write specifications likewise, in the colours of the page around them."""
+    return _embedded_json(value).replace(INK, "currentColor").replace(GRID, f"var(--grid, {GRID})")
+
+
 def _page_data(held: "Sequence[DatasetResults]", space: CellSpace | None) -> dict[str, Any]:
     from robust201.figures.packed_accuracies import MISSING, RESOLUTION, pack_results, pack_space
-    from robust201.figures.palette import GRID
-    from robust201.figures.plotly_figures import draw_empty_changes
-    from robust201.figures.plotly_parts import TEMPLATE
+    from robust201.figures.page_figures import empty_changes, page_config
 
     return {
         "space": None if space is None else pack_space(space),
         "datasets": [pack_results(results) for results in held],
         "missing": MISSING,
         "resolution": RESOLUTION,
-        "ink": INK,
-        "grid": GRID,
-        "template": TEMPLATE,
-        "neighbours": None if space is None else draw_empty_changes(space),
+        "config": page_config(),
+        "neighbours": None if space is None else empty_changes(space),
     }
 
 
@@ -280,34 +283,23 @@ def _score_filters(held: "Sequence[DatasetResults]") -> str:
 
 
 def _figure_block(row: "FigureRow", frame: "pd.DataFrame", results: "DatasetResults", identifier: str) -> str:
-    views = row.draw_page(frame, results)
-    figures = list({id(view.figure): view.figure for view in views}.values())
-    places = {id(figure): place for place, figure in enumerate(figures)}
-    columns = {column: place for place, column in enumerate(results.columns)}
-    listed = [
-        {
-            "label": view.label,
-            "figure": places[id(view.figure)],
-            "column": view.column if view.column is None or isinstance(view.column, str) else columns[view.column],
-            "limits": view.limits,
-        }
-        for view in views
-    ]
+    from robust201.figures.page_figures import page_views
+
+    figure = row.specify(frame, results)
+    content = page_views(figure, results)
     title = html.escape(row.title)
     options = "".join(
-        f"<option{' selected' if view.first else ''}>{html.escape(view.label)}</option>" for view in views
+        f"<option{' selected' if panel.first else ''}>{html.escape(panel.label)}</option>" for panel in figure.panels
     )
     menu = f'<label class="view">Show <select aria-label="{title}: what to show">{options}</select></label>'
-    height = views[0].figure["layout"]["height"]
     return (
         f'<figure id="{identifier}" data-figure="{html.escape(row.name)}"><h3>{title}</h3>'
         f'<figcaption id="{identifier}-caption">{html.escape(row.describe(results))}</figcaption>'
-        f"{menu if len(views) > 1 else ''}"
+        f"{menu if len(figure.panels) > 1 and figure.menu else ''}"
         f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">'
-        f'<div class="chart" role="img" aria-label="{title}" aria-describedby="{identifier}-caption" '
-        f'style="height:{height}px"></div></div>'
+        f'<div class="chart" role="img" aria-label="{title}" aria-describedby="{identifier}-caption"></div></div>'
         f"{_cards(frame, results.n_images) if row.shows_cells else ''}"
-        f'<script type="application/json">{_embedded_json({"figures": figures, "views": listed})}</script></figure>'
+        f'<script type="application/json">{_embedded_figures(content)}</script></figure>'
     )
 
 
@@ -340,26 +332,28 @@ def _edge_menus(space: CellSpace) -> str:
 @functools.cache  # it takes longer than all else of a small page, and follows from the space alone
 def _cell_drawing(space: CellSpace) -> str:
     """Draw a cell with all operations on every edge, as an SVG element in the colours of the page around it."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.2, 2.7))
-    space.draw_every_edge(figure.add_axes((0, 0, 1, 1)), font_size=9)
-    stream = io.StringIO()
-    with rc_context({"svg.hashsalt": "cell", "svg.fonttype": "none"}):
-        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = stream.getvalue()
-    text = text[text.index("<svg") :]
-    # The style would hold for the whole page, as an attribute it holds for the drawing.
-    text = re.sub("<metadata>.*?</metadata>|<defs>\\s*<style.*?</style>\\s*</defs>", "", text, flags=re.DOTALL)
-    head = 'role="img" style="stroke-linejoin: round; stroke-linecap: butt"'
-    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf"\1 {head}", text, count=1)
-    text = re.sub(r'id="edge-(\d)-(\w+)"', r'data-edge="\1" data-operation="\2"', text)
-    # A page has many cells, and an id must be there once.
-    text = re.sub(r' id="[^"]*"', "", text)
-    text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px system-ui, sans-serif", text)
-    return text.replace(INK, "currentColor").replace(PAPER, "var(--card)")
+    parts = space.every_edge()
+    left, right, bottom, top = parts.bounds
+    lines = []
+    for one in parts.edges:
+        path = " ".join(f"{x:.3f},{-y:.3f}" for x, y in one.curve)
+        dashes = ' stroke-dasharray=".04 .05"' if one.operation == "none" else ""
+        (x, y), (at_x, at_y) = one.curve[-1], one.label
+        lines.append(
+            f'<g data-edge="{one.edge}" data-operation="{one.operation}">'
+            f'<polyline points="{path}" fill="none" stroke="{one.colour}" stroke-width=".03"{dashes}/>'
+            f'<path d="M0 0L-.16 .07V-.07Z" fill="{one.colour}" transform="translate({x:.3f},{-y:.3f}) '
+            f'rotate({-one.angle:.1f})"/><text x="{at_x:.3f}" y="{-at_y:.3f}" fill="{one.colour}" '
+            f'stroke="var(--card)" stroke-width=".08" paint-order="stroke">{html.escape(one.text)}</text></g>'
+        )
+    for name, (x, y) in parts.nodes.items():
+        lines.append(
+            f'<circle cx="{x}" cy="{-y}" r="{parts.radius}" fill="var(--card)" stroke="currentColor" '
+            f'stroke-width=".03"/><text x="{x}" y="{-y}" fill="currentColor">{name}</text>'
+        )
+    look = "font-size: .17px; text-anchor: middle; dominant-baseline: central"
+    box = f"{left} {-top} {right - left} {top - bottom}"
+    return f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{box}" style="{look}">{"".join(lines)}</svg>'
 
 
 def _protocol(dataset: RobustnessDataset) -> str:

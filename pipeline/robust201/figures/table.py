@@ -1,24 +1,19 @@
 """The table of figures: what each shows, what it needs, and how its numbers and its drawings are made.
 
-To add a figure: a function in `figure_data` that gives its numbers as a DataFrame, one in `matplotlib_figures`
-and one in `plotly_figures` that draw them, and a row here. The command line, the report and the table-wide tests then
-have it.
+To add a figure: a function in `figure_data` that gives its numbers as a DataFrame, one in `specifications` that says
+how they are drawn, and a row here. The command line, the report and the table-wide tests then have it.
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
 from robust201.analysis.dataset_results import MEANS, DatasetResults
 from robust201.core.errors import ConfigError, closest
-from robust201.figures import figure_data
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from robust201.figures.plotly_figures import View
+from robust201.figures import figure_data, specifications
+from robust201.figures.panels import Figure
 
 
 class FigureRow(NamedTuple):
@@ -31,8 +26,7 @@ class FigureRow(NamedTuple):
         source: the figures of Jung, Lukasik and Keuper (ICLR 2023) that show the same, or ``""``.
         needs: what results must hold for it.
         compute: its numbers; an empty frame where the results are not enough.
-        drawing: what the frame is drawn as, ``<drawing>`` of ``matplotlib_figures.draw_<drawing>`` and
-            ``plotly_figures.views_of_<drawing>``.
+        specify: says how a frame is drawn, in files and on the page.
         shows_cells: whether the page draws the cells of the frame's `architecture` column below the figure.
         across: whether it shows all datasets of a folder at once, of whichever it is computed.
         averages: whether it shows means over attacks or corruptions, so that it must say how these are weighted.
@@ -44,32 +38,15 @@ class FigureRow(NamedTuple):
     source: str
     needs: str
     compute: Callable[[DatasetResults], pd.DataFrame]
-    drawing: str
+    specify: Callable[[pd.DataFrame, DatasetResults], Figure]
     shows_cells: bool = False
     across: bool = False
     averages: bool = False
-
-    def draw_file(self, frame: pd.DataFrame, results: DatasetResults, width: float) -> "Figure":
-        """Draw a frame for a file, by matplotlib, so many inches wide."""
-        from robust201.figures import matplotlib_figures
-        from robust201.figures.matplotlib_parts import add_note
-
-        figure: Figure = getattr(matplotlib_figures, f"draw_{self.drawing}")(frame, results, width)
-        if self.averages:
-            add_note(figure, MEANS[results.mean])
-        return figure
 
     def describe(self, results: DatasetResults) -> str:
         """Say what is shown, and of what figures of the paper it is like."""
         averaged = f" {MEANS[results.mean]}" if self.averages else ""
         return f"{self.caption}{averaged}{f' After {self.source} of Jung et al., ICLR 2023.' if self.source else ''}"
-
-    def draw_page(self, frame: pd.DataFrame, results: DatasetResults) -> "list[View]":
-        """Draw a frame for the page, by plotly."""
-        from robust201.figures import plotly_figures
-
-        views: list[View] = getattr(plotly_figures, f"views_of_{self.drawing}")(frame, results)
-        return views
 
 
 FIGURES: dict[str, FigureRow] = {
@@ -85,7 +62,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 2",
             "an attack",
             partial(figure_data.accuracy_boxes, kind="attack"),
-            "boxes",
+            specifications.specify_boxes,
         ),
         FigureRow(
             "corruptions",
@@ -95,7 +72,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 4",
             "a corruption",
             partial(figure_data.accuracy_boxes, kind="corruption"),
-            "boxes",
+            specifications.specify_boxes,
         ),
         FigureRow(
             "rank-correlation",
@@ -106,7 +83,7 @@ FIGURES: dict[str, FigureRow] = {
             "",
             "two keys and two architectures",
             figure_data.key_correlations,
-            "rank_correlation",
+            specifications.specify_rank_correlation,
         ),
         FigureRow(
             "rank-correlation-attacks",
@@ -115,7 +92,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 3",
             "an attack at two epsilons or with a clean accuracy, and two architectures",
             figure_data.attack_correlations,
-            "rank_correlation",
+            specifications.specify_rank_correlation,
         ),
         FigureRow(
             "rank-correlation-datasets",
@@ -125,7 +102,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 17",
             "two datasets with clean accuracies or an attack, and two architectures",
             figure_data.dataset_correlations,
-            "dataset_correlation",
+            specifications.specify_dataset_correlation,
             across=True,
         ),
         FigureRow(
@@ -135,7 +112,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 5",
             "two corruptions, or one and a clean accuracy, and two architectures",
             figure_data.corruption_correlations,
-            "rank_correlation",
+            specifications.specify_rank_correlation,
         ),
         FigureRow(
             "rank-correlation-robustness",
@@ -146,7 +123,7 @@ FIGURES: dict[str, FigureRow] = {
             "",
             "clean accuracies, an attack at two epsilons, and two architectures",
             figure_data.robustness_correlations,
-            "rank_correlation",
+            specifications.specify_rank_correlation,
         ),
         FigureRow(
             "confidence",
@@ -159,7 +136,7 @@ FIGURES: dict[str, FigureRow] = {
             "Figs. 13 to 15",
             "the measurement `confidence`",
             figure_data.confidence_curves,
-            "confidence",
+            specifications.specify_confidence,
         ),
         FigureRow(
             "confusion",
@@ -169,7 +146,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 16",
             "the measurement `cm`",
             figure_data.confusion_sums,
-            "confusion",
+            specifications.specify_confusion,
         ),
         FigureRow(
             "clean-vs-robust",
@@ -182,7 +159,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 27 (left)",
             "clean accuracies and an attack",
             partial(figure_data.clean_against, kind="attack"),
-            "clean_against",
+            specifications.specify_clean_against,
             averages=True,
         ),
         FigureRow(
@@ -192,7 +169,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 27 (right)",
             "clean accuracies and a corruption",
             partial(figure_data.clean_against, kind="corruption"),
-            "clean_against",
+            specifications.specify_clean_against,
             averages=True,
         ),
         FigureRow(
@@ -204,7 +181,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 28",
             "an attack, on architectures that are cells",
             figure_data.accuracy_by_kernel_parameters,
-            "kernel_parameters",
+            specifications.specify_kernel_parameters,
             averages=True,
         ),
         FigureRow(
@@ -216,7 +193,7 @@ FIGURES: dict[str, FigureRow] = {
             "",
             "a measure, such as `jacobian`, and a clean accuracy or an attack",
             figure_data.measures_against,
-            "measures_against",
+            specifications.specify_measures_against,
         ),
         FigureRow(
             "measure-correlations",
@@ -226,7 +203,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 6",
             "a measure, such as `jacobian`, and an accuracy, of eight architectures or more",
             figure_data.measure_correlations,
-            "measure_correlations",
+            specifications.specify_measure_correlations,
         ),
         FigureRow(
             "operation-effects",
@@ -237,7 +214,7 @@ FIGURES: dict[str, FigureRow] = {
             "",
             "an accuracy of all isomorphism classes, of architectures that are cells",
             figure_data.effects_by_score,
-            "operation_effects",
+            specifications.specify_operation_effects,
             averages=True,
         ),
         FigureRow(
@@ -249,7 +226,7 @@ FIGURES: dict[str, FigureRow] = {
             "Figs. 7 and 29",
             "an accuracy, of architectures that are cells",
             figure_data.top_cells,
-            "top_cells",
+            specifications.specify_top_cells,
             averages=True,
         ),
         FigureRow(
@@ -260,7 +237,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 26",
             "an accuracy, of architectures that are cells",
             figure_data.best_cells,
-            "best_cells",
+            specifications.specify_best_cells,
             shows_cells=True,
             averages=True,
         ),
@@ -274,7 +251,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 30",
             "the best cell and one of its neighbours, of architectures that are cells",
             figure_data.neighbour_changes,
-            "neighbours",
+            specifications.specify_neighbours,
             averages=True,
         ),
     )

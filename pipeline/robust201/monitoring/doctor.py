@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 
 PACKAGES = {
     **{name: name for name in ("torch", "numpy", "foolbox", "pyautoattack", "ray", "pyarrow", "orjson", "pandas")},
-    **{name: name for name in ("scipy", "pydantic", "safetensors", "matplotlib", "plotly", "psutil", "fsspec")},
+    **{name: name for name in ("scipy", "pydantic", "safetensors", "matplotlib", "psutil", "fsspec")},
     "scikit-learn": "sklearn",
     "pillow": "PIL",
     "pyyaml": "yaml",
+    "vl-convert-python": "vl_convert",
 }
 """The packages that robust201 needs beside those of the command line, each with the module that it brings."""
 

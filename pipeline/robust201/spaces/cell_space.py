@@ -24,6 +24,47 @@ class Neighbour(NamedTuple):
     spec: str
 
 
+Point = tuple[float, float]
+
+
+class EdgeParts(NamedTuple):
+    """An operation on an edge, as it is drawn: its curve ends in an arrow of some angle, in degrees.
+
+    Attributes:
+        edge: its position in `CellSpace.edges`.
+        operation: its name.
+        text: its name for people.
+        colour: of all.
+        curve: points from node to node.
+        angle: of the arrow at the end, anticlockwise from the right.
+        label: the middle of the text.
+    """
+
+    edge: int
+    operation: str
+    text: str
+    colour: str
+    curve: list[Point]
+    angle: float
+    label: Point
+
+
+class CellParts(NamedTuple):
+    """What a drawing of a cell consists of, y upwards.
+
+    Attributes:
+        edges: below the nodes.
+        nodes: centres by name.
+        radius: of a node.
+        bounds: left, right, bottom, top of the drawing.
+    """
+
+    edges: list[EdgeParts]
+    nodes: dict[str, Point]
+    radius: float
+    bounds: tuple[float, float, float, float]
+
+
 class CellSpace(Space):
     """A space of cells with ids 0, 1, … without a gap.
 
@@ -43,7 +84,8 @@ class CellSpace(Space):
             column; None where it is none.
         read_pickle_table: the same from the path of a pickle, a `ResultsError` where it is none.
         draw_cell: draws a cell, (axes, string, title, font_size=…).
-        draw_every_edge: draws all operations on every edge, each with the gid ``edge-<edge>-<operation>``.
+        cell_parts: what a drawing of a cell consists of, by its string.
+        every_edge: the same with all operations on every edge.
     """
 
     title: str
@@ -66,4 +108,5 @@ class CellSpace(Space):
     read_json_table: Callable[[Any], dict[str, dict[int, dict[str, float]]] | None]
     read_pickle_table: Callable[[Path], dict[str, dict[int, dict[str, float]]]]
     draw_cell: "Callable[..., Axes]"
-    draw_every_edge: "Callable[..., Axes]"
+    cell_parts: Callable[[str], CellParts]
+    every_edge: Callable[[], CellParts]

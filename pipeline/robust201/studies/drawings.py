@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from robust201.core.files import atomic_write
 from robust201.figures import matplotlib_parts as parts
 from robust201.figures.palette import CHANCE_COLOUR
-from robust201.figures.plots import METADATA, PNG_DPI
+from robust201.figures.panels import SMALL, TEXT, TITLE
+from robust201.figures.vega_files import PNG_DPI
 from robust201.spaces.cell_space import INK
 from robust201.studies.comparisons import GROUPS
 
@@ -35,7 +36,7 @@ def save_figure(figure: Figure, path: Path) -> Path:
     settings: Any = {"svg.hashsalt": path.stem, "svg.fonttype": "none", "pdf.fonttype": 42}
     kind = path.suffix.lstrip(".")
     with rc_context(settings), atomic_write(path) as stream:
-        figure.savefig(stream, format=kind, dpi=PNG_DPI, metadata=METADATA[kind])
+        figure.savefig(stream, format=kind, dpi=PNG_DPI, metadata=parts.METADATA[kind])
     return path
 
 
@@ -86,9 +87,9 @@ def draw_accuracy_curves(
                 axes.axhline(chance / curve["accuracy"].iloc[0], color=colour, linewidth=0.7, linestyle=":")
         if not normalised:
             axes.axhline(chance, color=CHANCE_COLOUR, linewidth=0.9, linestyle="--")
-        axes.set_title(f"{network}, epoch {epoch}", color=INK, fontsize=parts.TITLE)
+        axes.set_title(f"{network}, epoch {epoch}", color=INK, fontsize=TITLE)
         axes.set_xlim(0, float(held["strength"].max()) / 255)
-    figure.supxlabel("FGSM ε, pixels in [0, 1]", fontsize=parts.TEXT, color=INK)
+    figure.supxlabel("FGSM ε, pixels in [0, 1]", fontsize=TEXT, color=INK)
     there = held["group"].unique()
     _legend(figure, {GROUPS[group]: GROUP_COLOURS[group] for group in groups if group in there})
     return figure
@@ -111,8 +112,8 @@ def draw_robustness(tables: pd.DataFrame) -> Figure:
             )
             _draw_printed(axes, x, held["printed_mean"], GROUP_COLOURS[str(group)])
         axes.set_xticks(list(places.values()), [str(epoch) for epoch in places])
-        axes.set_title(str(network), color=INK, fontsize=parts.TITLE)
-        axes.set_xlabel("epoch", color=INK, fontsize=parts.TEXT)
+        axes.set_title(str(network), color=INK, fontsize=TITLE)
+        axes.set_xlabel("epoch", color=INK, fontsize=TEXT)
     there = tables["group"].unique()
     colours = {GROUPS[group]: GROUP_COLOURS[group] for group in GROUPS if group in there}
     _legend(figure, colours, printed=bool(tables["printed_mean"].notna().any()))
@@ -138,8 +139,8 @@ def draw_dynamics(curves: pd.DataFrame) -> Figure:
             colour = colours[str(curve)]
             _draw_line(axes, rows["iteration"], rows["mean"], *_error_bars(rows), colour)
             _draw_printed(axes, rows["iteration"], rows["printed"], colour)
-        axes.set_title(str(run), color=INK, fontsize=parts.TITLE, parse_math=False)
-        axes.set_xlabel("iterations", color=INK, fontsize=parts.TEXT)
+        axes.set_title(str(run), color=INK, fontsize=TITLE, parse_math=False)
+        axes.set_xlabel("iterations", color=INK, fontsize=TEXT)
     shown = {name.replace("asr ", "success of ") if name != "clean" else "accuracy": colours[name] for name in names}
     _legend(figure, shown, printed=bool(curves["printed"].notna().any()))
     return figure
@@ -158,8 +159,8 @@ def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Fi
         for curve, held in rows.groupby("curve", sort=False):
             _draw_line(axes, held["alpha"], held["mean"], *_error_bars(held), colours[str(curve)])
             _draw_printed(axes, held["alpha"], held["printed"], colours[str(curve)])
-        axes.set_title(f"{title}, {network}", color=INK, fontsize=parts.TITLE)
-        axes.set_xlabel("α, share of robust images", color=INK, fontsize=parts.TEXT)
+        axes.set_title(f"{title}, {network}", color=INK, fontsize=TITLE)
+        axes.set_xlabel("α, share of robust images", color=INK, fontsize=TEXT)
     _legend(figure, colours, printed=bool(curves["printed"].notna().any()))
     return figure
 
@@ -179,7 +180,7 @@ def draw_equivariance(best: pd.DataFrame) -> Figure:
             axes.errorbar(x, rows["mean"], yerr=reach, color=colours[setting], marker="o", markersize=3, linestyle="")
             _draw_printed(axes, x, rows["printed"], INK)
         axes.set_xticks(range(len(attacks)), attacks, rotation=45, ha="right", rotation_mode="anchor")
-        axes.set_title(str(network), color=INK, fontsize=parts.TITLE)
+        axes.set_title(str(network), color=INK, fontsize=TITLE)
     _legend(figure, colours, printed=bool(best["printed"].notna().any()))
     return figure
 
@@ -205,9 +206,9 @@ def draw_attacked_images(images: Mapping[str, NDArray[np.float32]], epsilons: Se
                 axes.imshow(shown[column].transpose(1, 2, 0), interpolation="nearest")
                 axes.set_axis_off()
                 if row == 0 and line == 0:
-                    axes.set_title(f"ε {epsilons[column]:g}", fontsize=parts.SMALL, color=INK)
+                    axes.set_title(f"ε {epsilons[column]:g}", fontsize=SMALL, color=INK)
                 if column == 0 and line == 0:
                     axes.text(
                         -0.05, 0.5, GROUPS[group], transform=axes.transAxes, rotation=90, ha="right", va="center"
-                    ).set(fontsize=parts.SMALL, color=INK)
+                    ).set(fontsize=SMALL, color=INK)
     return figure

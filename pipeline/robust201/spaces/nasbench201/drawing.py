@@ -1,8 +1,9 @@
 """Drawing the cell of a NAS-Bench-201 architecture: four nodes, six edges, one operation an edge."""
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
-from robust201.spaces.cell_space import INK, PAPER
+from robust201.spaces.cell_space import INK, PAPER, CellParts, EdgeParts, Point
 from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, parse
 from robust201.spaces.nasbench201.neighbourhood import NODE_NAMES
 
@@ -27,93 +28,80 @@ OPERATION_LABELS = {
 
 NODES = {0: (0.0, 0.0), 1: (1.0, 0.85), 2: (1.45, -0.3), 3: (3.2, 0.0)}
 NODE_RADIUS = 0.21
+BOUNDS = (-0.4, 3.6, -1.1, 1.3)
 FONT_SIZE = 9.0
 """Points; lines and arrows are in proportion to it."""
 
 _BENDS = {(0, 1): -0.15, (0, 2): 0.0, (0, 3): 0.5, (1, 2): 0.0, (1, 3): -0.15, (2, 3): 0.0}
+_STEPS = 40
+
+
+def cell_parts(spec: str) -> CellParts:
+    """Give what a drawing of a cell consists of."""
+    return CellParts(
+        [edge_parts(edge, operation) for edge, operation in enumerate(parse(spec))],
+        {NODE_NAMES[node]: centre for node, centre in NODES.items()},
+        NODE_RADIUS,
+        BOUNDS,
+    )
+
+
+def every_edge() -> CellParts:
+    """Give the same with all operations on every edge; a page that hides all but six of them shows a cell."""
+    edges = [edge_parts(edge, operation) for edge in range(len(EDGES)) for operation in OPERATIONS]
+    return CellParts(edges, {NODE_NAMES[node]: centre for node, centre in NODES.items()}, NODE_RADIUS, BOUNDS)
+
+
+def edge_parts(edge: int, operation: str) -> EdgeParts:
+    """Give what an edge consists of: a quadratic curve from node to node, cut off at their circles, and its label."""
+    source, target = EDGES[edge]
+    (x0, y0), (x1, y1) = NODES[source], NODES[target]
+    bend = _BENDS[source, target]
+    control = (x0 + x1) / 2 + bend * (y1 - y0), (y0 + y1) / 2 - bend * (x1 - x0)
+
+    def at(t: float) -> Point:
+        weights = (1 - t) ** 2, 2 * t * (1 - t), t**2
+        x, y = (
+            sum(w * one for w, one in zip(weights, ends, strict=True))
+            for ends in ((x0, control[0], x1), (y0, control[1], y1))
+        )
+        return x, y
+
+    steps = [at(step / _STEPS) for step in range(_STEPS + 1)]
+    curve = [one for one in steps if min(math.dist(one, NODES[source]), math.dist(one, NODES[target])) >= NODE_RADIUS]
+    (xa, ya), (xb, yb) = curve[-2:]
+    angle = math.degrees(math.atan2(yb - ya, xb - xa))
+    return EdgeParts(edge, operation, OPERATION_LABELS[operation], OPERATION_COLOURS[operation], curve, angle, at(0.5))
 
 
 def draw_cell(axes: "Axes", spec: str, title: str = "", *, font_size: float = FONT_SIZE) -> "Axes":
     """Draw a cell with a title above it; the axes' limits, ticks and frame are set, font sizes are in points."""
-    for edge, operation in enumerate(parse(spec)):
-        _draw_edge(axes, edge, operation, font_size)
-    _draw_nodes(axes, font_size + 1)
-    axes.set_title(title, color=INK, fontsize=font_size + 2, parse_math=False)
-    return axes
-
-
-def draw_every_edge(axes: "Axes", *, font_size: float = FONT_SIZE) -> "Axes":
-    """Draw all operations on every edge on top of one another, each with the gid ``edge-<edge>-<operation>``.
-
-    A page that hides all but six of them shows a cell.
-    """
-    for edge in range(len(EDGES)):
-        for operation in OPERATIONS:
-            _draw_edge(axes, edge, operation, font_size)
-    _draw_nodes(axes, font_size + 1)
-    return axes
-
-
-def _draw_nodes(axes: "Axes", font_size: float) -> None:
-    from matplotlib.patches import Circle
-
-    for node, centre in NODES.items():
-        axes.add_patch(
-            Circle(
-                centre,
-                NODE_RADIUS,
-                facecolor=PAPER,
-                edgecolor=INK,
-                linewidth=1.5 * font_size / (FONT_SIZE + 1),
-                zorder=3,
-                clip_on=False,
-            )
-        )
-        axes.text(*centre, NODE_NAMES[node], ha="center", va="center", color=INK, fontsize=font_size, zorder=4)
-    axes.set(xlim=(-0.4, 3.6), ylim=(-1.1, 1.3), xticks=[], yticks=[], aspect="equal")
-    axes.set_frame_on(False)
-
-
-def _draw_edge(axes: "Axes", edge: int, operation: str, font_size: float) -> None:
     from matplotlib.patches import Circle, FancyArrowPatch
 
-    source, target = EDGES[edge]
-    (x0, y0), (x1, y1) = NODES[source], NODES[target]
-    bend = _BENDS[source, target]
-    colour = OPERATION_COLOURS[operation]
+    parts = cell_parts(spec)
     scale = font_size / FONT_SIZE
-    arrow = FancyArrowPatch(
-        (x0, y0),
-        (x1, y1),
-        connectionstyle=f"arc3,rad={bend}",
-        arrowstyle="-|>",
-        mutation_scale=13 * scale,
-        linewidth=1.6 * scale,
-        linestyle=":" if operation == "none" else "-",
-        color=colour,
-        shrinkA=0,
-        # A node's circle is given in data units and an arrow's gap in points: patchA and patchB clip exactly.
-        patchA=Circle((x0, y0), NODE_RADIUS, transform=axes.transData),
-        patchB=Circle((x1, y1), NODE_RADIUS, transform=axes.transData),
-        shrinkB=0,
-        zorder=1,
-        clip_on=False,
-    )
-    arrow.set_gid(f"edge-{edge}-{operation}")
-    axes.add_patch(arrow)
-    # The middle of the quadratic curve that arc3 draws: its control point lies `bend` times the chord to the side.
-    x = (x0 + x1) / 2 + bend * (y1 - y0) / 2
-    y = (y0 + y1) / 2 - bend * (x1 - x0) / 2
-    box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
-    label = axes.text(
-        x,
-        y,
-        OPERATION_LABELS[operation],
-        ha="center",
-        va="center",
-        fontsize=font_size,
-        color=colour,
-        zorder=2,
-        bbox=box,
-    )
-    label.set_gid(f"edge-{edge}-{operation}")
+    for one in parts.edges:
+        dots = ":" if one.operation == "none" else "-"
+        axes.plot(*zip(*one.curve, strict=True), color=one.colour, linewidth=1.6 * scale, linestyle=dots, zorder=1)
+        head = FancyArrowPatch(
+            one.curve[-3],
+            one.curve[-1],
+            arrowstyle="-|>",
+            color=one.colour,
+            mutation_scale=13 * scale,
+            shrinkA=0,
+            shrinkB=0,
+        )
+        axes.add_patch(head)
+        box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
+        looks: Any = {"fontsize": font_size, "color": one.colour, "zorder": 2, "bbox": box}
+        axes.text(*one.label, one.text, ha="center", va="center", **looks)
+    for name, centre in parts.nodes.items():
+        disc: Any = {"facecolor": PAPER, "edgecolor": INK, "linewidth": 1.5 * scale, "zorder": 3, "clip_on": False}
+        axes.add_patch(Circle(centre, parts.radius, **disc))
+        axes.text(*centre, name, ha="center", va="center", fontsize=font_size + 1, color=INK, zorder=4)
+    left, right, bottom, top = parts.bounds
+    axes.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[], aspect="equal")
+    axes.set_frame_on(False)
+    axes.set_title(title, color=INK, fontsize=font_size + 2, parse_math=False)
+    return axes

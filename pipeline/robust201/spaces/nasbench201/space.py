@@ -51,7 +51,8 @@ class NasBench201(CellSpace):
     read_json_table = staticmethod(published_tables.read_json_table)
     read_pickle_table = staticmethod(published_tables.read_pickle_table)
     draw_cell = staticmethod(drawing.draw_cell)
-    draw_every_edge = staticmethod(drawing.draw_every_edge)
+    cell_parts = staticmethod(drawing.cell_parts)
+    every_edge = staticmethod(drawing.every_edge)
 
     def __init__(self, channels: int = 16, cells: int = 5) -> None:
         self.channels = channels
