@@ -22,7 +22,7 @@ import yaml
 from robust201 import __version__
 from robust201.cli import console, exits
 from robust201.cli.app import app
-from robust201.cli.help_texts import EXAMPLES, PANELS
+from robust201.cli.help_texts import EXAMPLES, HELP_OPTIONS, PANELS
 from robust201.runtime.scheduler import RunTally
 from robust201.spaces.nasbench201 import cells as nasbench201
 from tests.conftest import REPOSITORY, Ended, MakeFields, RunCommand, WriteSweep, read_tree
@@ -68,10 +68,11 @@ def test_examples_of_the_help_are_command_lines(line: str) -> None:
     program, *words = line.split()
     assert program == "robust201"
     command: Any = typer.main.get_command(app)
+    parent = typer.Context(command, **HELP_OPTIONS)  # a command keeps the help options of its first context
     while hasattr(command, "commands"):
         name, *words = words
         command = command.commands[name]
-    command.make_context(name, words)  # raises what a wrong option or a missing argument would
+    command.make_context(name, words, parent=parent)  # raises what a wrong option or a missing argument would
 
 
 def test_commands_that_are_advised_can_be_pasted(

@@ -142,7 +142,7 @@ NO_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2
             {"checkpoints": None, "weights": {"path": ".", "seeds": [*range(200)], "steps": [*range(200)]}},
             "weights: expected up to 10,000 weights per network, got 40,000.",
         ),
-        ({"keys": {"autoattack": {}}}, "'autoattack'. Did you mean 'aa_standard'?"),
+        ({"keys": {"autoatack": {}}}, "'autoatack'. Did you mean 'autoattack'?"),
         ({"keys": {"PGD-7": {}}}, "'PGD-7'. Did you mean 'pgd_linf7'?"),
         (
             {"checkpoints": None, "weights": {"random": {"seeds": [2**64]}}},

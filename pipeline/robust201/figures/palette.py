@@ -6,13 +6,16 @@ All colours but `spaces.cell_space.INK` and `GRID` are read on light and dark al
 import json
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.result_files import kind_of, row_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 GRID = "#d6dbe1"
 """Grid lines; the page replaces it likewise."""
@@ -90,12 +93,12 @@ def strength_word(key: str) -> str:
     return {"corruption": "severity", "clean": ""}.get(kind_of(key), "strength")
 
 
-def agreement_words(rows: pd.DataFrame) -> str:
+def agreement_words(rows: "pd.DataFrame") -> str:
     """Write the rank correlations of some rows of `measures_against` of one measure and key."""
     return f"Spearman {short(rows['spearman'].iloc[0])}, Kendall {short(rows['kendall'].iloc[0])}"
 
 
-def spans_magnitudes(values: pd.Series) -> bool:
+def spans_magnitudes(values: "pd.Series") -> bool:
     """Whether numbers are positive and span two orders of magnitude, so that a logarithmic axis shows them better."""
     return bool(values.min() > 0 and values.max() > 100 * values.min())
 
@@ -128,7 +131,7 @@ def tie_words(tied: int) -> str:
     return "" if tied == 1 else f", one of {tied:,}"
 
 
-def rank_texts(cells: pd.DataFrame) -> list[str]:
+def rank_texts(cells: "pd.DataFrame") -> list[str]:
     """Write the ranks of cells (columns `rank` and `tied`), with ``=`` in front of those that others share."""
     return [f"{'' if tied == 1 else '='}{rank}" for rank, tied in zip(cells["rank"], cells["tied"], strict=True)]
 
