@@ -233,7 +233,9 @@ def evaluate(
     _warn_of_weak_attacks(rows, name, len(image_set), image_set.n_classes)
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measured = dict.fromkeys(column for row, _ in chosen for column in row.columns)
-    return Evaluation.of(rows, [*columns, *measured], outcomes, _digest(given))
+    shared = {"seed": seed, "engine": engine, "batch_size": batch_size if engine == "reference" else None}
+    protocols = {row.key: shared | parameters.identity() for row, parameters in chosen}
+    return Evaluation.of(rows, [*columns, *measured], outcomes, _digest(given), protocols)
 
 
 def compare(
@@ -261,11 +263,16 @@ def compare(
         all rows) and `n_images`.
 
     Raises:
-        ConfigError: fewer than two networks, tables of other images or without a key in common, or a reason of
-            `evaluate`.
+        ConfigError: fewer than two networks; tables of other images, with other parameters of a key, or without a key
+            in common; or a reason of `evaluate`.
         DatasetError: see `evaluate`.
         EvaluationError: see `evaluate`.
     """
+    if isinstance(networks, nn.Module | pd.DataFrame):
+        raise ConfigError(
+            f"Comparing networks failed for {type(networks).__name__}: expected several networks, got one. Give a "
+            "list, or a mapping of names to networks."
+        )
     named = networks if isinstance(networks, Mapping) else _name_networks(networks)
     evaluations = {
         name: network if isinstance(network, pd.DataFrame) else evaluate(network, images, labels, keys, **options)
@@ -281,7 +288,8 @@ def _name_networks(networks: Sequence[nn.Module | Evaluation]) -> dict[str, nn.M
 
 
 def _digest(given: LabelledImages) -> str:
-    digest = hashlib.sha256(given.images.tobytes())
+    digest = hashlib.sha256(str(given.images.shape).encode())
+    digest.update(given.images.tobytes())
     digest.update(given.labels.astype("<i8").tobytes())
     return digest.hexdigest()
 

@@ -91,3 +91,22 @@ def test_what_cannot_be_compared_is_rejected(images, labels):
     fgsm = robust201.evaluate(Linear(1), images, labels, ["fgsm"])
     with pytest.raises(ConfigError, match="a and b: expected a key and strength that both were evaluated with"):
         robust201.compare({"a": table, "b": fgsm})
+
+
+def test_tables_of_other_parameters_are_rejected(images, labels):
+    weak, strong = (
+        robust201.evaluate(Linear(0), images, labels, {"pgd": {"epsilons_255": [8], "steps": steps}})
+        for steps in (31, 40)
+    )
+    with pytest.raises(ConfigError, match="a and b: expected pgd with the same parameters, got others in steps"):
+        robust201.compare({"a": weak, "b": strong})
+    seeded = robust201.evaluate(Linear(1), images, labels, {"pgd": {"epsilons_255": [8], "steps": 31}}, seed=1)
+    with pytest.raises(ConfigError, match="others in seed"):
+        robust201.compare([weak, seeded])
+
+
+@pytest.mark.parametrize("which", ["module", "table"])
+def test_a_single_network_is_rejected(images, labels, which):
+    one = Linear(0) if which == "module" else robust201.evaluate(Linear(0), images, labels, ["clean"])
+    with pytest.raises(ConfigError, match="expected several networks, got one"):
+        robust201.compare(one, images, labels)

@@ -176,7 +176,7 @@ def as_shares(path: Path, decimals: int) -> None:
 
 @pytest.mark.parametrize("decimals", [3, 17])
 def test_rows_of_cm_may_hold_shares(tmp_path, monkeypatch, decimals):
-    """Neither the paper nor the published helper says whether they are counts."""
+    """The paper and the published helper leave open whether they are counts."""
     monkeypatch.setattr(fabricated, "N_IMAGES", 42)  # as many images of each of the three classes
     plan = make_plan(ARCHITECTURES)
     (write(tmp_path, plan) / "SHA256SUMS").unlink()

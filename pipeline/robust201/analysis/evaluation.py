@@ -26,9 +26,10 @@ class Evaluation(pd.DataFrame):
     A part of the table is a plain DataFrame: only the whole one has outcomes.
     """
 
-    _metadata = ["_outcomes", "_images_sha256"]  # noqa: RUF012 - pandas reads a list
+    _metadata = ["_outcomes", "_images_sha256", "_protocols"]  # noqa: RUF012 - pandas reads a list
     _outcomes: dict[tuple[str, float], NDArray[np.bool_]]
     _images_sha256: str
+    _protocols: dict[str, Mapping[str, Any]]
 
     @classmethod
     def of(
@@ -37,6 +38,7 @@ class Evaluation(pd.DataFrame):
         columns: Sequence[str],
         outcomes: Mapping[tuple[str, float], NDArray[np.bool_]],
         images_sha256: str,
+        protocols: Mapping[str, Mapping[str, Any]],
     ) -> "Evaluation":
         """Make the table of some rows, with the outcomes of N images by key and strength.
 
@@ -45,9 +47,11 @@ class Evaluation(pd.DataFrame):
             columns: the columns, in order.
             outcomes: (N,) whether each image was classified correctly.
             images_sha256: digest of images and labels, which comparisons need to be of the same images.
+            protocols: by key, its parameters and all else that decides its numbers.
         """
         table = cls(rows, columns=list(columns))
         table._outcomes, table._images_sha256 = dict(outcomes), images_sha256
+        table._protocols = dict(protocols)
         return table
 
     @property
@@ -65,6 +69,11 @@ class Evaluation(pd.DataFrame):
     def images_sha256(self) -> str:
         """Digest of the images and labels that were evaluated."""
         return self._images_sha256
+
+    @property
+    def protocols(self) -> Mapping[str, Mapping[str, Any]]:
+        """By key, its parameters and all else that decides its numbers."""
+        return self._protocols
 
 
 class Comparison(pd.DataFrame):
@@ -91,7 +100,7 @@ def compare_evaluations(evaluations: Mapping[str, Evaluation]) -> Comparison:
         evaluations: by name of the network, two or more.
 
     Raises:
-        ConfigError: fewer than two, other images, or no key and strength in common.
+        ConfigError: fewer than two, other images, no key and strength in common, or a key with other parameters.
     """
     _check_comparable(evaluations)
     tables = [_compare_pair(first, second, evaluations) for first, second in combinations(evaluations, 2)]
@@ -127,10 +136,18 @@ def _compare_pair(first: str, second: str, evaluations: Mapping[str, Evaluation]
             f"Comparing networks failed for {first} and {second}: expected a key and strength that both were evaluated "
             "with, got none. Evaluate both with the same keys."
         )
+    keys, strengths = zip(*common, strict=True)
+    for key in dict.fromkeys(keys):
+        settings = [evaluations[name].protocols[key] for name in (first, second)]
+        other_fields = [name for name in settings[0] if settings[0][name] != settings[1].get(name)]
+        if other_fields:
+            raise ConfigError(
+                f"Comparing networks failed for {first} and {second}: expected {key} with the same parameters, got "
+                f"others in {', '.join(other_fields)}. Evaluate both with the same."
+            )
     n_images = len(one)
     outcomes = [frame[common].to_numpy(bool).T for frame in (one, other)]
     found = paired_differences(pack_outcomes(outcomes[0]), pack_outcomes(outcomes[1]), n_images)
-    keys, strengths = zip(*common, strict=True)
     return pd.DataFrame(
         {
             "first": first,

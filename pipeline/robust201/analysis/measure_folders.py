@@ -6,6 +6,7 @@ import pandas as pd
 
 from robust201.analysis.dataset_results import read_measures
 from robust201.analysis.labels import measure_label
+from robust201.core.errors import ConfigError
 from robust201.reader.dataset import RobustnessDataset
 
 UNNAMED_WEIGHTS = "trained"
@@ -29,6 +30,11 @@ def read_measure_folders(folders: Sequence[RobustnessDataset], dataset: str) -> 
                 name = f"{label} ({', '.join(details)})"
                 if name in columns:
                     name = f"{label} ({', '.join([*details, folder.path.name])})"
+                if name in columns:
+                    raise ConfigError(
+                        f"Reading measures failed for {folder.path}: expected measures that differ from those of the "
+                        f"other folders in split, mode, weights or folder name, got {name} twice. Name each folder once."
+                    )
                 columns[name] = values
     frame = pd.DataFrame(columns)
     return frame.rename_axis("architecture").reset_index()

@@ -43,7 +43,7 @@ FEW_NOTE = "where wrong, an architecture may have but a few images"
 NEIGHBOURS_NOTE = "•: the cell's own operation; empty: its class was not evaluated"
 
 ALL_STRENGTHS_UP_TO_CLASSES = 50
-"""Confusion matrices of more classes are on the page at one strength a key only, for its size."""
+"""With more classes, the page has confusion matrices at one strength per key only, to limit its size."""
 
 MANY_POINTS = 500
 """From so many on, points are small."""

@@ -37,7 +37,7 @@ _STEPS = 40
 
 
 def cell_parts(spec: str) -> CellParts:
-    """Give what a drawing of a cell consists of."""
+    """Return the parts of a cell's drawing."""
     return CellParts(
         [edge_parts(edge, operation) for edge, operation in enumerate(parse(spec))],
         {NODE_NAMES[node]: centre for node, centre in NODES.items()},
@@ -53,7 +53,7 @@ def every_edge() -> CellParts:
 
 
 def edge_parts(edge: int, operation: str) -> EdgeParts:
-    """Give what an edge consists of: a quadratic curve from node to node, cut off at their circles, and its label."""
+    """Return an edge's quadratic curve, which ends at the circles of its nodes, and its label."""
     source, target = EDGES[edge]
     (x0, y0), (x1, y1) = NODES[source], NODES[target]
     bend = _BENDS[source, target]

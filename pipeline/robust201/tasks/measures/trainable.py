@@ -123,7 +123,7 @@ def gradients(
 def pieces(classifier: Classifier, n_images: int, start: int = 0) -> Iterator[slice]:
     """Cut images, from a position on, into what second derivatives are taken of at once.
 
-    It decides no number but rounding in evaluation mode; in training mode a batch must stay whole.
+    In evaluation mode it affects only rounding; in training mode a batch must stay whole.
     """
     step = _AT_ONCE.get(classifier.device.type, 64)
     step = min(step, classifier.micro_batch or step)
