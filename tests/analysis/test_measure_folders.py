@@ -68,6 +68,8 @@ def test_equal_names_end_with_their_folder(folders: list[RobustnessDataset]) -> 
     first = folders[0]
     table = read_measure_folders([first, first], "cifar10")
     assert list(table)[1:] == ["Jacobian squared norm (test, trained)", "Jacobian squared norm (test, trained, first)"]
+    with pytest.raises(ConfigError, match=r"got Jacobian squared norm \(test, trained, first\) twice"):
+        read_measure_folders([first, first, first], "cifar10")
 
 
 def test_only_one_figure_shows_several_folders(folders: list[RobustnessDataset], tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def read_measure_folders(folders: Sequence[RobustnessDataset], dataset: str) -> 
                 if name in columns:
                     raise ConfigError(
                         f"Reading measures failed for {folder.path}: expected measures that differ from those of the "
-                        f"other folders in split, mode, weights or folder name, got {name} twice. Name each folder once."
+                        f"others in split, mode, weights or folder name, got {name} twice. Name each folder once."
                     )
                 columns[name] = values
     frame = pd.DataFrame(columns)
