@@ -16,7 +16,7 @@ from tests.conftest import REPOSITORY
 JOBS = sorted(
     path.stem
     for path in (REPOSITORY / "jobs").glob("*.yaml")
-    if path.name.startswith(("image-distribution", "robust-features"))
+    if path.name.startswith(("dataset", "image-distribution", "robust-features"))
 )
 
 
@@ -41,7 +41,8 @@ def trained(study):
 
 
 def test_there_is_a_full_and_a_small_job_of_each_study():
-    assert set(JOBS) >= {f"{name}{size}" for name in STUDIES for size in ("", "-small")}
+    assert set(JOBS) >= {f"{name}{size}" for name in STUDIES if name != "dataset" for size in ("", "-small")}
+    assert any(name.startswith("dataset") for name in JOBS)
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -60,7 +61,7 @@ def test_every_network_that_a_sweep_evaluates_is_trained(name):
         for architecture, dataset in itertools.product(sweep.selected_architectures, sweep.datasets):
             recipes = sweep.weights.recipes or {key[2] for key in made if key[:2] == (architecture, dataset)}
             assert recipes
-            for recipe, seed in itertools.product(recipes, sweep.weights.seeds):
+            for recipe, seed in itertools.product(recipes, sweep.weights.seeds or (0,)):
                 store, epochs, steps = made[architecture, dataset, recipe, seed]
                 assert store == sweep.weights.path
                 assert epochs.issuperset(sweep.weights.epochs or ())
@@ -83,6 +84,8 @@ def test_what_the_tables_name_is_trained(name):
     elif study.study == "robust-features-mixing":
         pairs = itertools.product(study.networks.values(), study.alphas.values())
         wanted = [(architecture, study.dataset, recipe) for architecture, recipe in pairs]
+    elif study.study == "dataset":
+        wanted = [(13714, study.dataset, "plain")]
     else:
         wanted = [
             (architecture, study.dataset, recipe)

@@ -48,7 +48,8 @@ def specify_file(figure: Figure, width: float, *, notes: tuple[str, ...] = (), t
     if figure.above is not None:
         bodies.insert(0, _fit(figure.above, width))
     lines = [line for note in (*figure.notes, *notes) for line in wrap(note, width)]
-    return write_spec(bodies, configure(PAPER), label=figure.label, notes=lines, title=title)
+    # A label on every mark would double a file; the figure as a whole has one.
+    return write_spec(bodies, configure(PAPER) | {"aria": False}, label=figure.label, notes=lines, title=title)
 
 
 def _fit(figure: Figure, width: float) -> Spec:

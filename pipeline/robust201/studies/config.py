@@ -186,13 +186,25 @@ class EquivarianceStudy(_Study):
     selection_seed: Annotated[int, Field(ge=0)] = 0
 
 
-Study = ImageDistributionStudy | DynamicsStudy | MixingStudy | EquivarianceStudy
+class DatasetStudy(_Study):
+    """The dataset paper's claims, medians and figures beside those of some results.
+
+    Attributes:
+        dataset: the images whose results are compared.
+    """
+
+    study: Literal["dataset"]
+    dataset: str
+
+
+Study = ImageDistributionStudy | DynamicsStudy | MixingStudy | EquivarianceStudy | DatasetStudy
 
 STUDIES: dict[str, type[Any]] = {
     "image-distribution": ImageDistributionStudy,
     "robust-features-dynamics": DynamicsStudy,
     "robust-features-mixing": MixingStudy,
     "robust-features-equivariance": EquivarianceStudy,
+    "dataset": DatasetStudy,
 }
 """Schemas by the field `study`."""
 

@@ -10,9 +10,9 @@ from robust201.core.csv_files import write_csv
 from robust201.studies.comparisons import GROUPS
 
 
-def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Write a table as Markdown, its first column as text and the others as numbers; ends with a line break."""
-    rules = ["---", *["--:"] * (len(columns) - 1)]
+def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]], *, n_texts: int = 1) -> str:
+    """Write a table as Markdown, its first columns as text and the others as numbers; ends with a line break."""
+    rules = ["---"] * n_texts + ["--:"] * (len(columns) - n_texts)
     lines = (columns, rules, *rows)
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 

@@ -7,8 +7,16 @@ from typing import Any
 
 from robust201.core.files import make_folder
 from robust201.planning.config import SweepConfig
-from robust201.studies.config import DynamicsStudy, EquivarianceStudy, ImageDistributionStudy, MixingStudy, Study
+from robust201.studies.config import (
+    DatasetStudy,
+    DynamicsStudy,
+    EquivarianceStudy,
+    ImageDistributionStudy,
+    MixingStudy,
+    Study,
+)
 from robust201.studies.networks import Exports
+from robust201.studies.pages.dataset import write_dataset
 from robust201.studies.pages.dynamics import write_dynamics
 from robust201.studies.pages.equivariance import write_equivariance
 from robust201.studies.pages.image_distribution import write_image_distribution
@@ -27,6 +35,7 @@ def write_pages(study: Study, exports: Exports, out: Path, sweeps: Sequence[Swee
         make_folder(out / name)
     writers: Mapping[type[Study], Callable[[Any, Exports, Path], list[Path]]] = {
         ImageDistributionStudy: partial(write_image_distribution, sweeps=sweeps),
+        DatasetStudy: write_dataset,
         DynamicsStudy: write_dynamics,
         MixingStudy: write_mixing,
         EquivarianceStudy: write_equivariance,

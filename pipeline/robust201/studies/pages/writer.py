@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from robust201.core.files import write_text
+from robust201.core.files import atomic_write, write_text
 from robust201.studies import drawings
 from robust201.studies.config import Study
 from robust201.studies.markdown import write_table
@@ -33,9 +33,18 @@ class PageWriter:
 
     def figure(self, name: str, figure: Figure | None, caption: str) -> None:
         """Write a figure and show it here; None is left out."""
-        if figure is None:
-            return
-        self.files.append(drawings.save_figure(figure, self._out / "figures" / f"{name}.svg"))
+        if figure is not None:
+            drawings.save_figure(figure, self._out / "figures" / f"{name}.svg")
+            self._show(name, caption)
+
+    def picture(self, name: str, svg: bytes, caption: str) -> None:
+        """Write an SVG and show it here."""
+        with atomic_write(self._out / "figures" / f"{name}.svg") as stream:
+            stream.write(svg)
+        self._show(name, caption)
+
+    def _show(self, name: str, caption: str) -> None:
+        self.files.append(self._out / "figures" / f"{name}.svg")
         self._parts.append(f"![{caption}](figures/{name}.svg)\n\n*{caption}*\n")
 
     def finish(self) -> list[Path]:

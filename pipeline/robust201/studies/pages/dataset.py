@@ -1,0 +1,99 @@
+"""The page of the study of a dataset: claims, medians and figures of the dataset paper beside those of some results."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from robust201.analysis.dataset_results import MEANS, DatasetResults, read_results
+from robust201.analysis.labels import column_label
+from robust201.core.errors import ResultsError, closest
+from robust201.figures.figure_data import measure_correlations
+from robust201.figures.plots import FIGURE_WIDTHS
+from robust201.figures.table import FIGURES
+from robust201.figures.vega_files import draw_file
+from robust201.reader.dataset import RobustnessDataset
+from robust201.studies.config import DatasetStudy
+from robust201.studies.dataset_claims import (
+    FAILS,
+    HOLDS,
+    UNTESTED,
+    Claim,
+    check_claims,
+    compare_curves,
+    compare_medians,
+)
+from robust201.studies.markdown import show_number, table_lines
+from robust201.studies.networks import Exports
+from robust201.studies.pages.writer import PageWriter
+
+
+def write_dataset(study: DatasetStudy, exports: Exports, out: Path) -> list[Path]:
+    """Write the page, its tables and figures; see `write_pages`."""
+    results = _read(study, exports)
+    correlations = measure_correlations(results)
+    claims = check_claims(results, correlations)
+    page = PageWriter(study, out, f"{study.name}: the dataset paper's claims on {results.label}")
+    page.say(_summarise(claims, results))
+    page.say(f"## Claims\n\n{_claim_lines(claims)}")
+    page.table("claims", pd.DataFrame(claims))
+    page.say(f"## Medians over architectures\n\n{_compare(page, 'medians', compare_medians(results))}")
+    if len(curves := compare_curves(results)):
+        page.say(f"## Single architectures\n\n{_compare(page, 'curves', curves)}")
+    page.say("## Figures")
+    for row in FIGURES.values():
+        if row.source and len(frame := row.compute(results)):
+            notes = (MEANS[results.mean],) if row.averages else ()
+            drawn = draw_file(row.specify(frame, results), FIGURE_WIDTHS["page"], "svg", notes=notes)
+            page.picture(row.name, drawn, f"{row.title} ({row.source} of the paper)")
+    return page.finish()
+
+
+def _read(study: DatasetStudy, exports: Exports) -> DatasetResults:
+    """Read the accuracies of all exports as one dataset; exports of measures alone add rows to Figure 6."""
+    with_accuracies = [one.path for one in exports.readers if one.keys_clean or one.keys_adv or one.keys_cc]
+    measures = [one for one in exports.readers if one.path not in with_accuracies]
+    if not with_accuracies:
+        raise ResultsError(
+            f"Writing the study {study.name} failed: none of its exports has accuracies. Name the export of a sweep "
+            "with clean images and attacks."
+        )
+    by_name = {results.name: results for results in read_results(RobustnessDataset(*with_accuracies))}
+    if study.dataset not in by_name:
+        raise ResultsError(
+            f"Writing the study {study.name} failed: no export has accuracies on {study.dataset}."
+            f"{closest(study.dataset, by_name)}"
+        )
+    return replace(by_name[study.dataset], measure_folders=measures)
+
+
+def _summarise(claims: Sequence[Claim], results: DatasetResults) -> str:
+    counts = Counter(claim.verdict for claim in claims)
+    images = "" if results.n_images is None else f" on {results.n_images:,} images"
+    contradicted = [f"“{claim.claim}” ({claim.place})" for claim in claims if claim.verdict == FAILS]
+    text = (
+        f"These {len(results.architectures):,} cells{images} confirm {counts[HOLDS]} of {len(claims)} claims of the "
+        f"paper, contradict {counts[FAILS]}, and cannot test {counts[UNTESTED]}."
+    )
+    return f"{text} Contradicted: {' '.join(contradicted)}" if contradicted else text
+
+
+def _claim_lines(claims: Sequence[Claim]) -> str:
+    columns = ["claim", "place", "printed", "ours", "verdict"]
+    rows = [[claim.claim, claim.place, claim.printed or "–", claim.ours, claim.verdict] for claim in claims]
+    return table_lines(columns, rows, n_texts=len(columns))
+
+
+def _compare(page: PageWriter, name: str, frame: pd.DataFrame) -> str:
+    page.table(name, frame)
+    if frame.empty:
+        return "The paper prints no numbers for these keys and this dataset."
+    rows = []
+    for row in frame.to_dict("records"):
+        label = column_label(row["key"], row["strength"])
+        whose = f"{row['architecture']}, {label}" if "architecture" in row else label
+        numbers = [show_number(row[column], 3) for column in ("ours", "printed")]
+        rows.append([whose, *numbers, show_number(row["difference"], 3, signed=True)])
+    return table_lines(["evaluation", "ours", "printed", "difference"], rows)
