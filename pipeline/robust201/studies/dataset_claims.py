@@ -247,7 +247,7 @@ def _rank_best_cells(results: DatasetResults) -> Iterator[Claim]:
                     low, _ = accuracy_ends(results, ranked[0].accuracy)
                     is_best |= top.rank == 1
                     is_near |= top.accuracy >= low
-                    ranks.append(f"{SCORES[score]} rank {top.rank} of {len(ranked)}")
+                    ranks.append(f"{SCORES[str(score)]} rank {top.rank} of {len(ranked)}")
         ours = ", ".join(ranks)
         if is_near and not is_best:
             ours += ", within the 95% interval of the best"
