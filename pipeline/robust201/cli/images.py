@@ -12,7 +12,7 @@ from robust201.core.host import MAX_THREADS
 from robust201.core.records import MAX_CLASSES
 
 if TYPE_CHECKING:
-    from robust201.core.records import Split
+    from robust201.core.records import ImageSet, Split
     from robust201.models.classifier import Classifier
 
 SplitText = Annotated[str, typer.Option("--split", help="test or train.")]
@@ -114,6 +114,17 @@ def robustify(
         int, typer.Option(min=1, max=MAX_THREADS, help="CPU threads; the last bits of the images depend on them.")
     ] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    judge: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="WEIGHTS",
+            help="Weights of another network, trained on natural images: reports whether it reads the labels of the "
+            "images made by --method representation.",
+        ),
+    ] = None,
+    judge_network: Annotated[
+        str | None, typer.Option(help="Architecture of --judge, if not NETWORK; or FILE:FUNCTION.")
+    ] = None,
 ) -> None:
     """Make training images with only the robust, or only the non-robust, features that a network uses."""
     from robust201.export.written_file import parse_choice
@@ -143,7 +154,29 @@ def robustify(
         classifier = Classifier(classifier.network, normalisation, images.n_classes, device=classifier.device)
     with console.counting("Making images") as progress:
         write_feature_images(out, images, classifier, settings, network=_identify_network(network), progress=progress)
+    if judge is not None:
+        _check_labels(out, images, _load_classifier(judge_network or network, dataset, None, judge, device))
+    elif settings.method == "representation":
+        console.say(
+            "Not checked: whether the images carry their labels depends on how robust the network is. Give the weights "
+            "of an independent network by --judge."
+        )
     typer.echo(describe_made(out, images.n_classes, images.images.shape[-1]))
+
+
+def _check_labels(folder: Path, images: "ImageSet", judge: "Classifier") -> None:
+    from robust201.training.label_check import TRUSTED_FRACTION, read_labels
+
+    read = read_labels(folder, images, judge)
+    console.say(
+        f"An independent network reads the label that they carry on {read.own:.0%} of the images, and that of the "
+        f"image they start from on {read.origin:.0%} ({read.n_images:,} images for which these differ)."
+    )
+    if not read.carries_labels:
+        console.say(
+            f"warning: these are no robust features. Fewer than {TRUSTED_FRACTION:.0%} of the images carry their "
+            "label for another network. NETWORK is not robust enough. Train it against a larger epsilon, or for longer."
+        )
 
 
 def _identify_network(network: str) -> dict[str, Any]:
