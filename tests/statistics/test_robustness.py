@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import trapezoid
+from scipy.stats import norm
 
 from robust201.core.errors import ConfigError
 from robust201.statistics.robustness import (
@@ -12,6 +13,7 @@ from robust201.statistics.robustness import (
     relative_changes,
     relative_corruption_errors,
     robustness_r,
+    sensitivity,
     trapezoid_weights,
 )
 
@@ -61,3 +63,27 @@ def test_corruption_errors_are_relative_to_the_reference() -> None:
     relative = relative_corruption_errors([network, reference], [0.95, 0.9], reference, 0.9)
     np.testing.assert_allclose(relative, [[0.3 / 0.4, 0.3 / 0.2], [1, 1]])
     assert np.isnan(corruption_errors(network, np.ones((2, 2)))).all()
+
+
+def test_sensitivity_of_two_alternatives_is_the_textbooks() -> None:
+    """With two alternatives d' is the square root of 2 times the normal quantile of the accuracy."""
+    accuracies = np.array([0.5, 0.6, 0.76, 0.9, 0.99])
+    found = sensitivity(accuracies, 2, 10_000)
+    np.testing.assert_allclose(found, np.sqrt(2) * norm.ppf(accuracies), atol=2e-4)
+
+
+@pytest.mark.parametrize("n_classes", [2, 10, 100])
+def test_guessing_has_no_sensitivity_and_sensitivity_rises(n_classes: int) -> None:
+    assert sensitivity(1 / n_classes, n_classes, 10_000) == pytest.approx(0, abs=1e-4)
+    rising = sensitivity(np.linspace(0.001, 0.999, 50), n_classes, 10_000)
+    assert (np.diff(rising) > 0).all()
+    ends = sensitivity([0.0, 1.0], n_classes, 100)
+    assert np.isfinite(ends).all()
+    np.testing.assert_allclose(ends, sensitivity([0.005, 0.995], n_classes, 10_000))
+
+
+def test_sensitivity_of_ten_alternatives_agrees_with_a_simulation() -> None:
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((200_000, 9)).max(axis=1)
+    accuracy = (rng.standard_normal(200_000) + 1.5 > noise).mean()
+    assert sensitivity(accuracy, 10, 200_000) == pytest.approx(1.5, abs=0.02)

@@ -6,7 +6,7 @@ import pytest
 
 from robust201.core.errors import ResultsError
 from robust201.core.records import Weights
-from robust201.statistics.robustness import robustness_r
+from robust201.statistics.robustness import robustness_r, sensitivity
 from robust201.studies import drawings
 from robust201.studies.comparisons import check_printed_marks
 from robust201.studies.image_distribution import EPSILONS, attach_printed_decisions, measure_image_distribution
@@ -115,9 +115,9 @@ def test_a_recipe_that_is_not_there_is_one_line(exports):
     assert "\n" not in str(e.value)
 
 
-def test_networks_that_are_never_right_have_no_r_and_the_page_counts_them(tmp_path, monkeypatch):
+def test_networks_at_chance_have_no_r_and_the_page_counts_them(tmp_path, monkeypatch):
     def accuracy(architecture, dataset, weights, key, strength):
-        return 0.0 if dataset == "mnist" else falling(architecture, dataset, weights, key, strength)
+        return 0.12 if dataset == "mnist" else falling(architecture, dataset, weights, key, strength)
 
     groups = {group: IMAGE_DISTRIBUTION.groups[group] for group in ("mnist", "cifar10")}
     networks = {"LeNet": IMAGE_DISTRIBUTION.networks["LeNet"]}
@@ -129,5 +129,24 @@ def test_networks_that_are_never_right_have_no_r_and_the_page_counts_them(tmp_pa
     assert found.tables[["mean", "low", "high"]].isna().all(axis=1).tolist() == [True, False]
     monkeypatch.setattr(drawings, "save_figure", lambda figure, path: path)  # which takes long
     page = write_pages(study, Exports([out]), tmp_path / "out")[0].read_text()
-    assert "2 of them classify no clean image correctly: they have no R and are left out." in page
-    assert "| MNIST | 1 | 0 | 0.0000 | – | – | [–, –] | 0 |" in page
+    assert (
+        "2 of them are not above guessing on clean images: they have no R and are left out of means and tests." in page
+    )
+    assert "| MNIST | 1 | 0 | 0.1200 | – | – | [–, –] | 0 |" in page
+
+
+def test_groups_of_different_numbers_of_classes_are_compared_by_sensitivity(exports, monkeypatch):
+    sizes = {"mnist": (100, N_IMAGES)}
+    monkeypatch.setattr(Exports, "task_size", lambda _self, dataset: sizes.get(dataset, (10, N_IMAGES)))
+    found = measure_image_distribution(IMAGE_DISTRIBUTION, exports)
+    assert found.by_sensitivity
+    assert not found.comparable
+    row = found.models.query("network == 'LeNet' and group == 'cifar10' and epoch == 4 and seed == 3").iloc[0]
+    weights = Weights("", "plain", 4, 3)
+    accuracies = [
+        round(falling("lenet5", "cifar10", weights, "fgsm", strength) * N_IMAGES) / N_IMAGES
+        for strength in (0, *STRENGTHS)
+    ]
+    wanted = robustness_r(EPSILONS, sensitivity(accuracies, 10, N_IMAGES)).value
+    assert row["r"] == pytest.approx(float(wanted))
+    assert row["c"] == pytest.approx(float(wanted) - 1)

@@ -83,6 +83,31 @@ def _checked(strengths: ArrayLike, accuracies: ArrayLike) -> tuple[_Floats, _Flo
     return points, curves
 
 
+def sensitivity(accuracies: ArrayLike, n_classes: int, n_images: int) -> _Floats:
+    """Return the sensitivity d' of an observer who has these accuracies when choosing among `n_classes`.
+
+    Guessing is 0 for every number of classes, so tasks with different numbers can be compared; below it d' is negative.
+    Accuracies of 0 and 1, whose d' is infinite, count as half an image more or less.
+
+    Args:
+        accuracies: fractions of any shape.
+        n_classes: 2 or more.
+        n_images: behind each accuracy.
+
+    Source: Hacker and Ratcliff, "A revised table of d' for M-alternative forced choice", Perception & Psychophysics 26
+    (1979): P(correct) is the integral of phi(x - d') Phi(x)^(M - 1).
+    """
+    from scipy.special import ndtr
+
+    noise = np.linspace(-8.0, 16.0, 2_401)
+    others = ndtr(noise) ** (n_classes - 1)
+    signals = np.linspace(-8.0, 8.0, 1_601)
+    density = np.exp(-np.square(noise - signals[:, None]) / 2) / np.sqrt(2 * np.pi)
+    right = np.trapezoid(density * others, noise, axis=-1)
+    fractions = np.clip(np.asarray(accuracies, np.float64), 0.5 / n_images, 1 - 0.5 / n_images)
+    return np.interp(fractions, right, signals)
+
+
 def corruption_errors(accuracies: ArrayLike, reference: ArrayLike) -> _Floats:
     """Give each corruption's error relative to a reference network's: (…, K) from (…, K, S) and (K, S) accuracies.
 

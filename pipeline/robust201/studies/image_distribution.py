@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from robust201.core.errors import ResultsError
 from robust201.statistics.groups import Groups, summarise_group
-from robust201.statistics.intervals import mean_intervals
-from robust201.statistics.robustness import RobustnessCurve, relative_changes, robustness_r
+from robust201.statistics.intervals import accuracy_intervals, mean_intervals
+from robust201.statistics.robustness import RobustnessCurve, relative_changes, robustness_r, sensitivity
 from robust201.studies.comparisons import compare_groups, printed_tables, rows_of
 from robust201.studies.config import ImageDistributionStudy
 from robust201.studies.networks import Exports
@@ -26,8 +28,8 @@ class ImageDistribution:
 
     Attributes:
         models: one row per trained network: `network`, `group`, `epoch`, `seed`, accuracy on `clean` images, `r`, the
-            mean relative change `c` (which is r - 1), `exceeds_one`, and `rises`, whether any attacked accuracy is
-            above the clean one.
+            mean relative change `c` (which is r - 1), `exceeds_one`, `rises`, whether any attacked accuracy is above
+            the clean one, and `at_chance`, whether the clean accuracy is not above guessing; R is then NaN.
         tables: one row per network, group and epoch: `n` networks, `mean` and `sd` of R (ddof 1) with the mean's 95 %
             interval `low` to `high`, how many are `above_one`, the printed table's number `table`, its `printed_epoch`,
             `printed_mean` and `printed_sd`, and the `difference` of the means.
@@ -36,6 +38,7 @@ class ImageDistribution:
         comparisons: every test (see `studies.comparisons.compare_groups`), with `printed`, the printed decision.
         floor: R of a network that is right on clean images alone.
         comparable: whether strengths are the paper's, so that numbers may be compared with the printed ones.
+        by_sensitivity: whether R is of the sensitivity d' instead of the accuracy, since numbers of classes differ.
     """
 
     models: pd.DataFrame
@@ -44,6 +47,7 @@ class ImageDistribution:
     comparisons: pd.DataFrame
     floor: float
     comparable: bool
+    by_sensitivity: bool
 
 
 def measure_image_distribution(study: ImageDistributionStudy, exports: Exports) -> ImageDistribution:
@@ -53,6 +57,8 @@ def measure_image_distribution(study: ImageDistributionStudy, exports: Exports) 
         ResultsError: a network has no results on a group's dataset.
     """
     models, curves, floors, strengths_found = [], [], set(), set()
+    sizes = {group.dataset: exports.task_size(group.dataset) for group in study.groups.values()}
+    by_sensitivity = len({n_classes for n_classes, _ in sizes.values() if n_classes is not None}) > 1
     for label, network in study.networks.items():
         for group, of_group in study.groups.items():
             frame = exports.accuracies(of_group.dataset, study.key, of_group.recipes, [network.architecture])
@@ -60,32 +66,66 @@ def measure_image_distribution(study: ImageDistributionStudy, exports: Exports) 
                 wide = rows.pivot_table(index="seed", columns="strength", values="accuracy").dropna()
                 names = {"network": label, "group": group, "epoch": int(float(str(epoch)))}
                 strengths = wide.columns.to_numpy(np.float64)
-                found = robustness_r(strengths, wide.to_numpy())
-                models.append(_models(names, wide, found))
+                n_classes, n_images = sizes[of_group.dataset]
+                measured = _sensitivities(wide, n_classes, n_images, of_group.dataset) if by_sensitivity else wide
+                found = robustness_r(strengths, measured.to_numpy())
+                at_chance = _find_chance(wide.iloc[:, 0].to_numpy(), n_classes, n_images)
+                models.append(_models(names, wide, measured, found, at_chance))
                 curves.append(_curve(names, wide))
                 floors.add(found.floor)
                 strengths_found.add(tuple(strengths))
     every = pd.concat(models, ignore_index=True)
     tables = _tables(study, every)
-    values = {
+    by_seed = {
         (str(names[0]), str(names[1]), int(str(names[2]))): rows.set_index("seed")["r"]
         for names, rows in every.groupby(["network", "group", "epoch"], sort=False)
     }
-    comparisons = compare_groups(tables, values)
+    comparisons = compare_groups(tables, by_seed)
     comparable = all(
         len(strengths) == len(EPSILONS) and np.allclose(strengths, 255 * np.array(EPSILONS))
         for strengths in strengths_found
     )
-    return ImageDistribution(every, tables, pd.concat(curves, ignore_index=True), comparisons, max(floors), comparable)
+    drawn = pd.concat(curves, ignore_index=True)
+    comparable = comparable and not by_sensitivity
+    return ImageDistribution(every, tables, drawn, comparisons, max(floors), comparable, by_sensitivity)
 
 
-def _models(names: dict[str, Any], wide: pd.DataFrame, found: RobustnessCurve) -> pd.DataFrame:
-    strengths, curves = wide.columns.to_numpy(np.float64), wide.to_numpy()
-    changes = relative_changes(strengths, curves)
+def _sensitivities(wide: pd.DataFrame, n_classes: int | None, n_images: int | None, dataset: str) -> pd.DataFrame:
+    if n_classes is None or n_images is None:
+        raise ResultsError(
+            f"Comparing groups with different numbers of classes failed for {dataset}: its numbers of classes and "
+            "images are not recorded. Export it with the measurement cm."
+        )
+    return pd.DataFrame(sensitivity(wide.to_numpy(), n_classes, n_images), wide.index, wide.columns)
+
+
+def _find_chance(clean: NDArray[np.float64], n_classes: int | None, n_images: int | None) -> NDArray[np.bool_]:
+    """Mark clean accuracies that are not above guessing; none where the numbers of classes or images are unknown."""
+    if n_classes is None or n_images is None:
+        return np.zeros(len(clean), np.bool_)
+    low, _ = accuracy_intervals(clean, n_images)
+    return low <= 1 / n_classes
+
+
+def _models(
+    names: dict[str, Any],
+    wide: pd.DataFrame,
+    measured: pd.DataFrame,
+    found: RobustnessCurve,
+    at_chance: NDArray[np.bool_],
+) -> pd.DataFrame:
+    strengths = wide.columns.to_numpy(np.float64)
+    changes = relative_changes(strengths, measured.to_numpy())
     mean_change = np.trapezoid(changes, strengths, axis=-1) / (strengths[-1] - strengths[0])
     return pd.DataFrame(
-        {**names, "seed": wide.index, "clean": curves[:, 0], "r": found.value, "c": mean_change}
-        | {"exceeds_one": found.exceeds_one, "rises": found.rises}
+        {
+            **names,
+            "seed": wide.index,
+            "clean": wide.iloc[:, 0].to_numpy(),
+            "r": np.where(at_chance, np.nan, found.value),
+        }
+        | {"c": np.where(at_chance, np.nan, mean_change), "exceeds_one": found.exceeds_one & ~at_chance}
+        | {"rises": found.rises, "at_chance": at_chance}
     )
 
 

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ResultsError
 from robust201.core.records import ArchitectureId
+from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.error_bars import images_behind
 from robust201.reader.frames import read_table
 from robust201.reader.value_checks import CLEAN
 from robust201.statistics.outcomes import Packed
@@ -164,6 +166,14 @@ class Exports:
             if dataset in reader.data and key in reader.keys_all:
                 return reader.strengths(dataset, key)
         return ()
+
+    def task_size(self, dataset: str) -> tuple[int | None, int | None]:
+        """Return how many classes a dataset has, and images behind a clean accuracy; None where not recorded."""
+        for reader in self.readers:
+            if dataset in reader.data:
+                n_classes = DATASETS[dataset].n_classes if dataset in DATASETS else reader.files.count_classes(dataset)
+                return n_classes, images_behind(reader.files, dataset, CLEAN)
+        return None, None
 
     def _of(self, dataset: str, key: str, recipes: Sequence[str]) -> Iterator[Trained]:
         for one in self.trained:

@@ -65,19 +65,29 @@ def write_image_distribution(
 def _how_to_read(found: ImageDistribution) -> str:
     above = int(found.tables["above_one"].sum())
     strengths = (
-        "the paper's nine strengths" if found.comparable else "other strengths than the paper's (do not compare R)"
+        "the paper's nine strengths"
+        if found.comparable
+        else "other strengths than the paper's, or of another measure (do not compare R)"
     )
     return (
         f"R is computed for each network over {strengths}, and then averaged. Its floor, reached if no attacked image "
         f"is classified correctly, is {found.floor:.4f}. {above} of {len(found.models)} networks have R above 1; R is "
-        f"not clipped. {_count_without_r(found.models)}Standard deviations divide by n - 1; intervals are Student's "
-        "95 % over networks. Printed means are over 20 networks."
+        f"not clipped. {_count_at_chance(found.models)}{_explain_sensitivity(found)}Standard deviations divide by "
+        "n - 1; intervals are Student's 95% over networks. Printed means are over 20 networks."
     )
 
 
-def _count_without_r(models: pd.DataFrame) -> str:
-    n = int(models["r"].isna().sum())
-    return f"{n} of them classify no clean image correctly: they have no R and are left out. " if n else ""
+def _explain_sensitivity(found: ImageDistribution) -> str:
+    if not found.by_sensitivity:
+        return ""
+    return "The groups have different numbers of classes, so R is of the sensitivity d' instead of the accuracy. "
+
+
+def _count_at_chance(models: pd.DataFrame) -> str:
+    n = int(models["at_chance"].sum())
+    if not n:
+        return ""
+    return f"{n} of them are not above guessing on clean images: they have no R and are left out of means and tests. "
 
 
 def _robustness_lines(rows: pd.DataFrame) -> str:
