@@ -50,6 +50,7 @@ def test_each_printed_cell_of_table_1_is_the_best_of_its_depths():
         for network, depths in (
             ("G-ResNet", ("G-ResNet-18", "G-ResNet-34")),
             ("STN", ("STN-ResNet-18", "STN-ResNet-34")),
+            ("PTN", ("PTN-ResNet-18", "PTN-ResNet-34")),
         )
         for attack, row in printed["best"][network].items()
         for place, value in enumerate(row)
