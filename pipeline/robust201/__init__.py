@@ -1,15 +1,17 @@
 """robust201: robustness evaluation of networks, and of the whole NAS-Bench-201 architecture space.
 
-In Python: `load_model`, `evaluate`, `compare`, `attack`, `place` (see `robust201.api`); `RobustnessDataset` to read.
+In Python: `load_model`, `evaluate`, `compare`, `attack` and `place` are explained in `robust201.api`, `show` in
+`robust201.gallery`; `RobustnessDataset` reads results.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from robust201.api import attack, compare, evaluate, load_model, place
+    from robust201.gallery import show
     from robust201.reader.dataset import RobustnessDataset
 
-__all__ = ["RobustnessDataset", "__version__", "attack", "compare", "evaluate", "load_model", "place"]
+__all__ = ["RobustnessDataset", "__version__", "attack", "compare", "evaluate", "load_model", "place", "show"]
 
 __version__ = "0.1.0"
 
@@ -24,6 +26,10 @@ def __getattr__(name: str) -> Any:
         from robust201.reader.dataset import RobustnessDataset
 
         return RobustnessDataset
+    if name == "show":
+        from robust201.gallery import show
+
+        return show
     if name in __all__:
         from robust201 import api
 

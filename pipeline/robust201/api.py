@@ -194,7 +194,7 @@ def evaluate(
     name = type(model).__name__
     rows: list[dict[str, Any]] = []
     outcomes: dict[tuple[str, float], NDArray[np.bool_]] = {}
-    setup = _Setup(_as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
+    setup = _Setup(as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
     total = sum(len(parameters.strengths) for _, parameters in chosen)
     with setup.context(model, given) as context, _telling(progress, total) as tell:
         classifier = context.classifier
@@ -357,7 +357,7 @@ def attack(
     given = as_labelled_images(images, labels)
     _check_shape(given, row, read)
     _warn_of_parameters(row, read)
-    setup = _Setup(_as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
+    setup = _Setup(as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
     with setup.context(model, given, key=row.key) as context:
         where = context.classifier.device
         pixels, classes = torch.from_numpy(given.images).to(where), torch.from_numpy(given.labels).to(where)
@@ -505,7 +505,8 @@ def _normalisation_of(classifier: Classifier) -> Normalisation:
     return Normalisation((means[0], means[1], means[2]), (stds[0], stds[1], stds[2]))
 
 
-def _as_normalisation(given: Normalisation | tuple[Sequence[float], Sequence[float]] | None) -> Normalisation | None:
+def as_normalisation(given: Normalisation | tuple[Sequence[float], Sequence[float]] | None) -> Normalisation | None:
+    """Check a normalisation given as (mean, std) of three numbers each; raises ConfigError."""
     if given is None:
         return None
     if isinstance(given, Normalisation):

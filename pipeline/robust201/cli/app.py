@@ -23,6 +23,7 @@ from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, HELP_OPTIONS, RUN
 from robust201.cli.images import fuse, import_images, robustify
 from robust201.cli.metrics import metrics
 from robust201.cli.monitoring import AsJson, doctor, logs, print_json, status
+from robust201.cli.pictures import check_drawing, draw_corruption_sheet, show
 from robust201.cli.plot import MEAN_HELP, plot
 from robust201.cli.search import search
 from robust201.cli.study import study
@@ -361,12 +362,19 @@ def corrupt(
             "--check-published", help="Only compare the corruptions without a random part with the published MD5s."
         ),
     ] = False,
+    sheet: Annotated[
+        Path | None,
+        typer.Option(help="Also draw the first image under every corruption and severity: a PNG, SVG or PDF file."),
+    ] = None,
 ) -> None:
     """Generate corrupted images with the constants of CIFAR-C, deterministic given the seed."""
+    from robust201.images import load_images, select
     from robust201.tasks import expand_keys
     from robust201.tasks.corruptions.folder import corrupt_dataset
 
     named = split_names(keys)
+    if sheet is not None:
+        check_drawing(sheet)
     with console.counting("Corrupting") as progress:
         lines, sound = corrupt_dataset(
             out,
@@ -382,6 +390,10 @@ def corrupt(
             check_published=check_published,
             progress=progress,
         )
+    if sheet is not None and not check_published:
+        images = load_images(dataset, path=path, form=form)
+        images = images if count is None else select(images, count=count, seed=image_seed)
+        draw_corruption_sheet(out, images, sheet)
     typer.echo("\n".join(lines))
     raise typer.Exit(0 if sound else 3)
 
@@ -393,6 +405,6 @@ add_verbs(
     *(verify, audit, export, diff, convert, meta),
     *(report, plot, metrics, search, correlate, design),
     *(study, fuse, import_images, robustify),
-    *(evaluate, compare),
+    *(evaluate, compare, show),
 )
 app.add_typer(submit_app, rich_help_panel=RUN)

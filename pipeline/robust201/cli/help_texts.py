@@ -31,7 +31,7 @@ PANELS = {
     "Check and export its results": ("verify", "audit", "export", "diff", "convert"),
     "Look at a dataset": ("report", "plot", "metrics", "search", "correlate", "design"),
     "Run a study": ("study", "fuse", "import-images", "robustify"),
-    "Evaluate your own networks": ("evaluate", "compare"),
+    "Evaluate your own networks": ("evaluate", "compare", "show"),
 }
 """Verbs by the group under which the help lists them, in the order in which a sweep meets them."""
 
@@ -124,6 +124,7 @@ EXAMPLES = {
         "robust201 compare plain.py:build robust.py:build --data cifar10 --count 500 --keys clean,autoattack",
         "robust201 compare net.py:build --weights plain.pth --weights robust.pth --data images.npz",
     ),
+    "show": ("robust201 show my_model.py:build --data cifar10 --key pgd --set pgd.epsilons_255=8 --out attacked.png",),
 }
 """Command lines that the help of a verb ends with."""
 

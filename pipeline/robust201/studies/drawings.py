@@ -12,10 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
+from robust201.analysis.labels import key_label
 from robust201.core.files import atomic_write
 from robust201.figures import matplotlib_parts as parts
+from robust201.figures.image_grid import Tile, draw_image_grid, show_change
 from robust201.figures.palette import CHANCE_COLOUR
-from robust201.figures.panels import SMALL, TEXT, TITLE
+from robust201.figures.panels import TEXT, TITLE
 from robust201.figures.vega_files import PNG_DPI
 from robust201.spaces.cell_space import INK
 from robust201.studies.comparisons import GROUPS
@@ -191,24 +193,22 @@ def draw_attacked_images(images: Mapping[str, NDArray[np.float32]], epsilons: Se
     `images` has (E, 3, H, W) pixels in [0, 1] by group, one per epsilon and the first of them clean; changes are shown
     around grey, on the scale of the largest.
     """
-    n_columns = len(epsilons)
-    figure = Figure(
-        figsize=(FIGURE_WIDTH, 2 * len(images) * FIGURE_WIDTH / (n_columns + 1) + 0.3), layout="constrained"
-    )
-    axes_of = parts.make_panels(figure, 2 * len(images) * n_columns, n_columns)
-    for row, (group, several) in enumerate(images.items()):
-        changes = np.clip(
-            0.5 + (several - several[0]) / (2 * max(float(np.abs(several - several[0]).max()), 1e-9)), 0, 1
-        )
-        for line, shown in enumerate((several, changes)):
-            for column in range(n_columns):
-                axes = axes_of[(2 * row + line) * n_columns + column]
-                axes.imshow(shown[column].transpose(1, 2, 0), interpolation="nearest")
-                axes.set_axis_off()
-                if row == 0 and line == 0:
-                    axes.set_title(f"ε {epsilons[column]:g}", fontsize=SMALL, color=INK)
-                if column == 0 and line == 0:
-                    axes.text(
-                        -0.05, 0.5, GROUPS[group], transform=axes.transAxes, rotation=90, ha="right", va="center"
-                    ).set(fontsize=SMALL, color=INK)
-    return figure
+    rows = []
+    for attacked in images.values():
+        changes = attacked - attacked[0]
+        rows.append([Tile(image) for image in attacked])
+        rows.append([Tile(image) for image in show_change(changes, float(np.abs(changes).max()))])
+    labels = [label for group in images for label in (GROUPS[group], "")]
+    return draw_image_grid(rows, columns=[f"ε {one:g}" for one in epsilons], row_labels=labels, width=FIGURE_WIDTH)
+
+
+def draw_corruptions(clean: NDArray[np.float32], corrupted: Mapping[str, NDArray[np.float32]]) -> Figure:
+    """Draw one image under corruptions, a row per key and a column per severity, as figure 18 of the dataset paper.
+
+    Args:
+        clean: (3, H, W) pixels in [0, 1].
+        corrupted: by key, (5, 3, H, W), severities 1 to 5.
+    """
+    rows = [[Tile(image) for image in (clean, *severities)] for severities in corrupted.values()]
+    columns = ["clean", *(f"severity {severity}" for severity in range(1, 6))]
+    return draw_image_grid(rows, columns=columns, row_labels=[key_label(key) for key in corrupted], width=FIGURE_WIDTH)

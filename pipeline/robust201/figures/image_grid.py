@@ -1,0 +1,69 @@
+"""Grids of enlarged images with words, by Matplotlib."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from robust201.figures import matplotlib_parts as parts
+from robust201.figures.panels import SMALL
+from robust201.spaces.cell_space import INK
+
+_LINE = 0.16
+"""Height of a line of words, in inches."""
+
+
+class Tile(NamedTuple):
+    """An image of a grid.
+
+    Attributes:
+        pixels: (C, H, W) in [0, 1], C of 1 or 3.
+        caption: words below it.
+    """
+
+    pixels: NDArray[np.float32]
+    caption: str = ""
+
+
+def draw_image_grid(
+    rows: Sequence[Sequence[Tile]], *, columns: Sequence[str], row_labels: Sequence[str], width: float
+) -> Figure:
+    """Draw rows of images.
+
+    Args:
+        rows: of equal length.
+        columns: words above each column.
+        row_labels: words left of each row; empty where several rows belong together.
+        width: of the figure, in inches.
+    """
+    n_columns = len(columns)
+    captions = any(tile.caption for row in rows for tile in row)
+    side = width / (n_columns + 1)
+    height = len(rows) * (side + (2 * _LINE if captions else 0)) + 2 * _LINE
+    figure = Figure(figsize=(width, height), layout="constrained")
+    panels = iter(parts.make_panels(figure, len(rows) * n_columns, n_columns))
+    for row_number, (row, label) in enumerate(zip(rows, row_labels, strict=True)):
+        for column_number, tile in enumerate(row):
+            axes = next(panels)
+            axes.imshow(_as_picture(tile.pixels), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
+            axes.set_xticks([])
+            axes.set_yticks([])
+            parts.style(axes)
+            axes.set_xlabel(tile.caption, fontsize=SMALL, color=INK)
+            if row_number == 0:
+                axes.set_title(columns[column_number], fontsize=SMALL, color=INK)
+            if column_number == 0:
+                axes.set_ylabel(label, fontsize=SMALL, color=INK)
+    return figure
+
+
+def _as_picture(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
+    return pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
+
+
+def show_change(change: NDArray[np.float32], largest: float) -> NDArray[np.float32]:
+    """Return a change of pixels around grey, on the scale of the largest change."""
+    shown: NDArray[np.float32] = np.clip(0.5 + change / (2 * max(largest, 1e-9)), 0, 1)
+    return shown

@@ -1,0 +1,128 @@
+"""Single images under attack: clean image, change and attacked image, with what the network says of each."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from robust201.analysis.labels import column_label, key_label
+from robust201.api import as_normalisation, attack
+from robust201.core.errors import ConfigError
+from robust201.core.records import Normalisation
+from robust201.images.user_arrays import as_labelled_images
+from robust201.models.classifier import Classifier
+from robust201.models.user_module import as_classifier
+from robust201.tasks import find_task
+from robust201.tasks.attack_kit.context import to_float
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAX_SHOWN = 20
+"""Images in one figure."""
+
+WIDTH = 5.0
+"""Of the figure, in inches."""
+
+
+def show(
+    model: nn.Module,
+    images: Any,
+    labels: Any,
+    key: str = "pgd",
+    *,
+    epsilon_255: float | None = None,
+    epsilon: float | None = None,
+    normalisation: Normalisation | tuple[Sequence[float], Sequence[float]] | None = None,
+    class_names: Sequence[str] | None = None,
+    **parameters: Any,
+) -> "Figure":
+    """Attack single images and draw them, with the predicted classes and their confidences (softmax probabilities).
+
+    The change is shown around grey, enlarged so that its largest value fills the range; its factor stands below it.
+
+    Args:
+        model: see `evaluate`.
+        images: one image (3, H, W), or up to `MAX_SHOWN`; see `evaluate`.
+        labels: its class, or theirs.
+        key: an attack.
+        epsilon_255: radius of an Linf ball in units of 1/255, or
+        epsilon: of an L2 or L1 ball in pixels of [0, 1]; by default, the largest of the attack's own.
+        normalisation: see `evaluate`.
+        class_names: one per class; their numbers by default.
+        parameters: of the attack, and further arguments of `attack`, such as ``seed=1``.
+
+    Returns:
+        A Matplotlib figure: notebooks display it, ``.savefig("attacked.png")`` writes it.
+
+    Raises:
+        ConfigError: more than one radius or too many images, or a reason of `attack`.
+        DatasetError, EvaluationError: see `attack`.
+    """
+    from robust201.figures.image_grid import Tile, draw_image_grid, show_change
+
+    if np.ndim(images) == 3:
+        images, labels = images[None], np.atleast_1d(labels)
+    given = as_labelled_images(images, labels)
+    n_images = len(given.labels)
+    if n_images > MAX_SHOWN:
+        raise ConfigError(f"Showing images failed: {MAX_SHOWN} fit in a figure, got {n_images}. Choose some of them.")
+    radius = epsilon if epsilon_255 is None else epsilon_255
+    if radius is None and not {"epsilons_255", "epsilons"} & parameters.keys():
+        radius, field = _largest_radius(key)
+        parameters |= {} if field is None else {field: [radius]}
+    attacked = attack(
+        key,
+        model,
+        given.images,
+        given.labels,
+        epsilon_255=epsilon_255,
+        epsilon=epsilon,
+        normalisation=normalisation,
+        **parameters,
+    )[-1]
+    clean = to_float(torch.from_numpy(given.images)).to(attacked.device)
+    with as_classifier(model, clean, normalisation=as_normalisation(normalisation)) as classifier, torch.no_grad():
+        names = _name_classes(class_names, classifier.n_classes)
+        before, after = (_describe_predictions(classifier, pixels, names) for pixels in (clean, attacked))
+    changes = (attacked - clean).cpu().numpy()
+    rows = []
+    for place in range(n_images):
+        largest = float(np.abs(changes[place]).max())
+        factor = f"× {0.5 / largest:.0f}" if largest else "unchanged"
+        change = Tile(show_change(changes[place], largest), factor)
+        first, last = (pixels[place].cpu().numpy() for pixels in (clean, attacked))
+        rows.append([Tile(first, before[place]), change, Tile(last, after[place])])
+    title = key_label(key) if radius is None else column_label(key, float(radius))
+    row_labels = [names[label] for label in given.labels]
+    return draw_image_grid(rows, columns=["clean", "change", title], row_labels=row_labels, width=WIDTH)
+
+
+def _largest_radius(key: str) -> tuple[float | None, str | None]:
+    """Return the largest default radius of an attack and its field; None for an attack without a ball."""
+    parameters = find_task(key).parameters
+    for field in ("epsilons_255", "epsilons"):
+        if field in parameters.model_fields:
+            return max(parameters.model_validate({}).strengths), field
+    return None, None
+
+
+def _name_classes(names: Sequence[str] | None, n_classes: int) -> list[str]:
+    if names is None:
+        return [f"class {number}" for number in range(n_classes)]
+    if len(names) != n_classes:
+        raise ConfigError(
+            f"Showing images failed for class_names: the network has {n_classes} classes, got {len(names)} names. Give "
+            "one for each."
+        )
+    return list(names)
+
+
+def _describe_predictions(classifier: Classifier, pixels: torch.Tensor, names: Sequence[str]) -> list[str]:
+    confidences, classes = classifier(pixels).softmax(dim=1).max(dim=1)
+    return [
+        f"{names[number]}, {confidence:.0%}"
+        for number, confidence in zip(classes.tolist(), confidences.tolist(), strict=True)
+    ]

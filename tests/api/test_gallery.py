@@ -1,0 +1,83 @@
+"""Pictures of single images: the captions are the predictions of the network, the images those that were attacked."""
+
+import numpy as np
+import pytest
+import torch
+
+import robust201
+from robust201.core.errors import ConfigError, DatasetError
+from tests.conftest import RunCommand
+from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
+
+IMAGES = tiny_images()
+
+
+def captions(figure):
+    return [axes.get_xlabel() for axes in figure.axes if axes.get_visible()]
+
+
+def picture(figure, place):
+    return np.asarray(figure.axes[place].images[0].get_array()).transpose(2, 0, 1)
+
+
+def test_show_draws_the_attacked_image_and_its_prediction():
+    network = TinyNetwork()
+    figure = robust201.show(
+        network, IMAGES.images[:2], IMAGES.labels[:2], "fgsm", epsilon_255=8, normalisation=NORMALISATION
+    )
+    attacked = robust201.attack(
+        "fgsm", network, IMAGES.images[:2], IMAGES.labels[:2], epsilon_255=8, normalisation=NORMALISATION
+    )
+    np.testing.assert_array_equal(picture(figure, 2), attacked[0, 0].numpy())
+    np.testing.assert_allclose(picture(figure, 3), IMAGES.images[1] / 255, atol=1e-6)
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (NORMALISATION.mean, NORMALISATION.std))
+    with torch.no_grad():
+        logits = network.eval()((attacked[0] - mean) / std)[1]
+    confidence, predicted = logits.softmax(dim=1).max(dim=1)
+    shown = captions(figure)
+    assert shown[2] == f"class {predicted[0]}, {confidence[0]:.0%}"
+    assert shown[5] == f"class {predicted[1]}, {confidence[1]:.0%}"
+    assert shown[1] == "× 16"
+    assert figure.axes[0].get_ylabel() == f"class {IMAGES.labels[0]}"
+    assert figure.axes[2].get_title() == "FGSM, ε = 8/255"
+
+
+def test_show_takes_one_image_and_the_largest_default_radius():
+    figure = robust201.show(TinyNetwork(), IMAGES.images[0], IMAGES.labels[0], "pgd_l2", steps=6)
+    change = picture(figure, 2) - IMAGES.images[0] / 255
+    assert 0.4 < np.linalg.norm(change) <= 0.5 + 1e-5
+    assert len(captions(figure)) == 3
+
+
+def test_show_rejects_too_many_images_and_wrong_names():
+    many = np.repeat(IMAGES.images[:1], 21, axis=0), np.zeros(21, np.int64)
+    with pytest.raises(ConfigError, match="20 fit in a figure, got 21"):
+        robust201.show(TinyNetwork(), *many)
+    with pytest.raises(ConfigError, match="5 classes, got 2 names"):
+        robust201.show(TinyNetwork(), IMAGES.images[0], IMAGES.labels[0], "fgsm", class_names=["cat", "dog"])
+    with pytest.raises(ConfigError, match="got another key"):
+        robust201.show(TinyNetwork(), IMAGES.images[0], IMAGES.labels[0], "fog")
+    with pytest.raises(DatasetError):
+        robust201.show(TinyNetwork(), IMAGES.images[0] * np.nan, IMAGES.labels[0])
+
+
+def test_the_command_draws_a_file(robust201: RunCommand, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch\nfrom torch import nn\ndef build():\n    torch.manual_seed(0)\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\n"
+    )
+    out = tmp_path / "attacked.svg"
+    ended = robust201("show", f"{file}:build", "--data", "digits", "--key", "fgsm", "--images", "5", "--out", out)
+    assert ended.code == 0
+    assert out.read_text().count("<image") == 3
+    for wrong in (("--images", "x"), ("--images", "99999"), ("--key", "fog"), ("--key", "nope")):
+        arguments = ("--key", "fgsm", *wrong, "--out", tmp_path / "b.png")
+        assert robust201("show", f"{file}:build", "--data", "digits", *arguments).code == 2
+    assert robust201("show", f"{file}:build", "--data", "digits", "--out", tmp_path / "b.gif").code == 2
+
+
+def test_corrupt_draws_a_sheet(robust201: RunCommand, tmp_path):
+    arguments = ("--count", "2", "--keys", "fog,contrast", "--out", tmp_path / "made", "--sheet", tmp_path / "s.svg")
+    assert robust201("corrupt", *arguments).code == 0
+    assert (tmp_path / "s.svg").read_text().count("<image") == 2 * 6
