@@ -75,8 +75,8 @@ def check_claims(results: DatasetResults, correlations: pd.DataFrame) -> list[Cl
     """
     if results.space is None:
         raise ResultsError(
-            f"Checking the paper's claims failed for {results.name}: its architectures are not cells of NAS-Bench-201. "
-            "Name a dataset of that space."
+            f"Checking the paper's claims failed for {results.name}: its architectures are not cells of the paper's "
+            "space. Name a dataset of that space."
         )
     return [
         *_count_cells(results.space),
