@@ -81,3 +81,10 @@ def test_corrupt_draws_a_sheet(robust201: RunCommand, tmp_path):
     arguments = ("--count", "2", "--keys", "fog,contrast", "--out", tmp_path / "made", "--sheet", tmp_path / "s.svg")
     assert robust201("corrupt", *arguments).code == 0
     assert (tmp_path / "s.svg").read_text().count("<image") == 2 * 6
+
+
+def test_fuse_draws_blends_below_their_sources(robust201: RunCommand, tmp_path):
+    arguments = ("--first", "digits", "--second", "digits", "--out", tmp_path / "made", "--sheet", tmp_path / "s.svg")
+    assert robust201("fuse", *arguments).code == 0
+    assert (tmp_path / "s.svg").read_text().count("<image") == 3 * 8
+    assert robust201("fuse", *arguments[:-1], tmp_path / "s.gif").code == 2

@@ -7,6 +7,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.evaluate import build_module, read_normalisation
+from robust201.cli.pictures import check_drawing, draw_blend_sheet
 from robust201.core.errors import ConfigError
 from robust201.core.host import MAX_THREADS
 from robust201.core.records import MAX_CLASSES
@@ -37,6 +38,9 @@ def fuse(
     alpha: Annotated[float, typer.Option(min=0, max=1, help="Weight of the first dataset's pixels, 0 to 1.")] = 0.5,
     seed: Annotated[int, typer.Option(help="Seed of the pairing.")] = 0,
     split: SplitText = "test",
+    sheet: Annotated[
+        Path | None, typer.Option(help="Also draw the first blends below their sources: a PNG, SVG or PDF file.")
+    ] = None,
 ) -> None:
     """Blend the images of two datasets in fixed pairs, as test images of a sweep."""
     from robust201.export.written_file import parse_choice
@@ -44,9 +48,13 @@ def fuse(
     from robust201.images.fusion import LabelFrom, write_fusion
     from robust201.images.made_folder import describe_made
 
+    if sheet is not None:
+        check_drawing(sheet)
     chosen, labelled = read_split(split), parse_choice("label", label, get_args(LabelFrom))
     images = [load_images(name, path=path, split=chosen) for name, path in ((first, first_path), (second, second_path))]
     write_fusion(out, images[0], images[1], split=chosen, alpha=alpha, label=labelled, seed=seed)
+    if sheet is not None:
+        draw_blend_sheet(out / f"{chosen}.npz", images, sheet)
     n_classes = images[0 if labelled == "first" else 1].n_classes
     typer.echo(describe_made(out, n_classes, images[0].images.shape[-1]))
 

@@ -1,5 +1,6 @@
-"""Pictures of single images: `robust201 show`, and the sheet of `robust201 corrupt`."""
+"""Pictures of single images: `robust201 show`, and the sheets of `corrupt` and `fuse`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +26,9 @@ from robust201.core.files import check_output_file
 
 if TYPE_CHECKING:
     from robust201.core.records import ImageSet
+
+_N_BLENDS = 8
+"""Blends side by side in a sheet."""
 
 _FORMATS = (".png", ".svg", ".pdf")
 
@@ -109,4 +113,21 @@ def draw_corruption_sheet(folder: Path, images: "ImageSet", out: Path) -> None:
             rows = np.load(path, mmap_mode="r", allow_pickle=False)[:: len(images)]
             corrupted[key] = rows.transpose(0, 3, 1, 2).astype(np.float32) / 255
     save_figure(draw_corruptions(images.images[0].astype(np.float32) / 255, corrupted), out)
+    console.say(f"Drawn: {out}")
+
+
+def draw_blend_sheet(blends: Path, sources: "Sequence[ImageSet]", out: Path) -> None:
+    """Draw the first blends that `robust201 fuse` wrote below the images that they are made of."""
+    import numpy as np
+
+    from robust201.figures.image_grid import Tile, draw_image_grid
+    from robust201.studies.drawings import FIGURE_WIDTH, save_figure
+
+    with np.load(blends, allow_pickle=False) as arrays:
+        blended = arrays["images"][:_N_BLENDS]
+        rows = [arrays[name][:_N_BLENDS] for name in ("first_rows", "second_rows")]
+    parts = [images.images[chosen] for images, chosen in zip(sources, rows, strict=True)]
+    tiles = [[Tile(image.astype(np.float32) / 255) for image in several] for several in (*parts, blended)]
+    labels = [*(images.dataset for images in sources), "blend"]
+    save_figure(draw_image_grid(tiles, columns=[""] * len(blended), row_labels=labels, width=FIGURE_WIDTH), out)
     console.say(f"Drawn: {out}")
