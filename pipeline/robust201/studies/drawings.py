@@ -97,6 +97,25 @@ def draw_accuracy_curves(
     return figure
 
 
+def draw_areas(curves: pd.DataFrame, network: str) -> Figure:
+    """Draw the areas behind R as figure 1 of the paper: accuracy over epsilon, and over the clean one, last epoch.
+
+    `curves` has the columns of `ImageDistribution.curves`; groups on natural images are shown.
+    """
+    rows = curves[(curves["network"] == network) & curves["group"].isin(PLAIN_GROUPS[:2])]
+    figure, panels = parts.make_axes_grid(2, FIGURE_WIDTH, 3.0, 2.2, below=0.5)
+    for axes, column, title in zip(panels, ("accuracy", "normalised"), ("accuracy", "over the clean one"), strict=True):
+        for group, of_group in rows.groupby("group", sort=False):
+            last = of_group[of_group["epoch"] == of_group["epoch"].max()]
+            epsilons, colour = last["strength"] / 255, GROUP_COLOURS[str(group)]
+            axes.plot(epsilons, last[column], color=colour, linewidth=1.1)
+            axes.fill_between(epsilons, 0, last[column], color=colour, alpha=0.2, linewidth=0)
+        axes.set_title(title, fontsize=TITLE, color=INK)
+        axes.set_xlabel("ε", fontsize=TEXT, color=INK)
+    _legend(figure, {GROUPS[str(group)]: GROUP_COLOURS[str(group)] for group in dict.fromkeys(rows["group"])})
+    return figure
+
+
 def draw_robustness(tables: pd.DataFrame) -> Figure:
     """Draw robustness R over epochs, a panel per network: mean with a deviation, and printed means."""
     networks = list(dict.fromkeys(tables["network"]))

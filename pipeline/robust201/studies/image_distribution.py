@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import ResultsError
 from robust201.statistics.groups import Groups, summarise_group
 from robust201.statistics.intervals import accuracy_intervals, mean_intervals
+from robust201.statistics.psychometric import MIN_POINTS, fit_psychometric
 from robust201.statistics.robustness import RobustnessCurve, relative_changes, robustness_r, sensitivity
 from robust201.studies.comparisons import compare_groups, printed_tables, rows_of
 from robust201.studies.config import ImageDistributionStudy
@@ -29,7 +30,8 @@ class ImageDistribution:
     Attributes:
         models: one row per trained network: `network`, `group`, `epoch`, `seed`, accuracy on `clean` images, `r`, the
             mean relative change `c` (which is r - 1), `exceeds_one`, `rises`, whether any attacked accuracy is above
-            the clean one, and `at_chance`, whether the clean accuracy is not above guessing; R is then NaN.
+            the clean one, `r_fitted`, R of a fitted psychometric function (NaN for fewer than five strengths), and
+            `at_chance`, whether the clean accuracy is not above guessing; R is then NaN.
         tables: one row per network, group and epoch: `n` networks, `mean` and `sd` of R (ddof 1) with the mean's 95 %
             interval `low` to `high`, how many are `above_one`, the printed table's number `table`, its `printed_epoch`,
             `printed_mean` and `printed_sd`, and the `difference` of the means.
@@ -125,8 +127,19 @@ def _models(
             "r": np.where(at_chance, np.nan, found.value),
         }
         | {"c": np.where(at_chance, np.nan, mean_change), "exceeds_one": found.exceeds_one & ~at_chance}
-        | {"rises": found.rises, "at_chance": at_chance}
+        | {
+            "rises": found.rises,
+            "r_fitted": np.where(at_chance, np.nan, _fit(strengths, measured)),
+            "at_chance": at_chance,
+        }
     )
+
+
+def _fit(strengths: NDArray[np.float64], measured: pd.DataFrame) -> NDArray[np.float64]:
+    if len(strengths) < MIN_POINTS:
+        return np.full(len(measured), np.nan)
+    curves = [fit_psychometric(strengths, row) for row in measured.to_numpy()]
+    return np.array([curve.robustness(strengths[0], strengths[-1]) for curve in curves])
 
 
 def _curve(names: dict[str, Any], wide: pd.DataFrame) -> pd.DataFrame:

@@ -40,6 +40,9 @@ def write_image_distribution(
     page.figure(
         "robustness", drawings.draw_robustness(found.tables), "R by epoch: mean over networks, band of one deviation"
     )
+    first = next(iter(study.networks))
+    caption = f"{first} after its last epoch: the area under accuracy, raw and normalised (figure 1 of the paper)"
+    page.figure("areas", drawings.draw_areas(found.curves, first), caption)
     for number, groups in ((4, drawings.PLAIN_GROUPS), (5, drawings.TUNED_GROUPS)):
         for normalised in (True, False):
             figure = drawings.draw_accuracy_curves(found.curves, groups, normalised=normalised)
@@ -72,8 +75,19 @@ def _how_to_read(found: ImageDistribution) -> str:
     return (
         f"R is computed for each network over {strengths}, and then averaged. Its floor, reached if no attacked image "
         f"is classified correctly, is {found.floor:.4f}. {above} of {len(found.models)} networks have R above 1; R is "
-        f"not clipped. {_count_at_chance(found.models)}{_explain_sensitivity(found)}Standard deviations divide by "
-        "n - 1; intervals are Student's 95% over networks. Printed means are over 20 networks."
+        f"not clipped. {_count_at_chance(found.models)}{_explain_sensitivity(found)}{_compare_fits(found.models)}"
+        "Standard deviations divide by n - 1; intervals are Student's 95% over networks. Printed means are over 20 "
+        "networks."
+    )
+
+
+def _compare_fits(models: pd.DataFrame) -> str:
+    differences = (models["r_fitted"] - models["r"]).abs().dropna()
+    if differences.empty:
+        return ""
+    return (
+        f"R of fitted psychometric functions differs from it by {show_number(differences.median(), 3)} in the median, "
+        f"at most by {show_number(differences.max(), 3)}. "
     )
 
 
