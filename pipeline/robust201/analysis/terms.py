@@ -133,7 +133,6 @@ class Terms:
 
     @cached_property
     def measures(self) -> pd.DataFrame:
-        """Numbers by architecture (see `collect_measures`)."""
         return collect_measures(self.results, self.tables)
 
     @property
@@ -201,7 +200,6 @@ class Terms:
 
 
 def _divide(name: str) -> tuple[str, float | None]:
-    """Take the strength off a name that ends in one."""
     head, mark, tail = name.rpartition(":")
     return (head, float(tail)) if mark and re.fullmatch(NUMBER_PATTERN, tail.strip()) else (name, None)
 
@@ -219,5 +217,4 @@ def _evaluation_names(results: DatasetResults) -> list[str]:
 
 
 def _own_rows(table: pd.DataFrame, results: DatasetResults) -> pd.DataFrame:
-    """Give the rows of a joined table that are about a dataset."""
     return table[table["dataset"] == results.name].drop(columns="dataset") if "dataset" in table else table

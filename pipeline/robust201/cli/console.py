@@ -112,7 +112,6 @@ def show_pace(per_second: float | None, seconds_left: float | None, counted: str
 
 
 def _describe_steps(training: TrainingSteps) -> str:
-    """Describe the progress of a training: epoch, loss, accuracy, rate and time left."""
     words = [f"epoch {training.epoch:,} of {training.epochs:,}"]
     if training.loss is not None and training.accuracy is not None:
         words += [f"loss {training.loss:.4f}", f"training accuracy {training.accuracy:.4f}"]
@@ -159,7 +158,6 @@ class RunDisplay:
         self._told: set[str] = set()
 
     def showing(self) -> AbstractContextManager[object]:
-        """Keep the live line up for the length of a block."""
         return self._live
 
     def update(self, progress: RunProgress, event: Event | None) -> None:
@@ -202,7 +200,6 @@ class RunDisplay:
         return time.monotonic() - self._last_log >= (_LOG_SECONDS if event else _QUIET_SECONDS)
 
     def _show_rows(self, rows: Mapping[str, tuple[int, int, str]]) -> None:
-        """Show live rows by description: done, total, and text."""
         for name in self._tasks.keys() - rows.keys():
             self._live.remove_task(self._tasks.pop(name))
         for name, (done, total, text) in rows.items():
@@ -381,7 +378,6 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
 
 
 def _describe_checked(verdict: Verdict) -> str:
-    """Say what was checked and found sound, and how much of the plan that is."""
     counts = [f"{show_count(verdict.n_shards, 'result file')}, {show_count(verdict.n_evaluations, 'evaluation')} sound"]
     if verdict.n_planned is None:
         counts.append("no plan, so it is not known whether evaluations are missing")
@@ -395,7 +391,6 @@ def _describe_checked(verdict: Verdict) -> str:
 
 
 def _describe_networks(verdict: Verdict | DatasetVerdict) -> Iterator[str]:
-    """Describe the comparison with recorded accuracies and the signs of weak attacks, if they were looked for."""
     if verdict.weights is not None and verdict.weights.n_checked:
         n_checked, n_unexpected = verdict.weights.n_checked, len(verdict.weights.unexpected)
         yield (

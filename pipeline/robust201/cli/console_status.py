@@ -49,7 +49,6 @@ def _count_failures(state: SweepStatus) -> str:
 
 
 def _show_workers(state: SweepStatus) -> str:
-    """Who is at work, or for how long nobody has been."""
     who = [f"run on {state.driver}"] if state.driver else []
     if state.shares:
         who.append(f"{console.show_count(len(state.shares), 'run')} with --share")
@@ -69,7 +68,6 @@ def _show_workers(state: SweepStatus) -> str:
 
 
 def _show_pace(state: SweepStatus) -> str:
-    """Rate and time left, which only somebody at work has, as far as they are known; and the cost."""
     is_moving = state.running and not state.complete
     pace = console.show_pace(state.evaluations_per_second, state.seconds_left) if is_moving else ""
     cost = f"{state.worker_seconds / 3600:,.2f} worker-hours of finished work"
@@ -162,11 +160,9 @@ class Display(Generic[_Status]):
         self.is_complete = False
 
     def showing(self) -> AbstractContextManager[object]:
-        """Keep the table up for the length of a block; its last state stays on the terminal."""
         return self._live if self._console.is_terminal else nullcontext()
 
     def update(self, state: _Status, quiet_seconds: float) -> None:
-        """Show a reading, and for how long nobody has been at work."""
         self.is_complete = state.complete
         if self._console.is_terminal:
             self._live.update(self._render(self._console, state, quiet_seconds), refresh=True)
@@ -185,7 +181,6 @@ def _render_sweep(terminal: Console, state: SweepStatus, quiet_seconds: float) -
 
 
 def _show_quiet(state: Watched, quiet_seconds: float) -> list[str]:
-    """Say for how long nobody has been at work, if that is so."""
     is_quiet = quiet_seconds and not state.complete
     return [f"no active worker for {console.show_duration(quiet_seconds)}"] if is_quiet else []
 

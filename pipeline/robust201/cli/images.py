@@ -166,7 +166,6 @@ def _architecture(text: str) -> int | str:
 def _load_classifier(
     network: str, dataset: str, store: Path | None, weights: Path | None, device: str, **training: Any
 ) -> "Classifier":
-    """Load an architecture with its weights, or build a module of the user's own."""
     if ":" not in network:
         from robust201.api import load_model
 

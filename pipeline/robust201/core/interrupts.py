@@ -57,7 +57,6 @@ class DrainRequest:
     _is_interruptible: bool = False
 
     def __call__(self) -> bool:
-        """Say whether a signal asked."""
         return self.signal is not None
 
     @property

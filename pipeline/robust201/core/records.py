@@ -125,7 +125,6 @@ class EvaluationProtocol:
 
     @classmethod
     def of(cls, payload: Mapping[str, Any]) -> EvaluationProtocol:
-        """Make a protocol and name it by its content."""
         return cls(payload, content_digest(payload))
 
 
@@ -230,7 +229,6 @@ class Part:
 
     @property
     def label(self) -> str:
-        """Readable name for messages and logs."""
         if (self.start, self.stop) == (0, self.unit.n_images):
             return self.unit.label
         return f"{self.unit.label} images {self.start}:{self.stop}"

@@ -118,7 +118,6 @@ def _examine_cpu_kernels() -> HealthCheck:
 
 
 def _examine_leftovers() -> Iterator[HealthCheck]:
-    """Name what killed runs left; say nothing where there is nothing."""
     from robust201.runtime.executors.ray_folder import find_unused_folders
 
     if found := find_unused_folders():
@@ -128,7 +127,6 @@ def _examine_leftovers() -> Iterator[HealthCheck]:
 
 
 def _minimum_of(name: str) -> str:
-    """The oldest version of a package that robust201 takes by its own metadata; ``"0"`` where they say nothing."""
     try:
         asked = importlib.metadata.requires("robust201") or []
     except importlib.metadata.PackageNotFoundError:  # a checkout that was never installed
@@ -143,7 +141,6 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _nearest_folder(path: Path) -> Path:
-    """The folder itself or the nearest one above it that exists."""
     return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
 
 
@@ -159,7 +156,6 @@ def _examine_results(results: Path) -> HealthCheck:
 
 
 def _examine_shards(url: str) -> HealthCheck:
-    """Write an object where the shards will be, and delete it again."""
     from robust201.shards.object_store import ObjectBackend, folder_of  # pyarrow comes with it, and may be missing
 
     folder = folder_of(url)
@@ -190,7 +186,6 @@ def _examine_space(config: SweepConfig) -> HealthCheck:
 
 
 def _examine_remarks(config: SweepConfig) -> Iterator[HealthCheck]:
-    """Say what the sweep leaves out or may not mean; nothing where there is nothing to say."""
     from robust201.planning.remarks import sweep_remarks
 
     for remark in sweep_remarks(config):

@@ -74,31 +74,25 @@ class SweepStatus:
 
     @property
     def done(self) -> int:
-        """Evaluations done."""
         return sum(key.done for key in self.keys)
 
     @property
     def total(self) -> int:
-        """Evaluations planned."""
         return sum(key.total for key in self.keys)
 
     @property
     def complete(self) -> bool:
-        """Whether every evaluation is done."""
         return self.done == self.total
 
     @property
     def running(self) -> bool:
-        """Whether a driver or a share is at work."""
         return self.driver is not None or bool(self.shares)
 
     @property
     def failures_by_kind(self) -> dict[str, int]:
-        """Number of `failures` by `core.records.UnitFailure.kind`, the most frequent first."""
         return dict(Counter(failure["kind"] for failure in self.failures).most_common())
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON value for scripts."""
         return {
             "name": self.name,
             "done": self.done,
@@ -139,7 +133,6 @@ class StatusReader:
             self._total[planned.dataset, planned.key] += planned.n_evaluations
 
     def read(self, inventory: Inventory) -> SweepStatus:
-        """Count what is done, and see who is at work."""
         plan = self._plan
         count = self._counter.count(inventory)
         activity = read_activity(plan, inventory, self._host_id, self._clock())

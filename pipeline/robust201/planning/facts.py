@@ -42,7 +42,6 @@ class DatasetFacts:
         return replace(self, corruptions={**other.corruptions, **self.corruptions})
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON value that `from_payload` reads."""
         payload: dict[str, Any] = {
             "n_images": self.n_images,
             "images_sha256": self.images_sha256,
@@ -54,7 +53,6 @@ class DatasetFacts:
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> "DatasetFacts":
-        """Read what `to_payload` wrote."""
         own = {
             ImageSelection(item["split"], item["count"], item["seed"]): ImageFacts(item["n_images"], item["sha256"])
             for item in payload.get("own_images", ())
@@ -92,7 +90,6 @@ class Facts:
         return replace(self, datasets=completed)
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON value that `from_payload` reads."""
         payload: dict[str, Any] = {
             "datasets": {name: facts.to_payload() for name, facts in self.datasets.items()},
             "checkpoints": {
@@ -108,7 +105,6 @@ class Facts:
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> "Facts":
-        """Read what `to_payload` wrote."""
         return cls(
             {name: DatasetFacts.from_payload(facts) for name, facts in payload["datasets"].items()},
             {

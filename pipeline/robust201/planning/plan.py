@@ -46,18 +46,15 @@ class PlannedKey:
 
     @property
     def n_evaluations(self) -> int:
-        """Number of evaluations: strengths summed over the units."""
         return len(self.strengths) * len(self.networks)
 
     def ids(self) -> Iterator[str]:
-        """Ids of the units, in the order of the networks."""
         return (
             unit_id(self.space, network.architecture, network.checkpoint_sha256, self.protocol)
             for network in self.networks
         )
 
     def unit(self, position: int) -> Unit:
-        """Write out the unit of one network, by its position."""
         architecture, sha256, weights = self.networks[position]
         return Unit(
             id=unit_id(self.space, architecture, sha256, self.protocol),
@@ -92,8 +89,6 @@ class Plan:
     def of_units(
         cls, config: SweepConfig, units: Iterable[Unit], protocols: Mapping[str, EvaluationProtocol], facts: Facts
     ) -> "Plan":
-        """Make a plan of some units of another, in their order."""
-
         def shared(unit: Unit) -> tuple[str, str, tuple[float, ...], int, str, tuple[str, ...]]:
             return unit.dataset, unit.key, unit.strengths, unit.n_images, unit.protocol, unit.columns
 
@@ -112,12 +107,10 @@ class Plan:
 
     @cached_property
     def n_units(self) -> int:
-        """Number of units."""
         return sum(len(planned.networks) for planned in self.planned_keys)
 
     @cached_property
     def unit_ids(self) -> NDArray[np.bytes_]:
-        """Ids of the units, in their order."""
         ids = (name.encode() for planned in self.planned_keys for name in planned.ids())
         return np.fromiter(ids, dtype="S32", count=self.n_units)
 
@@ -140,16 +133,13 @@ class Plan:
 
     @property
     def measurements(self) -> tuple[str, ...]:
-        """Names of the measurements of answers to images."""
         return self.config.measurements
 
     @property
     def space_name(self) -> str:
-        """Name of the space of the architectures."""
         return self.config.space_name
 
     def n_classes(self, dataset: str) -> int:
-        """Number of classes of a dataset."""
         return self.config.dataset_spec(dataset).n_classes
 
     def measurements_of(self, key: str) -> tuple[str, ...]:
@@ -158,17 +148,14 @@ class Plan:
 
     @cached_property
     def parameters(self) -> dict[str, Parameters]:
-        """Parameters by key."""
         return self.config.parameters
 
     @cached_property
     def tasks(self) -> dict[str, Task]:
-        """What is done, by key."""
         return self.config.tasks
 
     @cached_property
     def n_evaluations(self) -> int:
-        """Number of evaluations: strengths summed over the units."""
         return sum(planned.n_evaluations for planned in self.planned_keys)
 
     @cached_property
@@ -182,7 +169,6 @@ class Plan:
         return self.config.keys_of(dataset)
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
-        """Strengths of a key, ascending."""
         del dataset  # the same on every dataset today; callers need not know
         return self.parameters[key].strengths
 
@@ -201,11 +187,9 @@ class Plan:
                 yield unit, accuracies[unit.checkpoint_sha256], n_test
 
     def describe(self) -> dict[str, Any]:
-        """What an export records about how its numbers came about (see `planning.sweep_record`)."""
         return describe_sweep(self.config, self.facts, self.protocols.values())
 
     def portable_fields(self) -> dict[str, Any]:
-        """Fields of a sweep YAML that computes the same numbers (see `planning.sweep_record`)."""
         return portable_fields(self.config)
 
     def narrow(
@@ -264,7 +248,6 @@ class Plan:
         return [self._network_macs[planned.dataset, network.architecture] * factor for network in planned.networks]
 
     def macs(self, part: Part) -> float:
-        """Estimate a part's work in multiply-accumulates."""
         unit = part.unit
         per_pass = self._network_macs[unit.dataset, unit.architecture]
         passes = (self._source_passes if unit.makes_images else self._passes)[unit.dataset, unit.key]

@@ -89,7 +89,6 @@ def _read_payload(path: Path) -> tuple[dict[str, Any], Facts]:
 
 @contextmanager
 def _reading(results: Path) -> Iterator[None]:
-    """Say what is wrong with a plan that cannot be read."""
     path = results / PLAN_FILE
     try:
         yield

@@ -69,7 +69,6 @@ def _with_portable_files(value: Any) -> Any:
 
 
 def _write_out(parameters: Mapping[str, Parameters]) -> dict[str, Any]:
-    """Give the `keys` of a sweep YAML with all parameters, one entry for corruptions that are all there and alike."""
     keys = {
         # What a task of one's own leaves out may not be said of its kind.
         key: given.model_dump(mode="json", by_alias=True, exclude_unset=isinstance(given, UserTaskParameters))

@@ -69,7 +69,6 @@ class Worker:
         self._draining.set()
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
-        """Evaluate a bundle part by part (see `runtime.executors.base.BundleWorker`)."""
         # torch's switches are the process's: another worker in it may have set them for a precision of its own.
         configure_torch(self._config.execution.threads, self._config.precision)
         with Heartbeat(self._config.results) as heartbeat:
@@ -144,7 +143,6 @@ class Worker:
             yield self._store.commit(pending)
 
     def _make_images(self, context: Context, part: Part) -> Receipt:
-        """Attack a block of images on the source of a transfer, and keep what the attack returns."""
         began = time.perf_counter()
         task, parameters = self._tasks[part.unit.key], self._config.parameters[part.unit.key]
         assert isinstance(task, TransferTask) and isinstance(parameters, TransferParameters)  # noqa: S101, PT018

@@ -129,12 +129,10 @@ class TableValues:
         self.terms = Terms(DatasetResults.of(reader, reader.to_frame(dataset), dataset))
 
     def join(self, tables: Sequence[pd.DataFrame]) -> None:
-        """Make the columns of tables (see `terms.read_join_tables`) terms."""
         self.terms = Terms(self.terms.results, tables)
 
     @property
     def n(self) -> int:
-        """How many cells the space has."""
         return len(self.space.specs())
 
     def objective(self, name: str, terms: Sequence[ObjectiveTerm]) -> WeightedSum:

@@ -88,7 +88,6 @@ class Footer:
     identity: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """Text for the file."""
         return canonical_json(
             {
                 "format_version": FORMAT_VERSION,
@@ -299,14 +298,12 @@ class ShardFile:
         yield first, len(self._columns_of_groups)
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
         if not isinstance(self._source, Path):
             self._source.close()
 
 
 def _opened(source: Path | BinaryIO) -> AbstractContextManager[BinaryIO]:
-    """Open a path; leave a stream open."""
     return open_file(source, None) if isinstance(source, Path) else nullcontext(source)
 
 

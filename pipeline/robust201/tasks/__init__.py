@@ -96,7 +96,6 @@ class Task:
 
     @property
     def label(self) -> str:
-        """What figures call it."""
         return self.name or self.key.replace("_", " ").capitalize()
 
     @property
@@ -111,7 +110,6 @@ class Task:
 
     @property
     def published_key(self) -> str:
-        """The key as the published files spell it."""
         return self.key if self.constraint is None else f"{self.key}@{self.constraint.name}"
 
     def wants_job(self, engine: str) -> bool:

@@ -253,13 +253,11 @@ class Zoo(Space):
             )
 
     def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
-        """Build a network (see `Space`)."""
         name, width = _parse(architecture)
         return NETWORKS[name].build(width, n_classes)
 
 
 def _parse(name: int | str) -> tuple[str, int]:
-    """Split an id into the name in the table and the width."""
     if name in NETWORKS:
         return str(name), NETWORKS[str(name)].width
     match = _WIDE.fullmatch(str(name))

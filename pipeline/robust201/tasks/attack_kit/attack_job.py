@@ -146,7 +146,6 @@ class Samples:
     images: NDArray[np.int64]
 
     def take(self, rows: NDArray[np.int64]) -> "Samples":
-        """Keep some of the samples, in the order of `rows`."""
         if len(rows) == len(self.strengths):
             return self
         chosen = torch.from_numpy(rows).to(self.clean.device)

@@ -61,7 +61,6 @@ class FrostTextures:
 
     @classmethod
     def of(cls, name: str, images: tuple[NDArray[np.uint8], ...]) -> "FrostTextures":
-        """Name textures and hash their pixels."""
         digest = hashlib.sha256(canonical_json([list(image.shape) for image in images]).encode())
         for image in images:
             digest.update(image.tobytes())

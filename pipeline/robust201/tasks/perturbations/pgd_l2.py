@@ -77,6 +77,5 @@ def _norms(images: torch.Tensor) -> torch.Tensor:
 
 
 def _project(images: torch.Tensor, clean: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
-    """Project to the ball, in Foolbox's order of operations."""
     difference = images - clean
     return clean + difference * (_norms(difference).reciprocal() * epsilons).clamp_max(1)
