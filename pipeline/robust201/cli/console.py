@@ -56,7 +56,7 @@ _SLOWEST_PER_SECOND = 0.01
 
 _SHOWN_TRAININGS = 8
 
-_UNKNOWN_PACE = "rate and time left not known yet"
+_UNKNOWN_RATE = "rate and time left not known yet"
 
 # NO_COLOR asks for plain text, bold and italics included. Emoji codes would change paths such as a:b:c.
 _STYLE: dict[str, Any] = {
@@ -101,21 +101,21 @@ def show_count(count: float, noun: str) -> str:
     return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
-def show_pace(per_second: float | None, seconds_left: float | None, counted: str = "evaluations") -> str:
+def show_rate(per_second: float | None, seconds_left: float | None, counted: str = "evaluations") -> str:
     """Render rate and time left, as far as they are known; empty where neither is."""
-    pace = []
+    words = []
     if per_second:
         is_slow = per_second < _SLOWEST_PER_SECOND
-        pace = [f"{3600 * per_second:.2f} {counted}/h" if is_slow else f"{per_second:.2f} {counted}/s"]
-    pace += [] if seconds_left is None else [f"about {show_duration(seconds_left)} left"]
-    return ", ".join(pace)
+        words = [f"{3600 * per_second:.2f} {counted}/h" if is_slow else f"{per_second:.2f} {counted}/s"]
+    words += [] if seconds_left is None else [f"about {show_duration(seconds_left)} left"]
+    return ", ".join(words)
 
 
 def _describe_steps(training: TrainingSteps) -> str:
     words = [f"epoch {training.epoch:,} of {training.epochs:,}"]
     if training.loss is not None and training.accuracy is not None:
         words += [f"loss {training.loss:.4f}", f"training accuracy {training.accuracy:.4f}"]
-    words.append(show_pace(training.steps_per_second, training.seconds_left, "steps"))
+    words.append(show_rate(training.steps_per_second, training.seconds_left, "steps"))
     return ", ".join(filter(None, words))
 
 
@@ -148,7 +148,7 @@ class RunDisplay:
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[pace]}", markup=False),
+            TextColumn("{task.fields[note]}", markup=False),
             console=err,
             disable=not err.is_terminal,
         )
@@ -175,13 +175,13 @@ class RunDisplay:
         done, total = progress.done_evaluations, progress.total_evaluations
         is_complete = done == total
         if is_complete:
-            pace = ", ".join(filter(None, (show_pace(rate, None, self._counted), "all done")))
+            speed = ", ".join(filter(None, (show_rate(rate, None, self._counted), "all done")))
         else:
-            pace = show_pace(rate, left, self._counted) if known else _UNKNOWN_PACE
+            speed = show_rate(rate, left, self._counted) if known else _UNKNOWN_RATE
             if progress.quiet_seconds >= _QUIET_SECONDS:
-                pace += f"; nothing finished for {show_duration(progress.quiet_seconds)}"
+                speed += f"; nothing finished for {show_duration(progress.quiet_seconds)}"
         if not self._live.disable:
-            rows = {self._doing: (done, total, f"{self._counted}; {pace}")}
+            rows = {self._doing: (done, total, f"{self._counted}; {speed}")}
             for beat in progress.trainings[:_SHOWN_TRAININGS]:
                 if beat.training is not None and not is_complete:
                     text = f"steps; {_describe_steps(beat.training)}"
@@ -189,7 +189,7 @@ class RunDisplay:
             self._show_rows(rows)
         elif self._is_due(progress, event):
             self._last_log, self._logged_done = time.monotonic(), done
-            say(f"{done:,}/{total:,} {self._counted}; {pace}")
+            say(f"{done:,}/{total:,} {self._counted}; {speed}")
             if not is_complete:
                 say_each([f"  {line}" for line in describe_trainings_in_progress(progress.trainings)])
 
@@ -204,8 +204,8 @@ class RunDisplay:
             self._live.remove_task(self._tasks.pop(name))
         for name, (done, total, text) in rows.items():
             if name not in self._tasks:
-                self._tasks[name] = self._live.add_task(name, total=total, pace=text)
-            self._live.update(self._tasks[name], completed=done, total=total, pace=text)
+                self._tasks[name] = self._live.add_task(name, total=total, note=text)
+            self._live.update(self._tasks[name], completed=done, total=total, note=text)
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

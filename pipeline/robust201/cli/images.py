@@ -42,13 +42,13 @@ def fuse(
     from robust201.export.written_file import parse_choice
     from robust201.images import load_images
     from robust201.images.fusion import LabelFrom, write_fusion
-    from robust201.images.made_folder import describe_made
+    from robust201.images.image_folder import describe_folder
 
     chosen, labelled = read_split(split), parse_choice("label", label, get_args(LabelFrom))
     images = [load_images(name, path=path, split=chosen) for name, path in ((first, first_path), (second, second_path))]
     write_fusion(out, images[0], images[1], split=chosen, alpha=alpha, label=labelled, seed=seed)
     n_classes = images[0 if labelled == "first" else 1].n_classes
-    typer.echo(describe_made(out, n_classes, images[0].images.shape[-1]))
+    typer.echo(describe_folder(out, n_classes, images[0].images.shape[-1]))
 
 
 def import_images(
@@ -64,12 +64,12 @@ def import_images(
 ) -> None:
     """Convert published datasets of robust features (torch.save) to images for sweeps and trainings."""
     from robust201.export.written_file import parse_choice
-    from robust201.images.made_folder import Rounding, describe_made
+    from robust201.images.image_folder import Rounding, describe_folder
     from robust201.images.torch_images import import_torch_images
 
     chosen = parse_choice("rounding", rounding, get_args(Rounding))
     size = import_torch_images(source, out, n_classes=classes, split=read_split(split), rounding=chosen)
-    typer.echo(describe_made(out, classes, size))
+    typer.echo(describe_folder(out, classes, size))
 
 
 def robustify(
@@ -118,7 +118,7 @@ def robustify(
     """Make training images with only the robust, or only the non-robust, features that a network uses."""
     from robust201.export.written_file import parse_choice
     from robust201.images import load_images, select
-    from robust201.images.made_folder import describe_made
+    from robust201.images.image_folder import describe_folder
     from robust201.models.arithmetic import configure_torch
     from robust201.models.classifier import Classifier
     from robust201.training.robust_features import FeatureSettings, Method, write_feature_images
@@ -143,7 +143,7 @@ def robustify(
         classifier = Classifier(classifier.network, normalisation, images.n_classes, device=classifier.device)
     with console.counting("Making images") as progress:
         write_feature_images(out, images, classifier, settings, network=_identify_network(network), progress=progress)
-    typer.echo(describe_made(out, images.n_classes, images.images.shape[-1]))
+    typer.echo(describe_folder(out, images.n_classes, images.images.shape[-1]))
 
 
 def _identify_network(network: str) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterat
 
 
 def _examine_sweep(config: SweepConfig) -> Iterator[HealthCheck]:
-    yield from _attempt("sweep", lambda: _examine_remarks(config))
+    yield from _attempt("sweep", lambda: _examine_warnings(config))
     yield from _attempt("device", lambda: [examine_device(config)])
     yield from _attempt("results", lambda: [_examine_results(config.results)])
     if url := config.shards:
@@ -185,11 +185,11 @@ def _examine_space(config: SweepConfig) -> HealthCheck:
     return HealthCheck("disk", free > needed, detail, "Free some space or name another folder by `results`.")
 
 
-def _examine_remarks(config: SweepConfig) -> Iterator[HealthCheck]:
-    from robust201.planning.remarks import sweep_remarks
+def _examine_warnings(config: SweepConfig) -> Iterator[HealthCheck]:
+    from robust201.planning.sweep_warnings import find_sweep_warnings
 
-    for remark in sweep_remarks(config):
-        yield HealthCheck("sweep", ok=True, detail=remark.what, fix=remark.fix, warns=True)
+    for warning in find_sweep_warnings(config):
+        yield HealthCheck("sweep", ok=True, detail=warning.what, fix=warning.fix, warns=True)
 
 
 def _examine_checkpoints(config: SweepConfig) -> HealthCheck:

@@ -8,7 +8,7 @@ from typing import Any
 from robust201.core.host import HostId
 from robust201.monitoring.activity import read_activity
 from robust201.monitoring.counting import EvaluationCounter
-from robust201.monitoring.rate import estimate_pace
+from robust201.monitoring.rate import estimate_rate
 from robust201.planning.plan import Plan
 from robust201.runtime.heartbeat import read_file_time
 from robust201.shards import Inventory
@@ -48,7 +48,7 @@ class SweepStatus:
         deaths: workers that died under a bundle, in the last run and the last of every share.
         preemptions: workers whose machine was taken away, likewise.
         evaluations_per_second: of those at work, or of the last run, or None; it falls while nothing is finished.
-        seconds_left: by estimated work (see `monitoring.rate.estimate_pace`), or None.
+        seconds_left: by estimated work (see `monitoring.rate.estimate_rate`), or None.
         parts_in_flight: for how many seconds each has been computed, the longest first.
         silent_workers: for how many seconds each worker that fell silent over a part has been so, the longest first; a
             part that another worker has taken over no longer counts.
@@ -139,7 +139,7 @@ class StatusReader:
         in_flight = [part for part in activity.parts if part.silent_seconds is None]
         silent = [part.silent_seconds for part in activity.parts if part.silent_seconds is not None]
         work_in_flight = sum(plan.macs(rest) for part in in_flight for rest in part.rest)
-        pace = estimate_pace(activity.rates, work_left=count.macs_left, work_in_flight=work_in_flight)
+        estimate = estimate_rate(activity.rates, work_left=count.macs_left, work_in_flight=work_in_flight)
         last_rate = activity.runs[0].get("evaluations_per_second")
         return SweepStatus(
             name=plan.config.name,
@@ -157,8 +157,8 @@ class StatusReader:
             last_heartbeat=activity.last_heartbeat,
             deaths=sum(run.get("deaths", 0) for run in activity.runs),
             preemptions=sum(run.get("preemptions", 0) for run in activity.runs),
-            evaluations_per_second=pace.evaluations_per_second if activity.rates else last_rate,
-            seconds_left=pace.seconds_left,
+            evaluations_per_second=estimate.evaluations_per_second if activity.rates else last_rate,
+            seconds_left=estimate.seconds_left,
             worker_seconds=inventory.seconds,
             cost=self._cost(inventory.seconds, activity.runs),
             parts_in_flight=tuple(sorted((part.seconds for part in in_flight), reverse=True)),

@@ -511,7 +511,7 @@ class SweepConfig(Section):
         return self.space if isinstance(self.space, str) else UserFileSpace.name
 
     def make_space(self, code: Mapping[str, str]) -> Space:
-        """Make the space; networks of a file can be built only if `code` has its hash (see `planning.facts.Facts`)."""
+        """Make the space; networks of a file can be built only if `code` has its hash."""
         return make_space(self.space, self.network, code)
 
     @property

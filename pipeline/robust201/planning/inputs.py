@@ -20,7 +20,7 @@ from robust201.images.corrupted import CorruptedStore, open_generated, open_publ
 from robust201.images.generated_folder import MANIFEST, GeneratorRecipe, unfinished_keys
 from robust201.images.snapshot import read_snapshot, write_snapshot
 from robust201.planning.config import CorruptionsSection, SweepConfig
-from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
+from robust201.planning.input_facts import DatasetFacts, ImageFacts, InputFacts
 from robust201.planning.plan import Plan
 from robust201.planning.training_config import TrainingConfig
 from robust201.planning.transfers import TransferParameters
@@ -259,7 +259,7 @@ class Inputs:
         if (self._corruptions_folder(dataset, section) / MANIFEST).exists():
             self.open_corruptions(dataset)
 
-    def gather(self, earlier: Facts | None = None) -> Facts:
+    def gather(self, earlier: InputFacts | None = None) -> InputFacts:
         """Hash everything the sweep reads that is there.
 
         Of corrupted images that are not, or that are published and not asked for, the hash is what an `earlier`
@@ -280,7 +280,7 @@ class Inputs:
             )
         code = hash_files(self._config.code_files())
         weights = WeightsSource(self._config, self._config.make_space(code))
-        return Facts(
+        return InputFacts(
             datasets,
             {
                 dataset: {name: weights.find(dataset, name) for name in self._config.selected_architectures}

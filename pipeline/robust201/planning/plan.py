@@ -15,8 +15,8 @@ from robust201.images import load_images
 from robust201.images.specs import UNKNOWN_COUNT
 from robust201.planning.config import SweepConfig
 from robust201.planning.cost import assumed_gmacs
-from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
 from robust201.planning.identity import is_known, protocol_payload
+from robust201.planning.input_facts import DatasetFacts, ImageFacts, InputFacts
 from robust201.planning.sweep_record import describe_sweep, portable_fields
 from robust201.planning.transfers import TransferParameters
 from robust201.tasks import Task
@@ -83,11 +83,11 @@ class Plan:
     config: SweepConfig
     planned_keys: tuple[PlannedKey, ...]
     protocols: Mapping[str, EvaluationProtocol]
-    facts: Facts
+    facts: InputFacts
 
     @classmethod
     def of_units(
-        cls, config: SweepConfig, units: Iterable[Unit], protocols: Mapping[str, EvaluationProtocol], facts: Facts
+        cls, config: SweepConfig, units: Iterable[Unit], protocols: Mapping[str, EvaluationProtocol], facts: InputFacts
     ) -> "Plan":
         def shared(unit: Unit) -> tuple[str, str, tuple[float, ...], int, str, tuple[str, ...]]:
             return unit.dataset, unit.key, unit.strengths, unit.n_images, unit.protocol, unit.columns
@@ -325,7 +325,7 @@ class Plan:
         return self.macs(part) / (assumed_gmacs(self.config.execution) * 1e9)
 
 
-def make_plan(config: SweepConfig, facts: Facts) -> Plan:
+def make_plan(config: SweepConfig, facts: InputFacts) -> Plan:
     """Plan every unit of a sweep; equal arguments give equal ids on every machine."""
     protocols: dict[str, EvaluationProtocol] = {}
     planned_keys: list[PlannedKey] = []
@@ -356,7 +356,7 @@ def _networks(config: SweepConfig, weights: Mapping[ArchitectureId, Sequence[Wei
             yield PlannedNetwork(architecture, state.sha256, state.name if config.has_several_weights else "")
 
 
-def assumed_facts(config: SweepConfig) -> Facts:
+def assumed_facts(config: SweepConfig) -> InputFacts:
     """Assume hashes of zeros and whole test splits, for counting alone: units planned with them have no identity."""
     nothing = "0" * 64
     datasets = {}
@@ -369,7 +369,7 @@ def assumed_facts(config: SweepConfig) -> Facts:
         datasets[name] = DatasetFacts(count, nothing, corruptions, own)
     states = config.assumed_weights(nothing)
     networks = dict.fromkeys(config.selected_architectures, states)
-    return Facts(datasets, dict.fromkeys(config.datasets, networks))
+    return InputFacts(datasets, dict.fromkeys(config.datasets, networks))
 
 
 def _assumed_count(config: SweepConfig, dataset: str, wanted: ImageSelection) -> int:

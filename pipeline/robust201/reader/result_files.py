@@ -112,7 +112,7 @@ def _is_file(path: Path) -> bool:
         raise
 
 
-def _the_one(files_by_spelling: Iterable[Sequence[Path]]) -> Path | None:
+def _file_of_one_spelling(files_by_spelling: Iterable[Sequence[Path]]) -> Path | None:
     """Find the first file that is there of the one spelling that has files."""
     found = [file for files in files_by_spelling if (file := next(filter(_is_file, files), None)) is not None]
     if len(found) > 1:
@@ -467,7 +467,7 @@ class ResultFiles:
 
     def find_json(self, dataset: str, key: str, measure: str) -> Path | None:
         """Find the JSON file of a measurement, whether or not there is Parquet (see `find`)."""
-        return _the_one(
+        return _file_of_one_spelling(
             [self.path / dataset / f"{spelling}_{measure}.json{ending}" for ending in _ENDINGS]
             for spelling in spellings(key)
         )
@@ -521,7 +521,7 @@ class ResultFiles:
         if not self.parquet.is_dir():
             return None
         names = (PurePosixPath(parquet_name(dataset, spelling)) for spelling in spellings(key))
-        file = _the_one([self.parquet / name.relative_to(PARQUET_FOLDER)] for name in names)
+        file = _file_of_one_spelling([self.parquet / name.relative_to(PARQUET_FOLDER)] for name in names)
         if file is None:
             return None
         from robust201.reader.parquet_results import check_listed, has_columns_of
@@ -540,7 +540,7 @@ class ResultFiles:
     def find_images(self, dataset: str) -> Path | None:
         """Find the table of the images that outcomes are of; above this folder where it is an export's ``parquet``."""
         root = self.path if self.parquet != self.path else self.path.resolve().parent
-        return _the_one([[root / images_name(dataset)]])
+        return _file_of_one_spelling([[root / images_name(dataset)]])
 
     def _parquet_files(self) -> list[Path]:
         return sorted(filter(_is_file, self.parquet.glob("dataset=*/key=*/*.parquet")))

@@ -17,7 +17,7 @@ from robust201.images.adversarial import AdversarialStore
 from robust201.images.corrupted import CorruptedStore
 from robust201.models.arithmetic import configure_torch
 from robust201.planning.config import SweepConfig
-from robust201.planning.facts import Facts
+from robust201.planning.input_facts import InputFacts
 from robust201.planning.inputs import Inputs, locate_space, locate_tasks
 from robust201.planning.transfers import TransferParameters
 from robust201.planning.weights import WeightsSource
@@ -46,7 +46,7 @@ class Worker:
         ConfigError: the sweep asks for a GPU, and there is none, or for a precision that the device does not have.
     """
 
-    def __init__(self, config: SweepConfig, facts: Facts, metrics: Metrics | None = None) -> None:
+    def __init__(self, config: SweepConfig, facts: InputFacts, metrics: Metrics | None = None) -> None:
         self.device = choose_device(config.execution.device, config.precision)
         self._config = config
         self._metrics = metrics or Metrics()

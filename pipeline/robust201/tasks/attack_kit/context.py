@@ -85,13 +85,13 @@ class Context:
     model_batch: int | None = None
 
     @property
-    def attacked(self) -> Model:
+    def attacked_model(self) -> Model:
         """The network in the form that is attacked and measured."""
         return self.classifier if self.model is None else self.model
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
         """Classify (B, 3, H, W) float32 in [0, 1] with the network in the form that is attacked: logits (B, C)."""
-        return self.attacked.logits(pixels)
+        return self.attacked_model.logits(pixels)
 
     def batches(self, n_images: int) -> Iterator[tuple[int, slice]]:
         """Cut images into the protocol's batches.

@@ -61,7 +61,7 @@ class DatasetFacts:
 
 
 @dataclass(frozen=True)
-class Facts:
+class InputFacts:
     """Hashes of everything a sweep reads: what identity is made of.
 
     Attributes:
@@ -77,11 +77,11 @@ class Facts:
     code: Mapping[str, str] = field(default_factory=dict)
     test_accuracies: Mapping[str, float] = field(default_factory=dict)
 
-    def without_weights(self) -> "Facts":
+    def without_weights(self) -> "InputFacts":
         """What workers need, which find the hash of the weights in each unit: small enough to travel."""
-        return Facts(self.datasets, {}, self.code)
+        return InputFacts(self.datasets, {}, self.code)
 
-    def completed_by(self, other: "Facts") -> "Facts":
+    def completed_by(self, other: "InputFacts") -> "InputFacts":
         """Add what other facts record about corrupted images and these lack."""
         completed = {
             name: facts.completed_by(other.datasets[name]) if name in other.datasets else facts
@@ -104,7 +104,7 @@ class Facts:
         return payload
 
     @classmethod
-    def from_payload(cls, payload: Mapping[str, Any]) -> "Facts":
+    def from_payload(cls, payload: Mapping[str, Any]) -> "InputFacts":
         return cls(
             {name: DatasetFacts.from_payload(facts) for name, facts in payload["datasets"].items()},
             {
