@@ -121,12 +121,7 @@ def read_join_tables(
 
 
 class Terms:
-    """The numbers of the architectures of a dataset, by name.
-
-    Attributes:
-        results: of the dataset.
-        tables: joined tables.
-    """
+    """The numbers of the architectures of a dataset, by name."""
 
     def __init__(self, results: DatasetResults, tables: Sequence[pd.DataFrame] = ()) -> None:
         self.results, self.tables = results, tables

@@ -39,9 +39,6 @@ COMMIT_SECONDS = 300.0
 class Worker:
     """Computes bundles in this process, on `device`.
 
-    Attributes:
-        device: where it computes.
-
     Raises:
         ConfigError: the sweep asks for a GPU, and there is none, or for a precision that the device does not have.
     """

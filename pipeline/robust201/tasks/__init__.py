@@ -134,9 +134,6 @@ class Task:
     def load(self, engine: str = "reference") -> Callable[..., Any]:
         """Import the function of this row (imports torch).
 
-        Args:
-            engine: a name from `ENGINES`.
-
         Raises:
             ConfigError: no such engine, or the row has no function for it; the closest is named.
         """

@@ -171,10 +171,6 @@ class CounterDraws:
     """Draws that follow from (seed, key, restart) and the image's row or the number of the query (Philox).
 
     Start noise has the 24 bits of float32 in [0, 1).
-
-    Args:
-        seed: the sweep's seed.
-        key: the key being evaluated.
     """
 
     def __init__(self, seed: int, key: str) -> None:

@@ -138,9 +138,6 @@ def _load(path: Path) -> NDArray[np.uint8]:
 def synthetic_frost(seed: int) -> FrostTextures:
     """Make textures of needle-like crystals under uneven light, toned as the photographs are.
 
-    Args:
-        seed: decides the textures.
-
     Returns:
         Five textures of 400 x 400 pixels, made once a process.
     """
