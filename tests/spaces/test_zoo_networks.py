@@ -11,7 +11,7 @@ from torch.nn import functional
 from robust201.core.errors import NetworkError
 from robust201.core.records import Normalisation
 from robust201.models.classifier import Classifier
-from robust201.spaces.zoo.narrow import standardise
+from robust201.spaces.zoo.narrow_resnet import standardise
 from robust201.spaces.zoo.space import NETWORKS, Zoo
 from robust201.spaces.zoo.stn import SpatialTransformer
 

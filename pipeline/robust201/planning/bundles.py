@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from robust201.core.records import ArchitectureId, Bundle, Part
-from robust201.planning.cost import ANY_GMACS, GPU_GMACS, assumed_gmacs, is_cpu
+from robust201.planning.assumed_speed import ANY_GMACS, GPU_GMACS, assumed_gmacs, is_cpu
 from robust201.planning.plan import Plan
 
 SLICE_SECONDS = 300.0

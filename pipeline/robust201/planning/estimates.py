@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from robust201.planning.cost import assumed_gmacs, cpu_gmacs, may_turn_out_slow
+from robust201.planning.assumed_speed import assumed_gmacs, cpu_gmacs, may_turn_out_slow
 from robust201.planning.plan import Plan
 from robust201.tasks.columns import COLUMNS, columns_of, numbers_of
 

@@ -13,8 +13,8 @@ from robust201.core.errors import ConfigError, DatasetError, closest
 from robust201.core.records import ArchitectureId, EvaluationProtocol, ImageSelection, Part, Unit, Weights, unit_id
 from robust201.images import load_images
 from robust201.images.specs import UNKNOWN_COUNT
+from robust201.planning.assumed_speed import assumed_gmacs
 from robust201.planning.config import SweepConfig
-from robust201.planning.cost import assumed_gmacs
 from robust201.planning.identity import is_known, protocol_payload
 from robust201.planning.input_facts import DatasetFacts, ImageFacts, InputFacts
 from robust201.planning.sweep_record import describe_sweep, portable_fields
@@ -321,7 +321,7 @@ class Plan:
         }
 
     def seconds(self, part: Part) -> float:
-        """Estimate a part's time on one worker (see `planning.cost.assumed_gmacs`)."""
+        """Estimate a part's time on one worker (see `planning.assumed_speed.assumed_gmacs`)."""
         return self.macs(part) / (assumed_gmacs(self.config.execution) * 1e9)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from robust201.core.errors import CheckpointError, ConfigError
 from robust201.core.records import Bundle, Part, Unit
-from robust201.planning.cost import assumed_gmacs, cpu_gmacs, may_turn_out_slow
+from robust201.planning.assumed_speed import assumed_gmacs, cpu_gmacs, may_turn_out_slow
 from robust201.planning.identity import describe_difference
 from robust201.planning.training_config import Training, TrainingConfig
 from robust201.planning.training_inputs import TrainingInputs, count_epoch_images
