@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from benchmarks.virtual_cluster import Cause, Machines, VirtualCluster
 from robust201.core.records import ArchitectureId, Bundle, Part
 from robust201.images import DATASETS
+from robust201.planning.assumed_speed import assumed_gmacs
 from robust201.planning.bundles import make_bundles
 from robust201.planning.config import SweepConfig
-from robust201.planning.cost import assumed_gmacs
 from robust201.planning.loading import load_config
 from robust201.planning.plan import assumed_facts, make_plan
 from robust201.runtime.scheduler import RunTally, Scheduler

@@ -64,14 +64,6 @@ def test_planted_correlations_come_back(tmp_path: Path) -> None:
     assert np.isnan(rows.loc["same", "clean", 0.0]["kendall"])
 
 
-def test_a_measure_may_have_any_name(tmp_path: Path) -> None:
-    results, table = planted(tmp_path)
-    ours = correlate_measures(results, [table], keys=["pgd"])
-    for name in ("0", "given clean"):
-        renamed = correlate_measures(results, [table.rename(columns={"quality": name})], keys=["pgd"])
-        assert renamed.replace({"measure": {name: "quality"}}).equals(ours)
-
-
 def test_keys_are_chosen_and_few_architectures_have_no_rows(tmp_path: Path) -> None:
     results, table = planted(tmp_path / "few", FEWEST - 1)
     assert correlate_measures(results, [table]).empty

@@ -444,26 +444,6 @@ def test_only_what_can_be_resumed_says_so(
     assert ("run the same command again" in said) == resumes
 
 
-def test_a_second_signal_stops_at_once_and_nothing_is_lost(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
-) -> None:
-    results = tmp_path / "results"
-    keys = {"clean": {}, "aa_square": {"epsilons_255": [0.1], "queries": 100_000}}
-    driver = Driver(write_sweep(keys=keys, architectures=[21]))
-    driver.wait_for(lambda: shards(results))
-    driver.wait_for_work()  # between two parts the first signal would end the run
-    driver.process.send_signal(signal.SIGTERM)
-    time.sleep(0.2)
-    driver.process.send_signal(signal.SIGINT)
-    ended = driver.end()
-    assert ended.code == 3
-    assert ended.err.splitlines()[-1].startswith("Interrupted. Finished work is kept")
-    assert "Traceback" not in ended.err
-    assert not (results / "lease.json").exists()
-    assert json.loads((results / "progress.json").read_text())["state"] == "stopped"
-    assert json.loads(robust201("status", "--json", results).out)["done"] == 1
-
-
 def test_a_sweep_yaml_may_share_fields_by_merging(
     robust201: RunCommand, sweep_fields: MakeFields, tmp_path: Path
 ) -> None:

@@ -49,17 +49,6 @@ def test_differences_ranks_and_what_moved(sets):
     assert compare_results(*sets, tolerance=0.125).within
 
 
-def test_a_results_folder_equals_its_export(tmp_path, write_sweep, robust201):
-    assert robust201("run", write_sweep()).code == 0
-    robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--processes", 1)
-    ended = robust201("diff", tmp_path / "results", tmp_path / "out", "--json")
-    assert ended.code == 0, ended.err
-    payload = json.loads(ended.out)
-    assert payload["max_difference"] == 0
-    assert payload["within"]
-    assert len(payload["comparisons"]) == 1 + 2 + 2
-
-
 def test_the_command_line_says_what_differs_and_ends_by_tolerance(sets, tmp_path, robust201):
     ended = robust201("diff", *sets)
     assert ended.code == 3

@@ -21,11 +21,8 @@ from robust201.export import pool
 from robust201.export.folder import STAGING_FOLDER
 from robust201.export.number_text import array_text, array_texts, round_array
 from robust201.export.written_file import parse_compression
-from robust201.planning.plan_file import load_plan
-from robust201.shards import ShardStore
 from tests.conftest import REPOSITORY, read_tree
 from tests.support.fabricated import BrokenStore, export, make_plan
-from tests.support.shard_support import make_results, make_unit, make_values
 
 FLOATS = st.floats(width=32, allow_infinity=False)
 
@@ -100,15 +97,6 @@ def test_rounding_is_pythons(numbers, decimals):
     assert round_array(np.array(numbers, dtype=np.float64), decimals).tolist() == expected
 
 
-def test_two_processes_write_what_one_writes(tmp_path):
-    plan = make_plan((0, 2, 10), datasets=("cifar10", "cifar100"))
-    export(tmp_path / "one", plan)
-    seen: list[tuple[int, int]] = []
-    report = export(tmp_path / "two", plan, processes=2, progress=lambda *count: seen.append(count))
-    assert read_tree(tmp_path / "one") == read_tree(tmp_path / "two")
-    assert seen[-1] == (report.n_units * 3, report.n_units * 3)
-
-
 def test_an_error_in_a_process_ends_the_export_and_leaves_the_folder_as_it_was(tmp_path):
     plan = make_plan((0, 2, 10))
     export(tmp_path / "out", plan, round_to=3)
@@ -141,22 +129,6 @@ def test_an_unknown_compression_names_the_known_ones():
     assert [parse_compression(text) for text in (None, "gz", "zst")] == [None, "gz", "zst"]
     with pytest.raises(ConfigError, match="expected gz or zst"):
         parse_compression("bz2")
-
-
-def test_a_selection_gives_the_stored_values_whole_or_in_parts(tmp_path):
-    store = ShardStore.create(tmp_path)
-    whole, parts = make_unit(key="pgd"), make_unit(key="fgsm")
-    store.commit(make_results(whole))
-    for start, stop in ((0, 12), (12, 30)):
-        store.commit(make_results(parts, start=start, stop=stop))
-    rows = store.select([whole, parts], store.inventory(), ("accuracy", "confidence", "cm"))
-    for measurement in rows.measurements:
-        for unit, values in rows.iter_values(measurement):
-            for strength in unit.strengths:
-                expected = make_values(unit, strength, 0, unit.n_images)
-                assert values[strength]
-                for name, array in values[strength].items():
-                    np.testing.assert_array_equal(array, expected[name])
 
 
 SCRIPT = """
@@ -196,19 +168,3 @@ def test_a_killed_export_leaves_no_process_and_the_earlier_export(tmp_path):
     export(out, plan)
     export(tmp_path / "fresh", plan)
     assert read_tree(out) == read_tree(tmp_path / "fresh")
-
-
-def test_the_command_line_exports_compressed_with_several_processes(tmp_path, write_sweep, robust201):
-    sweep = write_sweep()
-    assert robust201("run", sweep).code == 0
-    results = tmp_path / "results"
-    ended = robust201("export", results, "--out", tmp_path / "out", "--compress", "gz", "--processes", 2)
-    assert ended.code == 0, ended.err
-    robust201("export", results, "--out", tmp_path / "plain", "--processes", 1)
-    for name, data in read_tree(tmp_path / "plain").items():
-        if name.startswith("digits/"):
-            assert gzip.decompress((tmp_path / "out" / f"{name}.gz").read_bytes()) == data
-    assert load_plan(results).measurements == ("accuracy", "confidence", "cm")
-    assert "expected gz or zst" in robust201("export", results, "--out", tmp_path / "bad", "--compress", "bz2").refusal(
-        2
-    )

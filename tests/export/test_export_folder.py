@@ -33,18 +33,14 @@ def test_a_new_export_leaves_nothing_of_the_old_one_and_nothing_of_the_users_is_
     assert not (tmp_path / "out/cifar100").exists()
 
 
-@pytest.mark.parametrize(
-    ("changes", "held"),
-    [
-        ({"name": "other"}, "the sweep 'other'"),
-    ],
-)
-def test_an_export_of_another_sweep_is_refused_and_left_as_it_is(tmp_path, changes, held):
+def test_an_export_of_another_sweep_is_refused_and_left_as_it_is(tmp_path):
     mine = make_plan([0], ["clean"])
-    other = replace(make_plan(ARCHITECTURES), **changes)
+    other = replace(make_plan(ARCHITECTURES), name="other")
     export(tmp_path / "out", other)
     before = read_tree(tmp_path / "out")
-    with pytest.raises(InputError, match=f"earlier export of the sweep 'fabricated', got an export of {held}"):
+    with pytest.raises(
+        InputError, match="earlier export of the sweep 'fabricated', got an export of the sweep 'other'"
+    ):
         export(tmp_path / "out", mine)
     assert read_tree(tmp_path / "out") == before
     # The same sweep may replace it, and a sweep.json that tells nothing forbids nothing.

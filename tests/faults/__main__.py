@@ -55,7 +55,6 @@ def main() -> None:
 
 
 def show(outcome: Outcome) -> None:
-    """Print one row."""
     injected = ", ".join(f"{count} {what}" for what, count in outcome.injected.items())
     codes = " ".join(map(str, outcome.codes))
     if len(outcome.codes) > _SHOWN_CODES:

@@ -9,7 +9,6 @@ from tests.faults.injections import Injections
 
 
 def main() -> None:
-    """Patch this process and the actors that it will start, then run the command line."""
     folder = Path(sys.argv[1])
     sys.argv = ["robust201", *sys.argv[2:]]
     if "inline" in sys.argv:

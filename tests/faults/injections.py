@@ -30,7 +30,6 @@ class Injections:
         self._orders: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
     def apply(self) -> None:
-        """Patch this process as the orders say."""
         if {"pace", "slow", "poison"} & self._orders.keys():
             self._wrap_evaluate()
         if "step_seconds" in self._orders:
@@ -42,7 +41,6 @@ class Injections:
         self.apply_to_driver()
 
     def apply_to_driver(self) -> None:
-        """Patch a process that computes nothing itself."""
         if "clock" in self._orders:
             self._let_the_clock_jump()
 

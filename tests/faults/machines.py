@@ -105,11 +105,9 @@ class Hosts:
             raise UnavailableError(f"no network namespaces: {getattr(error, 'stderr', error)}") from error
 
     def on(self, number: int) -> Sequence[str]:
-        """Words that run a command on the first (0) or second (1) host."""
         return ("ip", "netns", "exec", self.names[number])
 
     def start_ray(self, number: int, *options: str) -> Command:
-        """Start a node of Ray on a host, in the foreground."""
         words = [*self.on(number), sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus", "1"]
         words += [f"--node-ip-address=10.201.0.{number + 1}", "--disable-usage-stats", *options]
         log = self._trial.folder / f"ray-{number}.txt"

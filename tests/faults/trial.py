@@ -79,7 +79,6 @@ class Command:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
         return self.process.poll() is None
 
     def text(self) -> str:
@@ -129,12 +128,10 @@ class Trial:
 
     @property
     def results(self) -> Path:
-        """The results folder."""
         return self.folder / "results"
 
     @property
     def sweep(self) -> Path:
-        """The sweep YAML."""
         return self.folder / "sweep.yaml"
 
     def write_sweep(self, **execution: Any) -> None:
@@ -150,7 +147,6 @@ class Trial:
         return sorted(path.name for path in (self.folder / CLAIMS_FOLDER).glob(f"{prefix}*"))
 
     def environment(self) -> dict[str, str]:
-        """Environment of every command of this trial."""
         return os.environ | {
             MARK: self.mark,
             "PYTHONPATH": os.pathsep.join((str(REPOSITORY / "pipeline"), str(REPOSITORY))),
@@ -176,7 +172,6 @@ class Trial:
         return self.commands[-1]
 
     def start_run(self, *options: str, wrapper: Sequence[str] = ()) -> Command:
-        """Start `robust201 run` on the sweep."""
         return self.start("run", str(self.sweep), *options, wrapper=wrapper)
 
     def finish(self, command: Command, expected: Collection[int], seconds: float = TIMEOUT_SECONDS) -> int:
@@ -231,7 +226,6 @@ class Trial:
             raise TimeoutError(f"the command ended before {what}: {command.text()[-400:]}")
 
     def count_shards(self) -> int:
-        """How many shards lie there."""
         return sum(1 for _ in (self.results / "shards").rglob("[!.]*.parquet"))
 
     def family(self) -> list[psutil.Process]:
@@ -260,7 +254,6 @@ class Trial:
                 del self.known[pid]
 
     def workers(self) -> list[psutil.Process]:
-        """Living actors."""
         return [process for process in self.family() if is_worker(process)]
 
     def end(self) -> None:
@@ -270,6 +263,5 @@ class Trial:
             command.process.wait()
 
     def fail_unless(self, condition: object, problem: str) -> None:
-        """Note a problem where a condition does not hold."""
         if not condition:
             self.problems.append(problem)

@@ -45,7 +45,6 @@ def expected_hashes(capability: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Compare, and exit with 1 where a file differs."""
     capability = torch.backends.cpu.get_cpu_capability()
     expected, found = expected_hashes(capability), read_hashes(Path(sys.argv[1]) / "SHA256SUMS")
     compared = set(expected) - REWORDED

@@ -105,7 +105,6 @@ def _shortest(values):
 
 
 def _measure(network, pixels):
-    """Fill a reference network, at the scale of its own last features, and run it."""
     network.eval()
     seen = []
     hook = network.lastact.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].std().item()))
@@ -120,7 +119,6 @@ def _measure(network, pixels):
 
 
 def main():
-    """Write the golden file."""
     import xautodl
     from xautodl.models.cell_infers.tiny_network import TinyNetwork
     from xautodl.models.cell_searchs.genotypes import Structure

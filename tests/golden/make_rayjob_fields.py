@@ -48,7 +48,6 @@ def walk(schema: dict[str, Any], path: str = "") -> Iterator[str]:
 
 
 def main(crd: Path, version: str) -> None:
-    """Write the list."""
     text = crd.read_text()
     versions = {entry["name"]: entry["schema"]["openAPIV3Schema"] for entry in yaml.safe_load(text)["spec"]["versions"]}
     lines = list(dict.fromkeys(walk(versions[API_VERSION])))

@@ -108,7 +108,7 @@ def test_elsewhere_than_on_a_terminal_a_reading_is_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "pace"),
+    ("state", "rate"),
     [
         (HALF, "2.50 evaluations/s, about 1:00:00 left; 2.00 worker-hours of finished work (4.00 GPU-hours)"),
         (replace(HALF, seconds_left=None), "2.50 evaluations/s; 2.00 worker-hours of finished work (4.00 GPU-hours)"),
@@ -121,8 +121,8 @@ def test_elsewhere_than_on_a_terminal_a_reading_is_one_line() -> None:
         (replace(HALF, keys=WHOLE.keys), "2.00 worker-hours of finished work (4.00 GPU-hours)"),
     ],
 )
-def test_only_unfinished_work_in_progress_has_a_rate_and_a_time_left(state: SweepStatus, pace: str) -> None:
-    assert f" %); {pace}; {len(state.failures)} failures" in status_line(state, 0.0)
+def test_only_unfinished_work_in_progress_has_a_rate_and_a_time_left(state: SweepStatus, rate: str) -> None:
+    assert f" %); {rate}; {len(state.failures)} failures" in status_line(state, 0.0)
 
 
 def test_on_a_terminal_a_table_stays() -> None:

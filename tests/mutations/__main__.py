@@ -11,7 +11,6 @@ from tests.mutations.trials import Trial, run_in_folder
 
 
 def main() -> None:
-    """Run trials and print a table by kind of file and damage; exit code 1 if an answer is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
     parser.add_argument("--count", type=int, default=500, help="how often a file is damaged")
     parser.add_argument("--seed", type=int, default=0, help="of the random damage")
@@ -24,13 +23,11 @@ def main() -> None:
 
 
 def show_problem(trial: Trial) -> None:
-    """Print a trial that went wrong."""
     if trial.problem:
         print(f"BAD {trial.file} {trial.damage}, {trial.probe}: {trial.problem}", flush=True)
 
 
 def show_table(trials: list[Trial]) -> None:
-    """Print the exit codes of the trials by kind of file and damage."""
     rows: dict[tuple[str, str], Counter[str]] = {}
     for trial in trials:
         rows.setdefault((trial.kind, trial.damage), Counter())["BAD" if trial.problem else str(trial.code)] += 1

@@ -31,12 +31,10 @@ class Ended:
 
     @property
     def said(self) -> str:
-        """Everything that was printed."""
         return self.out + self.err
 
 
 def run_command(*arguments: object) -> Ended:
-    """Run the command line in this process."""
     out, err = io.StringIO(), io.StringIO()
     code: int | None = None
     before = sys.argv

@@ -50,7 +50,6 @@ class Workspace:
 
     @classmethod
     def make(cls, folder: Path) -> "Workspace":
-        """Make the files in a new folder."""
         root = folder / "work"
         root.mkdir(parents=True)
         with CheckpointStore(root / "weights") as store:
@@ -86,12 +85,10 @@ class Workspace:
         return cls(root, pristine)
 
     def restore(self) -> None:
-        """Undo every change."""
         shutil.rmtree(self.root)
         shutil.copytree(self.pristine, self.root)
 
     def files(self, kind: str) -> list[Path]:
-        """Files of a kind, sorted."""
         found = sorted(path for pattern in KINDS[kind] for path in self.root.glob(pattern) if path.is_file())
         assert found, kind
         return found

@@ -148,6 +148,8 @@ NO_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2
             {"checkpoints": None, "weights": {"random": {"seeds": [2**64]}}},
             "weights.random.seeds.0: expected at most 1",
         ),
+        ({"checkpoints": None, "weights": {"random": {"seeds": [0, 0]}}}, "different"),
+        ({"checkpoints": None, "weights": {"path": "store", "recipe": ["a", "a"]}}, "different"),
         ({"measurements": 3}, "measurements: expected a list, got 3."),
         ({"results": "${NOWHERE_AT_ALL}/x"}, "export NOWHERE_AT_ALL=FOLDER"),
         ({"results": "~nobody-of-that-name/x"}, "no such user"),

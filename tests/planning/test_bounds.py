@@ -6,13 +6,11 @@ import threading
 from pathlib import Path
 
 import pytest
-import yaml
 
 from robust201.cli.console import MOST_LINES, show_verdict
 from robust201.core.errors import MAX_MESSAGE, CheckpointError, ConfigError, RobustError
 from robust201.core.user_code import read_code
 from robust201.export.verify import Verdict
-from robust201.planning import sweep_yaml
 from robust201.planning.loading import load_config
 from robust201.shards import ShardFinding
 from robust201.weights.loading import read_weights
@@ -30,10 +28,6 @@ def refused(ended: Ended) -> str:
 
 def test_a_sweep_without_end_is_refused(robust201: RunCommand) -> None:
     assert "more than 4.2 MB" in refused(robust201("plan", "/dev/zero"))
-
-
-def test_large_files_are_parsed_in_c_where_that_is_there() -> None:
-    assert not yaml.__with_libyaml__ or issubclass(sweep_yaml._StrictLoader, yaml.CSafeLoader)
 
 
 @pytest.mark.parametrize("what", ["/dev/zero", "a pipe"])

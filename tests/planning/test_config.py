@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from robust201.core.errors import ArchitectureError, ConfigError
+from robust201.core.errors import ConfigError
 from robust201.planning.loading import load_config, parse_config
 from robust201.planning.plan import assumed_facts, make_plan
 from robust201.spaces.nasbench201.space import NasBench201
@@ -88,30 +88,21 @@ def test_variables_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kyes": {}}, r"'kyes'\. Did you mean 'keys'"),
-        ({"execution": {"windw": 1}}, r"'execution.windw'\. Did you mean 'window'"),
         (
             {"datasets": {"digits": {"corruptions": {"source": "generated", "forst": "x"}}}},
             r"forst'\. Did you mean 'frost'",
         ),
-        ({"keys": {"pdg": {}}}, r"'pdg'\. Did you mean 'pgd'"),
-        ({"keys": {"pgd": {"step": 1}}}, r"'keys.pgd.step'\. Did you mean 'steps'"),
-        ({"keys": {"pgd": {"epsilons_255": [1, -2]}}}, r"keys.pgd.epsilons_255.1: .*more than 0, got -2"),
         ({"keys": {"pgd": {"epsilons_255": [1, "8/255"]}}}, r"got '8/255'\. Write fractions as `epsilons: \[8/255\]`"),
         ({"architectures": [["x"] * 1000]}, r"names of architectures, got \['x', .*\.\.\.\] among"),
         ({"keys": {"pgd": {"epsilons_255": [1, 1.0]}}}, r"different epsilons"),
         ({"keys": {"pgd": {"epsilons_255": [float("nan")]}}}, r"finite"),
         ({"keys": {"fog": {"severities": [6]}}}, r"at most 5, got 6"),
-        ({"keys": {}}, r"at least one key"),
         ({"keys": {"fog@Linf": {}}}, r"known key, got 'fog@Linf'"),
         ({"keys": {"pgd": {}, "pgd@Linf": {"steps": 20}}}, r"'pgd' and 'pgd@Linf'"),
         ({"datasets": {"cifar": {}}}, r"'cifar'\. Did you mean 'cifar10'"),
-        ({"measurements": ["acuracy"]}, r"Did you mean 'accuracy'"),
         ({"checkpoints": {"path": "${NOT_SET_ANYWHERE}/x"}}, r"NOT_SET_ANYWHERE"),
-        ({"images": {"count": 0}}, r"images.count"),
         ({"batch_size": "many"}, r"batch_size: .*got 'many'"),
         ({"datasets": {"digits": {"corruptions": {"source": "published"}}}}, r"a path to the published"),
-        ({"format": 2}, r"format"),
         ({"take_imported": True}, r"take_imported: expected false, got true"),
     ],
 )
@@ -123,24 +114,10 @@ def test_each_mistake_is_one_clear_line(changes: dict[str, object], message: str
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("name", [15_625, -1, "|what~0|+|none~0|none~1|+|none~0|none~1|none~2|", "resnet"])
-def test_what_is_no_architecture_is_refused(name: int | str) -> None:
-    with pytest.raises(ArchitectureError):
-        parse_config(sweep(architectures=[0, name]), "test.yaml")
-
-
 def test_selections_of_architectures() -> None:
     assert NasBench201().select(("0-30",)) == (*range(25), 26, 27, 28)
     assert NasBench201().select((1832, "3365", 21)) == (21, 309, 991)
     assert NasBench201().select("0,5-7") == (0, 5, 6, 7)
-
-
-@pytest.mark.parametrize("text", ["name: [", "- a\n- b\n", "a: 1\na: 2\n", "x: !!python/object/apply:os.getcwd []\n"])
-def test_what_is_no_yaml_of_fields_is_refused(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "sweep.yaml"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=r"sweep\.yaml"):
-        load_config(path)
 
 
 def test_a_missing_file_is_named() -> None:

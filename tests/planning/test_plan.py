@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import Bundle, Part, Weights
+from robust201.planning.assumed_speed import CPU_GMACS, GPU_GMACS
 from robust201.planning.bundles import BUNDLES_AHEAD, CPU_SLICE_SAMPLES, FLOOR_SECONDS, make_bundles
 from robust201.planning.config import SweepConfig
-from robust201.planning.cost import CPU_GMACS, GPU_GMACS
 from robust201.planning.estimates import estimate
-from robust201.planning.facts import DatasetFacts, Facts
 from robust201.planning.identity import describe_difference
+from robust201.planning.input_facts import DatasetFacts, InputFacts
 from robust201.planning.loading import parse_config
 from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.tasks import ENGINES
@@ -43,10 +43,10 @@ def make_config(**changes: object) -> SweepConfig:
     return parse_config(payload | changes, "test")
 
 
-def make_facts(*, pixels: str = "p", checkpoints: dict[int, str] | None = None, n_images: int = 100) -> Facts:
+def make_facts(*, pixels: str = "p", checkpoints: dict[int, str] | None = None, n_images: int = 100) -> InputFacts:
     weights = {0: "w0", 9: "w9", 21: "w21"} | (checkpoints or {})
     networks = {index: (Weights(digest),) for index, digest in weights.items()}
-    return Facts({"digits": DatasetFacts(n_images, pixels, CORRUPTIONS)}, {"digits": networks})
+    return InputFacts({"digits": DatasetFacts(n_images, pixels, CORRUPTIONS)}, {"digits": networks})
 
 
 def ids(plan: Plan) -> dict[tuple[int, str], str]:
@@ -345,7 +345,7 @@ def test_narrowing_keeps_what_matches_and_refuses_what_does_not() -> None:
 
 def test_facts_survive_json() -> None:
     facts = make_facts()
-    assert Facts.from_payload(facts.to_payload()) == facts
+    assert InputFacts.from_payload(facts.to_payload()) == facts
 
 
 def test_a_difference_names_its_fields() -> None:

@@ -57,8 +57,3 @@ def test_no_two_public_things_of_a_folder_share_a_name() -> None:
 @pytest.mark.parametrize("name", BY_CONTRACT)
 def test_the_list_has_no_name_too_many(name: str) -> None:
     assert any(len(modules) > 1 for (_, found), modules in places().items() if found == name)
-
-
-def test_names_are_found() -> None:
-    source = "import os\nA = B = 1\nC, _d = 2, 3\nE: int = 4\ndef f(): g = 1\nclass H:\n    i = 5\n_j = 6\n"
-    assert list(public_names(source)) == ["A", "B", "C", "E", "f", "H"]

@@ -60,9 +60,3 @@ def opening_calls(path: Path) -> Iterator[str]:
 def test_files_are_opened_by_one_function() -> None:
     found = {path.relative_to(PACKAGE).as_posix(): {*opening_calls(path)} for path in sources()}
     assert {module: calls for module, calls in found.items() if calls} == ALLOWED
-
-
-def test_an_opened_path_is_noticed(tmp_path: Path) -> None:
-    module = tmp_path / "module.py"
-    module.write_text("path.read_text()\nopen(name)\ngzip.open(path)\nPath(a).open('rb')\nread_text(path, 1)\n")
-    assert [*opening_calls(module)] == ["path.read_text", "open", "gzip.open", "Path(a).open"]

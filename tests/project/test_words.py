@@ -65,11 +65,3 @@ def test_words_of_one_experiment_stand_where_they_may() -> None:
 @pytest.mark.parametrize("entry", MAY_SAY)
 def test_the_list_has_no_place_too_many(entry: str) -> None:
     assert any(words_in(path) for path in sources() if permission(path) == entry)
-
-
-def test_words_are_found_in_code_and_not_in_docstrings(tmp_path: Path) -> None:
-    path = tmp_path / "module.py"
-    path.write_text('"""Of NAS-Bench-201."""\n\nKEY = "pgd@Linf"  # 6,466 cells\nN = 15_625\n"""15,625 cells."""\n')
-    assert words_in(path) == ["15_625", "@Linf"]
-    (tmp_path / "page.html").write_text("nasbench201")
-    assert words_in(tmp_path / "page.html") == ["nasbench201"]

@@ -157,13 +157,6 @@ def test_stacked_values_are_the_values(tmp_path, measure, key):
     assert n_stacked == len(rows)
 
 
-@pytest.mark.parametrize("identifier", ["99999", "9" * 40])
-def test_an_id_out_of_range_is_refused(tmp_path, identifier):
-    folder = write_results(tmp_path, {"pgd": {"0": [MATRIX] * 2, identifier: [MATRIX] * 2}}, measure="cm")
-    with pytest.raises(ResultsError, match=rf"pgd_cm\.json: .*{identifier}"):
-        RobustnessDataset(folder).value(0, "cifar10", "pgd", "cm")
-
-
 @pytest.mark.parametrize("tolerance", ["inf", "nan", "1e999", "-inf"])
 def test_a_tolerance_that_lets_everything_pass_is_refused(tmp_path, tolerance, robust201: RunCommand):
     sound = write(tmp_path)

@@ -12,7 +12,6 @@ from scipy.stats import kendalltau
 
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.records import Weights
-from robust201.figures.report import summary_table
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.derived import DerivedMetrics
 from robust201.statistics.robustness import robustness_r
@@ -185,26 +184,6 @@ def test_metrics_as_a_table(found: DerivedMetrics) -> None:
     frame = found.to_frame()
     assert [*frame.columns] == ["dataset", "metric", "key", "strength", "architecture", "value"]
     assert len(frame) == sum(len(row.values) for row in found.metrics)
-
-
-def test_an_attack_without_strengths_is_not_clean(tmp_path: Path) -> None:
-    """A grid of rotations has a single strength 0, which is its own and not the clean accuracy."""
-    plan = make_plan(ARCHITECTURES, ("clean",), measurements=("accuracy", "cm", "predictions"))
-    grids = tuple(make_unit(one, "cifar10", "grid775", (0.0,)) for one in ARCHITECTURES)
-    plan = FabricatedPlan((*plan.units, *grids), plan.measurements)
-    export(tmp_path, plan, formats=("parquet",), outcomes="bits", images_of=lambda _plan, name: make_images(name))
-    data = RobustnessDataset(tmp_path)
-    own = {one: expected(one, "grid775", 0.0) for one in ARCHITECTURES}
-    frame = data.to_frame("cifar10", "grid775")
-    assert dict(zip(frame["architecture"], frame["value"], strict=True)) == {one: c.mean() for one, c in own.items()}
-    assert [row.key for row in summary_table(data)] == ["clean", "grid775"]
-    assert len(data.rank("cifar10", "grid775", ties=0.05)) == len(ARCHITECTURES)
-    found = data.metrics()
-    assert [ranking.key for ranking in found.rankings] == ["clean", "grid775"]
-    success = values(found, "attack_success_rate", "grid775", 0.0)
-    clean = {one: expected(one, "clean", 0.0) for one in ARCHITECTURES}
-    assert dict(success) == {one: (clean[one] & ~own[one]).sum() / clean[one].sum() for one in ARCHITECTURES}
-    assert "robustness_r" not in {row.metric for row in found.metrics}
 
 
 def test_taus_to_clean_do_not_depend_on_the_order_of_keys(folder: Path) -> None:

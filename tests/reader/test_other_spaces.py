@@ -9,11 +9,10 @@ import pytest
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
 from robust201.export.conversion import convert_dataset
-from robust201.figures.plots import save_plot, save_plots
+from robust201.figures.plots import save_plot
 from robust201.figures.report import write_report
 from robust201.figures.table import FIGURES
 from robust201.reader.dataset import RobustnessDataset
-from robust201.spaces import cell_space
 from tests.support.fabricated import export, make_plan
 
 NAMES = ("resnet18", "resnet34.a", "wide-28")
@@ -38,11 +37,6 @@ def folder(request, tmp_path_factory) -> Path:
 @pytest.fixture
 def dataset(folder) -> RobustnessDataset:
     return RobustnessDataset(folder)
-
-
-def test_only_the_default_space_offers_cells():
-    assert cell_space("zoo") is None
-    assert cell_space("nasbench201").title == "NAS-Bench-201"
 
 
 @pytest.mark.parametrize("form", ["json", "parquet", "parquet alone"])
@@ -95,14 +89,6 @@ def test_queries_frames_and_ranks(dataset):
 
 OF_ANY_SPACE = {"attacks", "corruptions", "rank-correlation", "confidence", "confusion", "clean-vs-robust"}
 OF_CELLS = {"top-cells", "best-cells", "neighbours"}
-
-
-@pytest.mark.slow
-def test_all_figures_but_those_of_cells_are_drawn_as_files(tmp_path):
-    dataset = RobustnessDataset(export_zoo(tmp_path / "zoo"))
-    drawn = {path.stem.removeprefix("cifar10-") for path in save_plots(dataset, tmp_path / "plots")}
-    assert drawn >= OF_ANY_SPACE
-    assert drawn.isdisjoint(OF_CELLS)
 
 
 def test_all_figures_but_those_of_cells_have_numbers_and_are_on_the_page(folder, dataset, tmp_path):

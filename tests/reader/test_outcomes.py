@@ -16,7 +16,6 @@ from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
 from robust201.core.records import ImageSet, Normalisation
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.error_bars import UnpairedTestWarning
-from robust201.statistics.outcomes import pack_outcomes
 from robust201.statistics.significance import holm_adjust, mcnemar_p_values
 from tests.support.fabricated import N_IMAGES, FabricatedPlan, export, make_plan, make_unit, make_values
 
@@ -217,8 +216,3 @@ def test_ties_of_anything_else_are_refused(folder: Path, options: dict, expected
         RobustnessDataset(folder).rank("cifar10", "pgd", ties=0.05, **options)
     with pytest.raises(ConfigError, match="expected a level of ties between 0 and 1"):
         RobustnessDataset(folder).rank("cifar10", "pgd", 1.0, ties=0)
-
-
-def test_packing_is_that_of_the_statistics(folder: Path) -> None:
-    bits = pq.read_table(folder / "parquet/dataset=cifar10/key=clean/part-0.parquet")["correct_bits"][0].as_py()
-    assert bits == pack_outcomes(expected(0, "clean", 0.0)).tobytes()

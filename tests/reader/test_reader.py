@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import robust201
-from robust201.core.errors import ArchitectureError, ConfigError, FormatVersionError, InputError, ResultsError
+from robust201.core.errors import ArchitectureError, FormatVersionError, InputError, ResultsError
 from robust201.export import meta_file_text
 from robust201.reader.dataset import RobustnessDataset
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
@@ -279,14 +279,6 @@ def test_frame_without_the_clean_results_starts_at_the_first_epsilon(tmp_path):
     assert RobustnessDataset(tmp_path).to_frame()["strength"].tolist() == [0.5, 1.0, 8.0]
 
 
-@pytest.mark.parametrize("bad", [15_625, -1, "15625", "pgd", None, True, 1.5])
-def test_what_names_no_architecture_is_refused(dataset, bad):
-    with pytest.raises(KeyError, match="expected an id from 0 to 15624") as caught:
-        dataset.accuracy(bad, "cifar10", "clean")
-    assert isinstance(caught.value, ArchitectureError)
-    assert caught.value.exit_code == 2
-
-
 def test_a_mistyped_cell_string_names_the_closest(dataset):
     spec = dataset.id_to_string(0)
     with pytest.raises(ArchitectureError, match=r"Did you mean|six edges in the form"):
@@ -321,17 +313,6 @@ def test_unknown_names_get_the_closest_one(dataset, question, message):
     elif measure == "accuracy":
         with pytest.raises(ResultsError, match=message):
             dataset.to_frame(key=key)
-
-
-def test_a_strength_that_was_not_evaluated_lists_those_that_were(dataset):
-    with pytest.raises(ConfigError, match=r"expected a strength of 0\.5, 1, 8, got 2"):
-        dataset.accuracy(0, "cifar10", "pgd", 2.0)
-
-
-@pytest.mark.parametrize("key", ["pgdd", "fogg"])
-def test_strengths_of_an_unknown_key(dataset, key):
-    with pytest.raises(ResultsError, match="Did you mean"):
-        dataset.strengths("cifar10", key)
 
 
 def test_a_folder_that_is_no_dataset(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from robust201.planning.loading import load_config
 from robust201.runtime.audit import sample_sweep
-from robust201.tasks.attack_kit.attack_job import AttackJob, handed_back
+from robust201.tasks.attack_kit.attack_job import AttackJob, batches_by_strength
 from robust201.tasks.perturbations import pgd
 from tests.conftest import RunCommand, WriteSweep
 
@@ -48,7 +48,7 @@ def test_a_weak_attack_is_found(sweep: Path, robust201: RunCommand, monkeypatch:
 
     def fused(job: AttackJob, _parameters: Any) -> Iterator[Any]:
         for samples in job.chunks(np.arange(len(job.images))):
-            yield from handed_back(samples, samples.clean)
+            yield from batches_by_strength(samples, samples.clean)
 
     monkeypatch.setattr(pgd, "fused", fused)
     ended = robust201("audit", sweep, *AUDIT, "--json")

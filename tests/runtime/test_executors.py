@@ -26,15 +26,6 @@ def execution(request: pytest.FixtureRequest) -> dict[str, object]:
     return {"executor": "ray", "workers": 2, "ray_address": request.getfixturevalue("ray_address")}
 
 
-def test_all_is_computed_once_and_nothing_twice(make_sweep: MakeSweep) -> None:
-    """On Ray, `test_sweep.test_ray_and_inline_export_the_same_bytes` sees the same."""
-    config = make_sweep(keys=KEYS)
-    tally = run_sweep(config, make_executor)
-    assert tally.complete
-    assert (tally.evaluations, tally.failures, tally.deaths) == (N_EVALUATIONS, [], 0)
-    assert run_sweep(config, make_executor).evaluations == 0
-
-
 def test_a_drain_ends_early_and_the_rest_is_resumed(make_sweep: MakeSweep, execution: dict[str, object]) -> None:
     config = make_sweep(keys=KEYS, execution=execution | {"workers": 1})
     asked: list[Receipt] = []

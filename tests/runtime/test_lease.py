@@ -5,7 +5,6 @@ import dataclasses
 import errno
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -97,28 +96,6 @@ def test_zombie_is_dead():
         wait_for(lambda: process_start(process.pid) is None)
         assert Path(f"/proc/{process.pid}").exists()
         assert has_ended(process.pid, None)
-
-
-HOLD = """
-import sys, time
-from pathlib import Path
-from robust201.runtime.lease import Lease
-lease = Lease.acquire(Path(sys.argv[1]))
-print("held", flush=True)
-time.sleep(60)
-"""
-
-
-def test_lease_after_kill_9_is_recognised(tmp_path):
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout.readline() == "held\n"
-        with pytest.raises(LeaseHeldError, match=f"process {holder.pid}"):
-            acquire(tmp_path)
-        holder.send_signal(signal.SIGKILL)
-        holder.wait()
-    with acquire(tmp_path) as lease:
-        lease.check()
 
 
 def test_silent_holder_on_another_host_is_replaced_after_its_intervals(tmp_path):

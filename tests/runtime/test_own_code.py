@@ -3,15 +3,12 @@
 import json
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
-from safetensors.torch import save_file
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import content_digest
@@ -501,20 +498,6 @@ def test_layouts_are_the_spaces_choice(write_own: WriteSweep, robust201: RunComm
     assert robust201("run", write_own({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=viewing)).code == 0
 
 
-@pytest.mark.parametrize("engine", ["fused", "reference"])
-def test_noise_is_refused_by_both_engines(write_own: WriteSweep, robust201: RunCommand, engine: str) -> None:
-    models = "import torch\n" + MODELS.replace("return self.head(", "return torch.rand(1) * self.head(")
-    assert "expected equal logits" in failure(robust201("run", write_own({"clean": {}}, models=models, engine=engine)))
-
-
-def test_weights_that_do_not_fit(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
-    save_file({"weight": torch.zeros(2)}, tmp_path / "narrow.safetensors")
-    weights = {"files": {"narrow": str(tmp_path / "narrow.safetensors")}}
-    ended = robust201("run", write_own({"clean": {}}, weights=weights))
-    assert ended.code == 2
-    assert "expected the tensors of Small" in ended.err
-
-
 NOTHING = "def perturb(model, images, labels, strength, **given): "
 
 
@@ -668,17 +651,3 @@ def test_spaces_that_are_wrong(write_own: WriteSweep, robust201: RunCommand, spa
 def test_names_must_be_listed(write_own: WriteSweep, robust201: RunCommand) -> None:
     for wrong in ("evaluated", [], ["../up"], [3]):
         assert "architectures" in robust201("run", write_own({"clean": {}}, architectures=wrong)).refusal(2)
-
-
-@pytest.mark.slow
-def test_a_run_is_one_process_that_reads_yaml_only(example: Path) -> None:
-    """A share in a process of its own executes what was kept when the sweep was prepared."""
-    command = [sys.executable, "-m", "robust201"]
-    subprocess.run([*command, "plan", "--save", "sweep.yaml"], check=True, capture_output=True)
-    copy = kept_code(Path("results"), hash_file(Path("my_attack.py")))
-    Path("my_attack.py").write_text("raise RuntimeError('edited since')")
-    words = ["run", "sweep.yaml", "--share", "1/1", "--allow-code", str(copy)]
-    ended = subprocess.run([*command, *words], check=False, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    plan = load_plan(example / "results")
-    assert yaml.safe_load(documented()["sweep.yaml"])["name"] == plan.config.name

@@ -10,8 +10,8 @@ from robust201.core.errors import InputError
 from robust201.core.precision import PRECISIONS, has_avx512
 from robust201.export import export_dataset
 from robust201.planning.config import SweepConfig
-from robust201.planning.facts import Facts
 from robust201.planning.identity import protocol_payload
+from robust201.planning.input_facts import InputFacts
 from robust201.planning.loading import parse_config
 from robust201.planning.plan import assumed_facts, make_plan
 from robust201.runtime.executors import make_executor
@@ -32,7 +32,7 @@ def test_every_evaluation_has_another_identity_in_another_precision(make_sweep: 
     assert len({unit.id for plan in plans for unit in plan.units}) == len(PRECISIONS) * n_units
     default = make_sweep(engine=engine)
     assert make_plan(default, assumed_facts(default)).units == plans[0].units
-    facts: Facts = assumed_facts(default)
+    facts: InputFacts = assumed_facts(default)
     for sweep in sweeps:
         payload = protocol_payload(sweep, "digits", "pgd", facts)
         assert payload["precision"] == sweep.precision
@@ -143,8 +143,3 @@ def test_merged_folders_do_not_complete_another_precision(sweeps, finish, tmp_pa
     _, preview = run(sweeps("fp32", "bf16"))
     assert preview.missing == ()
     assert export(tmp_path / "bf16", tmp_path / "bf16-json") == fp32
-
-
-def test_the_precision_survives_in_the_plan(make_sweep: MakeSweep) -> None:
-    config = make_sweep(precision="bf16")
-    assert parse_config(config.model_dump(mode="json"), "test").precision == "bf16"

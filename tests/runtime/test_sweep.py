@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from robust201.core.errors import CheckpointError, LeaseHeldError, StorageFullError
-from robust201.core.records import Bundle, Part, Receipt
+from robust201.core.errors import StorageFullError
+from robust201.core.records import Bundle, Part
 from robust201.export import export_dataset
 from robust201.monitoring.status import SweepStatus, read_status
 from robust201.planning.bundles import FLOOR_SECONDS
 from robust201.planning.config import SweepConfig
-from robust201.planning.facts import Facts
 from robust201.planning.filters import Filters
+from robust201.planning.input_facts import InputFacts
 from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.runtime import progress as progress_module
 from robust201.runtime import sweep as sweep_module
@@ -57,17 +57,6 @@ def test_a_sweep_completes_and_running_it_again_does_nothing(make_sweep: MakeSwe
     assert (preview.missing, preview.done, again.evaluations) == ((), 2 * 13, 0)
 
 
-def test_the_export_has_the_papers_layout(make_sweep: MakeSweep, tmp_path: Path) -> None:
-    config = make_sweep()
-    run(config)
-    files = export(config, tmp_path / "json")
-    accuracy = json.loads(files["digits/pgd_accuracy.json"])
-    assert set(accuracy["digits"]["pgd"]["accuracy"]) == {"0", "21"}
-    assert len(accuracy["digits"]["pgd"]["accuracy"]["21"]) == 2
-    assert isinstance(json.loads(files["digits/clean_accuracy.json"])["digits"]["clean"]["accuracy"]["0"], float)
-    assert len(json.loads(files["meta.json"])["ids"]) == 15_625
-
-
 @pytest.mark.ray
 @pytest.mark.parametrize("engine", ["fused", pytest.param("reference", marks=pytest.mark.slow)])
 def test_ray_and_inline_export_the_same_bytes(
@@ -82,17 +71,6 @@ def test_ray_and_inline_export_the_same_bytes(
     assert (tally.evaluations, tally.failures, tally.deaths) == (2 * 13, [], 0)
     assert run(on_ray)[0].evaluations == 0
     assert export(inline, tmp_path / "inline-json") == export(on_ray, tmp_path / "ray-json")
-
-
-@pytest.mark.parametrize("engine", [pytest.param("fused", marks=pytest.mark.slow), "reference"])
-def test_parts_do_not_change_results(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
-    keys = {"clean": {}, "pgd": TINY_KEYS["pgd"], "brightness": TINY_KEYS["brightness"]}
-    whole = make_sweep(engine=engine, results=str(tmp_path / "whole"), keys=keys)
-    pieces = make_sweep(engine=engine, results=str(tmp_path / "pieces"), keys=keys, execution={"part_minutes": 1e-9})
-    run(whole)
-    run(pieces)
-    assert len(shards(pieces)) > len(shards(whole))
-    assert export(whole, tmp_path / "whole-json") == export(pieces, tmp_path / "pieces-json")
 
 
 @pytest.mark.parametrize(("engine", "seed"), [("reference", 0), pytest.param("fused", 1, marks=pytest.mark.slow)])
@@ -145,7 +123,7 @@ def test_the_number_of_workers_decides_the_cut_and_no_result(
         execution = {"gmacs_per_second": speed, "device": "cpu"}
         config = make_sweep(**fields, results=str(tmp_path / name), execution=execution)
 
-        def make(plan: Plan, facts: Facts, n_workers: int = n_workers) -> Executor:
+        def make(plan: Plan, facts: InputFacts, n_workers: int = n_workers) -> Executor:
             executor = make_executor(plan, facts)
             executor.n_workers = n_workers
             return executor
@@ -174,35 +152,6 @@ def test_epsilons_together_and_apart_give_the_same_results(make_sweep: MakeSweep
     assert export(together, tmp_path / "together-json") == export(apart, tmp_path / "apart-json")
 
 
-def test_a_drained_run_is_resumed(make_sweep: MakeSweep, tmp_path: Path) -> None:
-    import signal
-
-    config = make_sweep()
-
-    def interrupt(progress: RunProgress, event: Event) -> None:
-        del progress
-        if isinstance(event, Receipt):
-            signal.raise_signal(signal.SIGTERM)
-
-    tally, _ = run(config, on_progress=interrupt)
-    assert tally.drained
-    assert 0 < tally.evaluations < 26
-    resumed, preview = run(config)
-    assert preview.done == tally.evaluations
-    assert resumed.complete
-    undisturbed = make_sweep(results=str(tmp_path / "undisturbed"))
-    run(undisturbed)
-    assert export(config, tmp_path / "a") == export(undisturbed, tmp_path / "b")
-
-
-def test_narrowed_runs_add_up(make_sweep: MakeSweep) -> None:
-    config = make_sweep()
-    first, _ = run(config, filters=Filters(architectures=(21,), keys=("clean", "pgd")))
-    assert first.evaluations == 3
-    rest, preview = run(config)
-    assert (preview.done, rest.evaluations) == (3, 23)
-
-
 def test_a_changed_protocol_is_computed_anew_and_the_difference_is_named(make_sweep: MakeSweep) -> None:
     run(make_sweep())
     tally, preview = run(make_sweep(keys=TINY_KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 3}}))
@@ -216,42 +165,6 @@ def test_what_is_not_used_is_told_in_the_order_of_keys(make_sweep: MakeSweep) ->
     _, preview = run(make_sweep(keys=keys, images={"count": 11, "seed": 0}))
     told = [re.fullmatch(r"\d+ evaluations of (\S+) are kept but not used: .+", line) for line in preview.stale]
     assert [match[1] for match in told if match] == [key for key in TASKS if key in keys]
-
-
-@pytest.mark.parametrize("damage", ["truncated", "data", "footer"])
-def test_a_damaged_shard_is_set_aside_and_its_evaluations_recomputed(
-    make_sweep: MakeSweep, tmp_path: Path, damage: str
-) -> None:
-    config = make_sweep(keys={"clean": {}, "fgsm": TINY_KEYS["fgsm"]})
-    run(config)
-    before = export(config, tmp_path / "before")
-    victim = shards(config)[0]
-    content = bytearray(victim.read_bytes())
-    position = {"truncated": len(content) // 2, "data": len(content) // 3, "footer": len(content) - 40}[damage]
-    content[position] ^= 1
-    victim.write_bytes(content[:position] if damage == "truncated" else content)
-    tally, preview = run(config)
-    assert [victim.name in name for name in preview.damaged] == [True]
-    assert tally.complete
-    assert tally.evaluations in (1, 2)
-    assert export(config, tmp_path / "after") == before
-
-
-def test_a_second_driver_is_refused(make_sweep: MakeSweep) -> None:
-    config = make_sweep()
-    ShardStore.create(config.results)
-    with Lease.acquire(config.results), pytest.raises(LeaseHeldError) as caught:
-        run(config)
-    assert caught.value.exit_code == 4
-
-
-def test_status_counts_from_the_shards(make_sweep: MakeSweep) -> None:
-    config = make_sweep()
-    run(config, filters=Filters(keys=("clean", "pgd")))
-    state = read_status(load_plan(config.results), ShardStore.open(config.results).inventory(on_damage="report"))
-    assert (state.done, state.total, state.running) == (6, 26, False)
-    assert {key.key: key.done for key in state.keys if key.done} == {"clean": 2, "pgd": 4}
-    assert json.loads(json.dumps(state.to_payload()))["complete"] is False
 
 
 def test_a_driver_in_a_long_part_counts_as_running(make_sweep: MakeSweep) -> None:
@@ -275,7 +188,7 @@ def test_a_driver_counts_as_running_before_the_first_event(make_sweep: MakeSweep
     run_sweep(config, make_executor, filters=Filters(architectures=(0,)))
     seen: list[SweepStatus] = []
 
-    def make(plan: Plan, facts: Facts) -> Executor:
+    def make(plan: Plan, facts: InputFacts) -> Executor:
         executor = make_executor(plan, facts)
         submit = executor.submit
 
@@ -291,56 +204,6 @@ def test_a_driver_counts_as_running_before_the_first_event(make_sweep: MakeSweep
         (True, "running", 1, None)
     ]
     assert str(os.getpid()) in seen[0].driver
-
-
-@pytest.mark.usefixtures("failing_fgsm")
-def test_a_failing_unit_is_reported_and_the_rest_goes_on(
-    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = make_sweep()
-    tally, _ = run(config)
-    assert [(failure.part.unit.key, failure.kind) for failure in tally.failures] == [("fgsm", "application")] * 2
-    assert tally.evaluations == 26 - 4
-    assert not tally.complete
-    state = read_status(load_plan(config.results), ShardStore.open(config.results).inventory(on_damage="report"))
-    assert [failure["message"] for failure in state.failures] == ["RuntimeError: no such luck"] * 2
-    monkeypatch.undo()
-    assert run(config)[0].complete
-
-
-def test_running_out_of_memory_halves_the_micro_batch(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    from robust201.models.classifier import Classifier
-
-    classify = Classifier._logits
-
-    def classify_in_small_memory(self, pixels):
-        if len(pixels) > 1:
-            raise MemoryError("too many images")
-        return classify(self, pixels)
-
-    monkeypatch.setattr(Classifier, "_logits", classify_in_small_memory)
-    config = make_sweep(keys={"clean": {}, "pgd": TINY_KEYS["pgd"]}, engine="reference")
-    assert run(config)[0].complete
-
-
-def test_a_full_disk_stops_the_run_and_loses_nothing(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = ShardStore.commit
-    calls = []
-
-    def commit_until_full(self, results):
-        calls.append(1)
-        if len(calls) > 3:
-            raise StorageFullError("full")
-        return commit(self, results)
-
-    config = make_sweep()
-    monkeypatch.setattr(ShardStore, "commit", commit_until_full)
-    with pytest.raises(StorageFullError):
-        run(config)
-    monkeypatch.undo()
-    tally, preview = run(config)
-    assert preview.done > 0
-    assert tally.complete
 
 
 def test_a_run_whose_end_cannot_be_written_does_not_go_on_saying_that_it_runs(
@@ -359,37 +222,3 @@ def test_a_run_whose_end_cannot_be_written_does_not_go_on_saying_that_it_runs(
         run(config, on_progress=fill_the_disk)
     state = read_status(load_plan(config.results), ShardStore.open(config.results).inventory())
     assert (state.running, state.state) == (False, None)
-
-
-def test_a_missing_checkpoint_is_refused_before_anything_is_written(make_sweep: MakeSweep) -> None:
-    config = make_sweep(architectures=[0, 13])
-    with pytest.raises(CheckpointError, match="13"):
-        run(config)
-    assert not config.results.exists()
-
-
-def test_a_network_of_another_size_is_refused(make_sweep: MakeSweep) -> None:
-    config = make_sweep(network={"channels": 8, "cells": 1})
-    with pytest.raises(CheckpointError, match="channels"):
-        run(config)
-    assert not config.results.exists()
-
-
-def test_no_batch_and_no_part_changes_what_the_fused_engine_finds(make_sweep: MakeSweep, tmp_path: Path) -> None:
-    whole = make_sweep(results=str(tmp_path / "whole"))
-    assert run(whole)[0].complete
-    pieces = make_sweep(results=str(tmp_path / "pieces"), batch_size=3, execution={"part_minutes": 1e-9})
-    assert run(pieces, filters=Filters(keys=("pgd", "aa_square")))[0].complete
-    assert run(pieces)[0].complete
-    # What is lost is computed again in slices that other batches would not have cut.
-    for shard in sorted(shards(pieces))[::3]:
-        shard.unlink()
-    pieces = make_sweep(results=str(tmp_path / "pieces"), batch_size=4)
-    assert run(pieces)[0].complete
-    whole_json, pieces_json = export(whole, tmp_path / "whole-json"), export(pieces, tmp_path / "pieces-json")
-    results = {name for name in whole_json if name.startswith("digits/")}
-    assert {name for name in results if whole_json[name] != pieces_json[name]} == set()
-    reference = make_sweep(engine="reference", results=str(tmp_path / "reference"))
-    run(reference)
-    accuracies = "digits/clean_accuracy.json"
-    assert whole_json[accuracies] == export(reference, tmp_path / "reference-json")[accuracies]

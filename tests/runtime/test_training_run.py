@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shutil
 import signal
 import threading
 import time
@@ -25,7 +24,6 @@ from robust201.runtime.executors.base import BundleLost, Event
 from robust201.runtime.executors.inline import InlineExecutor
 from robust201.runtime.lease import Lease
 from robust201.runtime.progress import RunProgress, read_progress
-from robust201.runtime.scheduler import RunTally
 from robust201.runtime.training_files import TrainingWork
 from robust201.runtime.training_run import ALL_TRAININGS, TrainingSelection, preview_trainings, run_trainings
 from robust201.runtime.training_worker import TrainingWorker
@@ -414,15 +412,6 @@ def test_what_a_killed_driver_had_not_entered_is_recovered(tmp_path: Path) -> No
     assert list(finished.iterdir()) == []
 
 
-@pytest.mark.slow
-@pytest.mark.ray
-def test_workers_elsewhere_give_the_same_bytes(tmp_path: Path, undisturbed: dict[str, str], ray_address: str) -> None:
-    execution = {"executor": "ray", "workers": 2, "ray_address": ray_address}
-    tally: RunTally = run_trainings(both_recipes(tmp_path, execution=execution))
-    assert tally.complete
-    assert weight_files(tmp_path / "store") == undisturbed
-
-
 def test_a_narrowed_run_makes_its_part(tmp_path: Path) -> None:
     config = both_recipes(tmp_path, seeds=[0, 1])
     tally = run_trainings(config, selection=TrainingSelection(recipes=("plain",), limit=1))
@@ -532,27 +521,3 @@ def test_a_run_of_trainings_is_seen_and_so_is_that_it_was_killed(tmp_path: Path)
     killed = read_training_status(tmp_path / "killed/store")
     assert (tmp_path / "killed/store/training/lease.json").exists()
     assert (killed.state, killed.driver) == ("interrupted", None)
-
-
-@pytest.mark.slow
-def test_a_run_that_is_killed_at_ten_random_moments_gives_the_same_bytes(tmp_path: Path) -> None:
-    """By the clock: most of them in the middle of a step."""
-    longer = {"plain": RECIPE | {"epochs": 60, "snapshots": {"every_epochs": 15, "iterations": [50, 100]}}}
-    whole, config = (make_trainings(tmp_path / name, recipes=longer) for name in ("whole", "killed"))
-    began = time.monotonic()
-    assert run_trainings(whole).complete
-    seconds = time.monotonic() - began
-    draws = random.Random(2)
-    n_killed = 0
-    while n_killed < 10:
-        child = os.fork()
-        if not child:
-            run_in_child(lambda: run_trainings(config))
-        time.sleep(draws.uniform(0.1, 0.7) * seconds)
-        os.kill(child, signal.SIGKILL)
-        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
-            n_killed += 1
-        else:
-            shutil.rmtree(config.store)  # it had come to its end: anew
-    assert run_trainings(config).complete
-    assert weight_files(config.store) == weight_files(whole.store)

@@ -15,8 +15,8 @@ from robust201.core.records import Weights
 from robust201.export import export_dataset
 from robust201.images.adversarial import AdversarialStore
 from robust201.planning.config import SweepConfig
-from robust201.planning.facts import Facts
 from robust201.planning.filters import Filters
+from robust201.planning.input_facts import InputFacts
 from robust201.planning.plan import assumed_facts, make_plan
 from robust201.planning.plan_file import load_plan
 from robust201.planning.shares import Share
@@ -165,7 +165,7 @@ def test_other_weights_or_parameters_of_the_source_are_other_results(make_sweep:
         config = make_sweep(keys={"shown": {"source": 0, "key": "pgd", **ATTACK} | changes})
         return make_plan(config, facts_of(config)).units[0].protocol
 
-    def facts_of(config: SweepConfig) -> Facts:
+    def facts_of(config: SweepConfig) -> InputFacts:
         facts = assumed_facts(config)
         states = {name: (Weights(f"{name:064d}"),) for name in config.selected_architectures}
         return replace(facts, weights={"digits": states})

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from robust201.core.precision import has_avx512
@@ -26,7 +25,7 @@ from robust201.shards import ShardStore
 from robust201.spaces.nasbench201 import cells
 from robust201.spaces.nasbench201.network import build_network
 from robust201.spaces.zoo.space import Zoo
-from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
+from robust201.tasks import TASKS
 from robust201.weights.store import CheckpointStore
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, add_network
 
@@ -143,24 +142,6 @@ def test_engines_measure_the_same(make_sweep: MakeSweep, tmp_path: Path, project
     assert found[0] == pytest.approx(found[1], rel=1e-4)
 
 
-def test_constant_networks_have_no_jacobian(make_sweep: MakeSweep, tmp_path: Path) -> None:
-    nothing = cells.format_spec(("none",) * 6)
-    index = cells.isomorphs()[cells.resolve(nothing).index]
-    with CheckpointStore(tmp_path / "store") as store:
-        network = build_network(cells.specs()[index], channels=4, cells=1, n_classes=10)
-        add_network(store, index, network.state_dict())
-    for engine in ("fused", "reference"):
-        config = make_sweep(
-            architectures=[index],
-            checkpoints={"path": str(tmp_path / "store")},
-            keys={"jacobian": {"images": 12, "projections": "exact"}},
-            engine=engine,
-            results=str(tmp_path / engine),
-        )
-        run(config)
-        assert squared_norms(config.results) == {(index, ""): 0.0}
-
-
 def test_more_images_than_there_are_are_refused(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     message = robust201("run", write_sweep(keys={"jacobian": {}})).refusal(2)
     assert "2,560" in message
@@ -213,11 +194,6 @@ def two_recipes(tmp_path: Path) -> Path:
             network = build_network(cells.specs()[index], channels=4, cells=1, n_classes=10)
             add_network(store, index, network.state_dict(), recipe=recipe, epochs=epochs, seed=seed)
     return folder
-
-
-def test_recipes_of_equal_length_and_seed_lie_side_by_side(two_recipes: Path) -> None:
-    records = CheckpointStore(two_recipes).records()
-    assert len({record.sha256 for record in records}) == len({record.file for record in records}) == 16
 
 
 def test_several_trainings_are_an_axis(make_sweep: MakeSweep, two_recipes: Path, robust201: RunCommand) -> None:
@@ -338,20 +314,6 @@ def test_a_combination_that_is_not_there_is_refused(
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize(
-    "weights",
-    [
-        {"random": {"seeds": [0, 0]}},
-        {"path": "store", "epochs": [1, 1]},
-        {"path": "store", "recipe": ["a", "a"]},
-    ],
-)
-def test_weights_that_are_asked_for_twice_are_refused(
-    write_sweep: WriteSweep, robust201: RunCommand, weights: dict[str, Any]
-) -> None:
-    assert "different" in robust201("run", write_sweep(checkpoints=None, weights=weights, keys=CLEAN)).refusal(2)
-
-
 def test_equal_weights_under_two_names_are_refused(
     write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
@@ -362,13 +324,6 @@ def test_equal_weights_under_two_names_are_refused(
     weights = {"path": str(tmp_path / "store"), "recipe": ["", "copy"]}
     sweep = write_sweep(architectures=[21], checkpoints=None, weights=weights, keys=CLEAN)
     assert "equal" in robust201("run", sweep).refusal(2)
-
-
-def test_manifests_of_the_old_form_are_read(make_sweep: MakeSweep, tiny_weights: Path) -> None:
-    lines = (tiny_weights / "manifest.jsonl").read_text().splitlines()
-    assert all("recipe" not in json.loads(line) for line in lines)
-    _, preview = run(make_sweep(checkpoints=None, weights={"path": str(tiny_weights)}, keys=CLEAN))
-    assert {unit.weights for unit in preview.plan.units} == {"e1-s777"}
 
 
 def test_random_weights_follow_from_their_seed(make_sweep: MakeSweep, tmp_path: Path) -> None:
@@ -383,15 +338,6 @@ def test_random_weights_follow_from_their_seed(make_sweep: MakeSweep, tmp_path: 
 
 
 # --- the zoo ----------------------------------------------------------------------------------------------------------
-
-ZOO_KEYS: dict[str, dict[str, Any]] = {
-    "clean": {},
-    "fgsm": {"epsilons_255": [8]},
-    "pgd": {"epsilons_255": [8], "steps": 1},
-    "aa_apgd-ce": {"epsilons_255": [8], "steps": 2},
-    "aa_square": {"epsilons_255": [8], "queries": 2},
-    "corruptions": {"severities": [3]},
-}
 
 
 @pytest.fixture(scope="module")
@@ -410,34 +356,6 @@ def zoo_fields(weights: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return (
         nothing | {"space": "zoo", "architectures": ["resnet18"], "weights": weights, "images": {"count": 2}} | changes
     )
-
-
-@pytest.mark.slow
-def test_all_keys_by_both_engines(make_sweep: MakeSweep, resnet18: Path, tmp_path: Path, robust201: RunCommand) -> None:
-    found = []
-    for engine in ("fused", "reference"):
-        config = make_sweep(
-            **zoo_fields(
-                {"files": {"resnet18": str(resnet18)}}, keys=ZOO_KEYS, engine=engine, results=str(tmp_path / engine)
-            )
-        )
-        tally, preview = run(config)
-        assert tally.evaluations == 20
-        assert {unit.key for unit in preview.plan.units} == set(PAPER_KEYS)
-        assert run(config)[1].missing == ()
-        found.append(values(config.results))
-    for key in ("clean", "fgsm", *CORRUPTIONS):  # nothing is drawn
-        for strength, ours in found[0][key, "resnet18", ""].items():
-            theirs = found[1][key, "resnet18", ""][strength]
-            np.testing.assert_array_equal(ours["cm"], theirs["cm"])
-    assert robust201("verify", tmp_path / "fused").code == 0
-
-
-def test_random_networks_of_the_zoo(make_sweep: MakeSweep) -> None:
-    config = make_sweep(**zoo_fields(RANDOM, keys={"clean": {}, "jacobian": {"images": 4}}))
-    run(config)
-    norms = squared_norms(config.results)
-    assert len(set(norms.values())) == len(norms) == 2
 
 
 SMALL_NETWORKS = [
@@ -476,26 +394,6 @@ def test_networks_of_one_image_size_are_refused_before_a_run(
 @pytest.mark.skipif(not has_avx512(), reason="rejected on CPUs without AVX-512")
 def test_precision_bf16(make_sweep: MakeSweep) -> None:
     run(make_sweep(**zoo_fields({"random": {}}, keys=CLEAN, precision="bf16")))
-
-
-@pytest.mark.parametrize("damage", ["missing", "shape", "other"])
-def test_tensors_of_another_network_are_refused(
-    write_sweep: WriteSweep, robust201: RunCommand, resnet18: Path, tmp_path: Path, damage: str
-) -> None:
-    from safetensors.torch import load_file
-
-    state = load_file(resnet18)
-    if damage == "missing":
-        del state["linear.bias"]
-    elif damage == "shape":
-        state["linear.weight"] = torch.zeros(100, 512)
-    else:
-        state = {"weight": torch.zeros(1)}
-    save_file(state, tmp_path / "wrong.safetensors")
-    sweep = write_sweep(**zoo_fields({"files": {"resnet18": str(tmp_path / "wrong.safetensors")}}, keys=CLEAN))
-    refusal = robust201("run", sweep).refusal(2)
-    assert "expected the tensors of ResNet" in refusal
-    assert "correct `weights.files`" in refusal
 
 
 def test_files_that_hold_no_weights_are_refused(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
@@ -555,31 +453,6 @@ def test_images_of_ones_own(make_sweep: MakeSweep, tmp_path: Path, robust201: Ru
     assert run(make_sweep(**fields))[1].done == 0
 
 
-@pytest.mark.parametrize(
-    ("images", "labels", "expected"),
-    [
-        (np.full((6, 3, 32, 32), 1.5, np.float32), np.arange(6), "float32"),
-        (np.zeros((6, 3, 32, 32), np.int16), np.arange(6), "int16"),
-        (np.zeros((6, 3, 16, 16), np.uint8), np.arange(6), "16"),
-        (np.zeros((6, 3, 32, 32), np.uint8), np.arange(5), "5"),
-        (np.zeros((6, 3, 32, 32), np.uint8), np.arange(6) - 1, "-1"),
-    ],
-)
-def test_archives_that_hold_no_images_are_refused(
-    write_sweep: WriteSweep,
-    robust201: RunCommand,
-    tmp_path: Path,
-    images: NDArray[Any],
-    labels: NDArray[Any],
-    expected: str,
-) -> None:
-    np.savez(tmp_path / "images.npz", images=images, labels=labels)
-    datasets = {"mine": {"path": str(tmp_path / "images.npz"), "classes": 10, "image_size": 32}}
-    sweep = write_sweep(datasets=datasets, checkpoints=None, weights=RANDOM, keys=CLEAN)
-    assert expected in robust201("run", sweep).refusal(2).replace(str(tmp_path), "")
-    assert not (tmp_path / "results").exists()
-
-
 def test_an_archive_of_images(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     for split, count in (("test", 12), ("train", 20)):
@@ -624,20 +497,3 @@ def test_labels_out_of_range_are_refused(write_sweep: WriteSweep, robust201: Run
     sweep = write_sweep(datasets=datasets, checkpoints=None, weights=RANDOM, keys=CLEAN)
     assert "expected labels 0 to 8, got 9" in robust201("run", sweep).refusal(2)
     assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.parametrize("what", ["format.json", "plan.json"])
-def test_a_newer_format_is_refused(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, what: str) -> None:
-    sweep = write_sweep(keys=CLEAN)
-    assert robust201("run", sweep).code == 0
-    file = tmp_path / "results" / what
-    payload = json.loads(file.read_text())
-    name = "version" if "version" in payload else "format"
-    assert payload[name] == 1
-    file.write_text(json.dumps(payload | {name: 2}))
-    before = file.read_bytes()
-    message = robust201("status", tmp_path / "results").refusal(2)
-    assert "got 2" in message or "got format 2" in message or "version 2" in message, message
-    if what == "format.json":
-        robust201("run", sweep).refusal(2)
-        assert file.read_bytes() == before

@@ -24,7 +24,6 @@ from tests.support.shard_support import (
     LATER,
     assert_all_there,
     assert_equal_values,
-    compact_while_committing,
     flip,
     make_results,
     make_unit,
@@ -116,16 +115,6 @@ def check_sizes(store, report, target, row_group):
         assert max(groups) <= row_group
         assert len(groups) > 1 or path.stat().st_size < row_group
     return sizes
-
-
-def test_inputs_are_deleted_after_the_grace_period_only(store):
-    inputs = store.inventory().shards
-    store.compact(grace_seconds=HOUR)
-    assert store.compact(grace_seconds=HOUR).deleted == 0
-    assert all(store.folder.shards.joinpath(shard).exists() for shard in inputs)
-    assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == len(inputs)
-    assert not any(store.folder.shards.joinpath(shard).exists() for shard in inputs)
-    assert_all_there(store, UNITS)
 
 
 def test_readers_with_an_old_inventory_are_served_in_the_grace_period(store):
@@ -298,12 +287,6 @@ def test_full_device_while_compacting_loses_nothing(store):
         ShardStore(store.root, on_step=fail).compact()
     assert list(store.root.rglob("*.tmp")) == []
     assert not any(map(is_compacted, assert_all_there(store, UNITS).shards))
-
-
-def test_commits_and_compactions_at_the_same_time(store):
-    more = [make_unit(architecture, key="aa_square") for architecture in range(30)]
-    compact_while_committing(store, more, LATER)
-    assert_all_there(store, UNITS + more)
 
 
 def test_two_compactions_at_the_same_time(store):

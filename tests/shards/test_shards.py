@@ -381,13 +381,6 @@ def test_merge_reports_damage_and_unequal_duplicates(tmp_path):
     assert not b.folder.shards.joinpath(damaged).exists()
 
 
-def test_merge_refuses_what_is_no_results_folder(tmp_path):
-    a = ShardStore.create(tmp_path / "a")
-    with pytest.raises(InputError):
-        merge_folders([a.root, tmp_path / "nothing"], tmp_path / "target")
-    assert not (tmp_path / "target").exists()
-
-
 def test_no_measure_can_take_the_name_of_a_column_that_says_what_a_row_is_about(tmp_path):
     ShardStore.create(tmp_path).commit(make_results(make_unit(key="pgd")))
     (shard,) = (tmp_path / "shards").rglob("*.parquet")

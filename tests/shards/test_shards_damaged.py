@@ -12,7 +12,7 @@ from robust201.shards import ShardStore
 from robust201.shards.backends import LocalBackend
 from robust201.shards.parquet import ShardFile
 from robust201.shards.row_identity import read_footer, read_shard_rows
-from tests.support.shard_support import DEFAULT, flip, make_results, make_unit, start_until, whole
+from tests.support.shard_support import DEFAULT, flip, make_results, make_unit, start_until
 
 
 @pytest.fixture
@@ -63,20 +63,6 @@ def test_truncated_shard_is_found(store, kept):
             store.inventory(verify=verify)
     (finding,) = store.verify()
     assert finding.kind == "damaged"
-
-
-def test_damaged_shard_is_set_aside_and_its_evaluations_are_missing(store):
-    unit, other = make_unit(1), make_unit(2)
-    shard = store.commit(make_results(unit)).shard
-    store.commit(make_results(other))
-    flip(store.folder.shards.joinpath(shard), 1000)
-    inventory = store.inventory(verify="all", on_damage="set_aside")
-    assert inventory.damaged == (shard,)
-    assert "expected SHA-256" in inventory.damage[shard]
-    assert (store.root / "damaged" / shard).is_file()
-    assert inventory.missing(unit, DEFAULT) == (whole(unit),)
-    assert inventory.missing(other, DEFAULT) == ()
-    assert store.inventory(verify="all").damaged == ()
 
 
 def test_verify_finds_rows_that_break_an_invariant(store, monkeypatch):
@@ -229,13 +215,6 @@ def test_a_reader_of_parquet_tells_wrong_bytes_from_none(one_shard, monkeypatch,
         with pytest.raises(StorageError, match=os.strerror(number)) as refused:
             attempt()
         assert not isinstance(refused.value, ShardDamagedError)
-
-
-def test_the_footer_that_cannot_be_read_is_an_error_of_ours(one_shard, monkeypatch):
-    (entry,) = one_shard.folder.backend.entries()
-    fail_reads(monkeypatch, errno.EACCES)
-    with pytest.raises(StorageError, match=os.strerror(errno.EACCES)):
-        read_footer(one_shard.folder.backend, entry)
 
 
 def test_a_disk_that_fails_once_is_asked_again(one_shard, monkeypatch):

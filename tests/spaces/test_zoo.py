@@ -178,19 +178,6 @@ def test_the_zoo_asks_for_channels_last():
     assert not weight.is_contiguous()
 
 
-def test_channels_last_changes_rounding_only():
-    pixels = torch.rand((3, 3, 32, 32), generator=torch.Generator().manual_seed(0))
-    plain = Classifier(built(), NORMALISATION, 10)
-    turned = Classifier(built(), NORMALISATION, 10, channels_last=True)
-    labels = torch.tensor([0, 1, 9])
-    logits, loss, gradient = plain.loss_and_gradient(pixels, labels)
-    found = turned.loss_and_gradient(pixels, labels)
-    torch.testing.assert_close(found[0], logits, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found[1], loss, rtol=1e-5, atol=1e-5)
-    # A ReLU within rounding of zero may open in one and not in the other.
-    assert (found[2] - gradient).norm() < 1e-2 * gradient.norm()
-
-
 def test_selections():
     assert ZOO.select("evaluated") == ("resnet18",)  # sweeps over all networks keep their size
     assert ZOO.select(list(NETWORKS)) == tuple(NETWORKS)

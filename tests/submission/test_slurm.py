@@ -22,9 +22,6 @@ from tests.conftest import REPOSITORY, RunCommand, WriteSweep, read_tree
 from tests.support.slurm_support import SlurmCluster, command, directives, reason_against, slurm_on_loopback
 from tests.support.tiny_trainings import RECIPE, training_fields, weight_files
 
-AWKWARD = '/scratch/my results/it\'s "100%" $HOME `id` #1'
-
-
 WriteProgram = Callable[[str, str], Path]
 
 

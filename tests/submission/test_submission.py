@@ -204,8 +204,6 @@ def test_a_relative_path_is_refused(write_sweep: WriteSweep, changes: dict[str, 
 
 
 class FakeClient:
-    """A head whose answers are given one by one; an exception is raised."""
-
     def __init__(self, logs: Sequence[list[str] | Exception], states: Sequence[Any]) -> None:
         self.logs, self.states = list(logs), list(states)
 

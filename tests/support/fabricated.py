@@ -175,8 +175,6 @@ class ChangedStore(FabricatedStore):
 
 
 class BrokenStore(FabricatedStore):
-    """Fails in the middle of PGD."""
-
     def iter_values(
         self, units: Iterable[Unit], inventory: object, measurements: Collection[str]
     ) -> Iterator[tuple[Unit, dict[float, Values]]]:
@@ -187,8 +185,6 @@ class BrokenStore(FabricatedStore):
 
 
 class SlowStore(FabricatedStore):
-    """Takes for ever over PGD."""
-
     def iter_values(
         self, units: Iterable[Unit], inventory: object, measurements: Collection[str]
     ) -> Iterator[tuple[Unit, dict[float, Values]]]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from robust201.spaces.nasbench201 import EDGES, OPERATIONS, evaluated_indices
 from robust201.spaces.nasbench201.cells import isomorphs, meta_text, parse, specs
-from robust201.tasks import CORRUPTIONS, TASKS
+from robust201.tasks import TASKS
 
 QUALITY = np.array([0.0, 0.020, 0.030, 0.045, 0.010])
 """Effect of each operation on clean accuracy; edges weigh 1, 1.1, … of it."""
@@ -22,13 +22,6 @@ QUALITY = np.array([0.0, 0.020, 0.030, 0.045, 0.010])
 ROBUSTNESS = np.array([0.000, 0.030, 0.020, -0.010, 0.025])
 
 SMALL_KEYS: Mapping[str, Sequence[float]] = {"clean": (), "fgsm": (0.5, 1.0, 8.0), "pgd": (0.5, 1.0, 4.0)}
-
-PAPER_STRENGTHS: Mapping[str, Sequence[float]] = {
-    "clean": (),
-    "fgsm": (0.1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 255),
-    **dict.fromkeys(("pgd", "aa_apgd-ce", "aa_square"), (0.1, 0.5, 1, 2, 3, 4, 8)),
-    **dict.fromkeys(CORRUPTIONS, (1, 2, 3, 4, 5)),
-}
 
 
 @cache

@@ -146,13 +146,6 @@ def test_copes_with_a_network_without_a_path(row, in_graph, logits):
         assert torch.equal(context.classifier(pixels).argmax(dim=1), torch.full((len(images),), int(np.argmax(logits))))
 
 
-@every_row
-def test_a_single_image(row):
-    parameters = small_parameters(row)
-    found = perturb_all(row, parameters, tiny_images(1), tiny_context(row.key))
-    assert all(torch.isfinite(pixels).all() for pixels in found.values())
-
-
 @every_attack
 def test_a_part_draws_what_the_whole_draws(row):
     parameters = small_parameters(row)

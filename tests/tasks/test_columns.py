@@ -1,6 +1,5 @@
 """What every column of the table keeps to, on its way from the logits to a reader and back into a store."""
 
-import itertools
 import json
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from robust201.tasks.columns import (
     fields_of,
     parquet_forms,
 )
-from robust201.tasks.measurements import Accumulator, check_values, merge_values
+from robust201.tasks.measurements import Accumulator, check_values
 from tests.support.fabricated import FabricatedPlan
 from tests.support.shard_support import assert_equal_values, make_results, make_unit
 
@@ -63,17 +62,6 @@ def test_a_column_has_the_declared_form(name):
     assert {name, column.measurement, *column.parquet} <= RESERVED
     assert (column.add is None) != (column.of_counts is None)
     assert all(form.meaning.endswith(".") for form in column.parquet.values())
-
-
-@every_measurement
-def test_parts_merge_to_the_bytes_of_the_whole_in_any_order(measurement):
-    order = torch.randperm(N_IMAGES, generator=torch.Generator().manual_seed(1))
-    whole = measure(measurement)
-    assert_equal_values(measure(measurement, order=order), whole)
-    edges = [0, 1, 5, N_IMAGES]
-    parts = [measure(measurement, start, stop) for start, stop in itertools.pairwise(edges)]
-    assert_equal_values(merge_values(parts), whole)
-    assert_equal_values(merge_values([merge_values(parts[:2]), parts[2]]), whole)
 
 
 @every_measurement

@@ -20,9 +20,7 @@ from tests.support.attack_rows import ATTACKS_IN_FULL, ROWS_IN_FULL, by_default
 from tests.support.tiny_networks import (
     BATCH_SIZE,
     CountingNetwork,
-    PathlessNetwork,
     TinyNetwork,
-    UnroundedNetwork,
     attack_parameters,
     part_of,
     perturb_all,
@@ -86,14 +84,6 @@ def test_parts_merge_to_the_whole(row):
 
 
 @every_row
-@pytest.mark.slow
-def test_strengths_apart_equal_strengths_together(row):
-    parameters = small_parameters(row)
-    apart = [result for strength in parameters.strengths for result in results(row, strengths=(strength,))]
-    assert_same_values(apart, whole(row.key))
-
-
-@every_row
 def test_the_order_of_batches_leaves_no_trace(row, monkeypatch):
     expected = whole(row.key)
     perturb = row.load()
@@ -110,39 +100,11 @@ def test_the_order_of_batches_leaves_no_trace(row, monkeypatch):
 
 
 @every_row
-@pytest.mark.slow
-def test_micro_batches_give_the_same_results(row):
-    one, other = (
-        results(row, context=tiny_context("", tiny_classifier(UnroundedNetwork(), micro_batch=micro_batch)))
-        for micro_batch in (None, 7)
-    )
-    assert_same_values(one, other)
-
-
-@every_row
-def test_a_network_without_a_path_gets_its_constant_accuracy(row):
-    context = tiny_context("", tiny_classifier(PathlessNetwork([0.0, 2.0, 0.0, 0.0, 0.0])))
-    images = tiny_images(20, labels=np.arange(20) % 5)
-    for result in results(row, context=context, images=images):
-        assert float(result.values["accuracy"]) == 0.2
-        assert np.unique(result.values["predictions"]).tolist() == [1]
-
-
-@every_row
 @pytest.mark.parametrize("n_images", [1, BATCH_SIZE + 1])
 @pytest.mark.each_value
 def test_few_images(row, n_images):
     for result in results(row, images=tiny_images(n_images)):
         assert result.values["cm"].sum() == n_images
-
-
-@every_row
-def test_all_images_wrong_from_the_start(row):
-    predicted = tiny_classifier()(torch.from_numpy(IMAGES.images) / 255).argmax(dim=1).numpy()
-    images = tiny_images(labels=(predicted + 1) % IMAGES.n_classes)
-    found = results(row, images=images)
-    if row.key.startswith("aa_"):
-        assert all(result.values["predictions"].tolist() == predicted.tolist() for result in found)
 
 
 @pytest.mark.parametrize("row", [row for row in ATTACKS_IN_FULL if row.constraint], ids=lambda row: row.key)

@@ -27,7 +27,6 @@ from tests.conftest import read_tree
 from tests.support.attack_rows import ATTACKS, ATTACKS_IN_FULL, by_default
 from tests.support.tiny_networks import (
     N_CLASSES,
-    NORMALISATION,
     SEED,
     SIZE,
     CountingNetwork,
@@ -384,10 +383,3 @@ def test_a_batch_is_never_larger_than_asked_for():
 def test_an_unknown_engine_is_refused():
     with pytest.raises(ConfigError, match="'fused'"):
         TASKS["pgd"].load("fussed")
-
-
-def test_the_normalisation_is_in_the_classifier():
-    pixels = torch.rand((2, *SHAPE), generator=torch.Generator().manual_seed(0))
-    classifier = tiny_classifier()
-    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (NORMALISATION.mean, NORMALISATION.std))
-    assert torch.equal(classifier.logits(pixels), classifier.network((pixels - mean) / std)[1])

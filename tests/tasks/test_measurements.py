@@ -1,9 +1,6 @@
 """Measurements are exact in any order and merge to the byte."""
 
 import itertools
-import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,9 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robust201.core.errors import EvaluationError
-from robust201.core.records import Unit
-from robust201.export.json_files import row_texts
-from robust201.shards import RowBatch
 from robust201.tasks.columns import COLUMNS, MEASUREMENTS, columns_of
 from robust201.tasks.measurements import MAX_IMAGES, Accumulator, check_values, merge_values
 
@@ -40,13 +34,6 @@ def measure(logits, labels, order=None, batch=1000, measurements=ALL):
     for positions in order.split(batch):
         accumulator.update(positions, logits[positions], labels[positions])
     return accumulator.finalise()
-
-
-def to_json(measurement, values):
-    """What an export writes of the values of one evaluation."""
-    unit = Unit("u", 0, "digits", "clean", (0.0,), 1, "p", "c")
-    (text,) = row_texts(measurement, RowBatch.of_unit(unit, {0.0: values}))
-    return json.loads(text)
 
 
 def assert_same_bytes(one, two):
@@ -149,27 +136,6 @@ def test_columns_have_the_form_of_the_table_and_pass_the_checks(sample):
         check_values(values, len(labels), np.bincount(labels, minlength=n_classes))
 
 
-@given(answers())
-def test_json_has_no_nan_and_keeps_every_number(sample):
-    logits, labels = sample
-    values = measure(logits, labels)
-    confidence = to_json("confidence", values)
-    assert set(confidence) == {"label", "argmax", "prediction"}
-    for name, rows in confidence.items():
-        np.testing.assert_array_equal(np.array(rows, dtype=float), values[f"confidence_{name}"])
-    assert to_json("accuracy", values) == float(values["accuracy"])
-    assert to_json("cm", values) == values["cm"].tolist()
-    assert to_json("predictions", values) == values["predictions"].tolist()
-
-
-def test_means_over_no_image_are_null():
-    values = measure(torch.tensor([[3.0, 0.0, 0.0]]), torch.tensor([0]))
-    confidence = to_json("confidence", values)
-    assert confidence["label"][1:] == confidence["argmax"][1:] == [[None] * 3] * 2
-    assert confidence["prediction"][1] is None
-    assert confidence["prediction"][0] == confidence["label"][0][0]
-
-
 def test_ties_go_to_the_first_class():
     values = measure(torch.tensor([[1.0, 1.0], [0.0, 0.0]]), torch.tensor([0, 1]))
     assert values["predictions"].tolist() == [0, 0]
@@ -242,8 +208,3 @@ def test_checks_find_damage(values, message):
 def test_parts_that_do_not_fit_are_refused(parts):
     with pytest.raises(EvaluationError, match="Merging failed for #7: expected parts with equal columns"):
         merge_values(parts, name="#7")
-
-
-def test_planning_and_export_do_not_import_torch_with_the_tables():
-    command = "import sys, robust201.tasks.measurements, robust201.tasks; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", command], check=True)

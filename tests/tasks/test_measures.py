@@ -58,9 +58,3 @@ def test_what_others_drew_leaves_no_trace_and_nothing_is_left_behind(key):
     assert first.keys() == second.keys()
     for strength, columns in first.items():
         assert all(np.array_equal(columns[name], second[strength][name]) for name in columns)
-
-
-@pytest.mark.parametrize("key", MEASURES)
-def test_a_measure_is_taken_as_a_whole(key):
-    assert not TASKS[key].is_divisible
-    assert TASKS[key].constraint is None

@@ -28,8 +28,6 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-ROW = find_task("proxies")
-
 
 class TwoStages(nn.Module):
     """Convolutions with and without bias, ReLUs as a module, in place and as a call, and a layer that is used twice."""

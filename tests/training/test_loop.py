@@ -104,14 +104,6 @@ def test_states_are_kept_after_the_time_given(tmp_path):
     assert seen == [[], ["000000001"], ["000000001", "000000002"], *[[f"{n - 1:09}", f"{n:09}"] for n in (3, 4)]]
 
 
-def test_whatever_the_process_did_the_bytes_are_the_same():
-    (first,) = run(recipe())
-    torch.manual_seed(99)
-    (second,) = run(recipe())
-    assert weights_hash(first.state_dict) == weights_hash(second.state_dict)
-    assert first.history == second.history
-
-
 CHANGES = {
     "learning_rate": 0.05,
     "momentum": 0.5,
@@ -180,13 +172,6 @@ def test_training_begins_with_the_weights_given():
     source.state_dict.pop("7.bias")
     with pytest.raises(CheckpointError, match="expected those of the same network with 2 classes, got others"):
         run(fields, start=source.state_dict)
-
-
-def test_a_mixture_without_a_share_trains_as_its_images_alone(tmp_path):
-    fields = recipe(augmentation="std")
-    mixture = Mixture(IMAGES, make_images(seed=5), 0.0)
-    (mixed,) = train(Small(), "small", mixture, fields, seed=1)
-    assert weights_hash(mixed.state_dict) == weights_hash(run(fields)[0].state_dict)
 
 
 def test_a_mixture_resumes(tmp_path):

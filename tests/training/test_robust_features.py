@@ -10,7 +10,7 @@ import yaml
 from torch import nn
 
 from robust201.core.errors import ConfigError, DatasetError, EvaluationError
-from robust201.images import load_images, made_folder, select
+from robust201.images import image_folder, load_images, select
 from robust201.images.adversarial import AdversarialStore
 from robust201.images.specs import own_dataset
 from robust201.spaces import DEFAULT_SPACE, SPACES
@@ -110,7 +110,7 @@ def test_killed_and_resumed_gives_equal_bytes(
 ) -> None:
     make(tmp_path / "whole", method)
     written: list[int] = []
-    write, atomic_write = AdversarialStore.write, made_folder.atomic_write
+    write, atomic_write = AdversarialStore.write, image_folder.atomic_write
 
     def stop_after_blocks(store: AdversarialStore, strength: float, start: int, pixels: np.ndarray) -> None:
         if len(written) == moment:
@@ -125,7 +125,7 @@ def test_killed_and_resumed_gives_equal_bytes(
 
     with monkeypatch.context() as patch:
         patch.setattr(AdversarialStore, "write", stop_after_blocks)
-        patch.setattr(made_folder, "atomic_write", stop_at_images)
+        patch.setattr(image_folder, "atomic_write", stop_at_images)
         with pytest.raises(KeyboardInterrupt):
             make(tmp_path / "resumed", method)
     assert not (tmp_path / "resumed/train.npz").exists()
@@ -148,7 +148,7 @@ def test_a_damaged_block_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(robust_features, "write_made", interrupt)
+        patch.setattr(robust_features, "write_split", interrupt)
         with pytest.raises(KeyboardInterrupt):
             make(tmp_path)
     block = sorted(tmp_path.glob("blocks-*/*.npy"))[1]

@@ -220,14 +220,6 @@ def test_load_model_and_import_report_which_of_several_state_dicts_they_use(
     assert "contains several state_dicts: using 'model', not 'ema'" in result.err
 
 
-def test_a_store_without_the_recipe_is_told(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
-    write_state(tmp_path / "source/tiny.safetensors")
-    assert import_tiny(robust201, tmp_path / "source", "--space", "zoo", "--recipe", "plain").code == 0
-    weights = {"path": str(tmp_path / "store"), "recipe": "pgd7"}
-    sweep = write_sweep(space="zoo", architectures=["tiny"], network={}, checkpoints=None, weights=weights)
-    assert "expected recipe pgd7, got plain 200 epochs seed 777" in robust201("run", sweep).refusal(2)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
     [

@@ -111,7 +111,6 @@ class DatasetResults:
 
     @property
     def label(self) -> str:
-        """The dataset's name for people."""
         return dataset_label(self.name)
 
     @cached_property
@@ -165,7 +164,6 @@ class DatasetResults:
 
     @property
     def columns(self) -> list[tuple[str, float]]:
-        """Keys and strengths that there are accuracies of, in order."""
         columns: list[tuple[str, float]] = list(self.accuracies.columns)  # type: ignore[arg-type]
         return columns
 
@@ -187,11 +185,9 @@ class DatasetResults:
         return key == CLEAN or CLEAN_STRENGTH not in self.reader.files.strengths(self.name, key)
 
     def column(self, key: str, strength: float = CLEAN_STRENGTH) -> pd.Series:
-        """Give the accuracies of a key at a strength, by architecture."""
         return self.accuracies[key, strength]
 
     def spec(self, architecture: ArchitectureId) -> str:
-        """Give the cell string of an architecture."""
         return self.reader.id_to_string(architecture)
 
     @cached_property

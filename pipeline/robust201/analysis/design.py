@@ -51,11 +51,6 @@ class Effects(NamedTuple):
 def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *, seed: int = 0) -> Effects:
     """Compute the effects of operations and of pairs of them over all cells of the space.
 
-    Args:
-        results: of a dataset.
-        accuracies: by evaluated architecture.
-        seed: of the bootstrap.
-
     Raises:
         ResultsError: the architectures are no cells, or the class of a cell was not evaluated.
     """

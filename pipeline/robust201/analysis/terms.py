@@ -121,19 +121,13 @@ def read_join_tables(
 
 
 class Terms:
-    """The numbers of the architectures of a dataset, by name.
-
-    Attributes:
-        results: of the dataset.
-        tables: joined tables.
-    """
+    """The numbers of the architectures of a dataset, by name."""
 
     def __init__(self, results: DatasetResults, tables: Sequence[pd.DataFrame] = ()) -> None:
         self.results, self.tables = results, tables
 
     @cached_property
     def measures(self) -> pd.DataFrame:
-        """Numbers by architecture (see `collect_measures`)."""
         return collect_measures(self.results, self.tables)
 
     @property
@@ -201,7 +195,6 @@ class Terms:
 
 
 def _divide(name: str) -> tuple[str, float | None]:
-    """Take the strength off a name that ends in one."""
     head, mark, tail = name.rpartition(":")
     return (head, float(tail)) if mark and re.fullmatch(NUMBER_PATTERN, tail.strip()) else (name, None)
 
@@ -219,5 +212,4 @@ def _evaluation_names(results: DatasetResults) -> list[str]:
 
 
 def _own_rows(table: pd.DataFrame, results: DatasetResults) -> pd.DataFrame:
-    """Give the rows of a joined table that are about a dataset."""
     return table[table["dataset"] == results.name].drop(columns="dataset") if "dataset" in table else table

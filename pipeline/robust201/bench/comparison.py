@@ -39,7 +39,6 @@ class RunTime(NamedTuple):
     cpu: float
 
     def __sub__(self, other: object) -> "RunTime":
-        """Take another process's cost away, such as the start-up's."""
         if not isinstance(other, RunTime):
             return NotImplemented
         return RunTime(self.wall - other.wall, self.cpu - other.cpu)
@@ -56,7 +55,6 @@ class Lengths:
     queries: int = 5000
 
     def words(self) -> list[str]:
-        """The loop's options."""
         return [
             *("--epsilons", *map(str, self.epsilons), "--fgsm-epsilons", *map(str, self.fgsm_epsilons)),
             *("--pgd-steps", str(self.pgd_steps), "--apgd-steps", str(self.apgd_steps)),
@@ -64,7 +62,6 @@ class Lengths:
         ]
 
     def keys(self) -> dict[str, dict[str, object]]:
-        """The sweep's keys."""
         radii = list(self.epsilons)
         return {
             "clean": {},
@@ -103,7 +100,6 @@ class Subject:
 
     @property
     def label(self) -> str:
-        """How tables call it."""
         return f"#{self.name}" if self.name.isdigit() else self.name
 
 
@@ -128,7 +124,6 @@ class Loop:
 
     @property
     def label(self) -> str:
-        """How tables call it."""
         return f"loop, {self.layout} layout, batch {self.batch}"
 
     @property
@@ -139,7 +134,6 @@ class Loop:
     def command(
         self, subject: Subject, lengths: Lengths, machine: Machine, folder: Path, *, attacks: bool
     ) -> list[str]:
-        """The words of its process."""
         del folder  # it writes nothing
         return [
             *(sys.executable, "-m", "robust201.bench.user_loop", str(subject.images), str(subject.weights)),
@@ -170,18 +164,15 @@ class Sweep:
 
     @property
     def label(self) -> str:
-        """How tables call it."""
         return "robust201" if self.engine == "fused" else f"robust201, engine: {self.engine}"
 
     @property
     def starts_as(self) -> str:
-        """What starts up alike: itself alone."""
         return self.label
 
     def command(
         self, subject: Subject, lengths: Lengths, machine: Machine, folder: Path, *, attacks: bool
     ) -> list[str]:
-        """Write the sweep, and give the words of its process."""
         is_cell = subject.name.isdigit()
         sweep: dict[str, object] = {
             "name": "bench",
@@ -214,7 +205,6 @@ class Sweep:
         return [sys.executable, "-m", "robust201", "run", str(path)]
 
     def read(self, folder: Path, printed: str) -> dict[str, dict[float, float]]:
-        """Accuracies by key and strength."""
         del printed
         from robust201.planning.plan_file import load_plan
         from robust201.shards import ShardStore
@@ -290,12 +280,10 @@ class Timed:
 
     @property
     def whole(self) -> RunTime:
-        """Medians with the start-up."""
         return RunTime(median(cost.wall for cost in self.wholes), median(cost.cpu for cost in self.wholes))
 
     @property
     def start(self) -> RunTime:
-        """Medians of the start-up."""
         return RunTime(median(cost.wall for cost in self.starts), median(cost.cpu for cost in self.starts))
 
     @property
@@ -313,12 +301,10 @@ class Compared:
 
     @property
     def baselines(self) -> tuple[Timed, ...]:
-        """The loop in all its forms."""
         return tuple(timed for timed in self.ways if isinstance(timed.way, Loop))
 
     @property
     def sweeps(self) -> tuple[Timed, ...]:
-        """Ours."""
         return tuple(timed for timed in self.ways if isinstance(timed.way, Sweep))
 
     def best(self, clock: str) -> Timed:
@@ -341,7 +327,6 @@ class Compared:
         return max(abs(found[key][strength] - value) for key in expected for strength, value in expected[key].items())
 
     def to_payload(self) -> dict[str, object]:
-        """Plain values for a JSON file."""
         return {
             "network": self.subject.name,
             "images": self.subject.n_images,

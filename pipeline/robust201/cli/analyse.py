@@ -178,7 +178,6 @@ def _read(
 
 
 def _write(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> None:
-    """Write tables as CSV files into a folder, where one is named."""
     from robust201.core.csv_files import write_csv
     from robust201.core.files import make_folder
 

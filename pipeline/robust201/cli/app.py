@@ -123,7 +123,7 @@ def plan(
     from robust201.core.user_code import hash_files
     from robust201.planning.estimates import estimate
     from robust201.planning.plan import assumed_facts, make_plan
-    from robust201.planning.remarks import count_remarks, sweep_remarks
+    from robust201.planning.sweep_warnings import find_sweep_warnings, find_uncounted_images
 
     config = load_sweep(sweep)
     hash_files(config.code_files())  # a file that is missing would be found by `run` only
@@ -139,9 +139,9 @@ def plan(
         Inputs(config, console.say, keys=filters.keys, datasets=filters.datasets).check()
     facts = assumed_facts(config)
     summary = estimate(filters.narrow(make_plan(config, facts)))
-    uncounted = count_remarks(config, facts)
-    console.say_each([f"warning: {remark}" for remark in uncounted])
-    summary["warnings"] = [str(remark) for remark in (*sweep_remarks(config), *uncounted)]
+    uncounted = find_uncounted_images(config, facts)
+    console.say_each([f"warning: {warning}" for warning in uncounted])
+    summary["warnings"] = [str(warning) for warning in (*find_sweep_warnings(config), *uncounted)]
     if as_json:
         print_json(summary)
     else:

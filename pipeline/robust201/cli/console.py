@@ -56,7 +56,7 @@ _SLOWEST_PER_SECOND = 0.01
 
 _SHOWN_TRAININGS = 8
 
-_UNKNOWN_PACE = "rate and time left not known yet"
+_UNKNOWN_RATE = "rate and time left not known yet"
 
 # NO_COLOR asks for plain text, bold and italics included. Emoji codes would change paths such as a:b:c.
 _STYLE: dict[str, Any] = {
@@ -101,22 +101,21 @@ def show_count(count: float, noun: str) -> str:
     return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
-def show_pace(per_second: float | None, seconds_left: float | None, counted: str = "evaluations") -> str:
+def show_rate(per_second: float | None, seconds_left: float | None, counted: str = "evaluations") -> str:
     """Render rate and time left, as far as they are known; empty where neither is."""
-    pace = []
+    words = []
     if per_second:
         is_slow = per_second < _SLOWEST_PER_SECOND
-        pace = [f"{3600 * per_second:.2f} {counted}/h" if is_slow else f"{per_second:.2f} {counted}/s"]
-    pace += [] if seconds_left is None else [f"about {show_duration(seconds_left)} left"]
-    return ", ".join(pace)
+        words = [f"{3600 * per_second:.2f} {counted}/h" if is_slow else f"{per_second:.2f} {counted}/s"]
+    words += [] if seconds_left is None else [f"about {show_duration(seconds_left)} left"]
+    return ", ".join(words)
 
 
 def _describe_steps(training: TrainingSteps) -> str:
-    """Describe the progress of a training: epoch, loss, accuracy, rate and time left."""
     words = [f"epoch {training.epoch:,} of {training.epochs:,}"]
     if training.loss is not None and training.accuracy is not None:
         words += [f"loss {training.loss:.4f}", f"training accuracy {training.accuracy:.4f}"]
-    words.append(show_pace(training.steps_per_second, training.seconds_left, "steps"))
+    words.append(show_rate(training.steps_per_second, training.seconds_left, "steps"))
     return ", ".join(filter(None, words))
 
 
@@ -149,7 +148,7 @@ class RunDisplay:
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[pace]}", markup=False),
+            TextColumn("{task.fields[note]}", markup=False),
             console=err,
             disable=not err.is_terminal,
         )
@@ -159,7 +158,6 @@ class RunDisplay:
         self._told: set[str] = set()
 
     def showing(self) -> AbstractContextManager[object]:
-        """Keep the live line up for the length of a block."""
         return self._live
 
     def update(self, progress: RunProgress, event: Event | None) -> None:
@@ -177,13 +175,13 @@ class RunDisplay:
         done, total = progress.done_evaluations, progress.total_evaluations
         is_complete = done == total
         if is_complete:
-            pace = ", ".join(filter(None, (show_pace(rate, None, self._counted), "all done")))
+            speed = ", ".join(filter(None, (show_rate(rate, None, self._counted), "all done")))
         else:
-            pace = show_pace(rate, left, self._counted) if known else _UNKNOWN_PACE
+            speed = show_rate(rate, left, self._counted) if known else _UNKNOWN_RATE
             if progress.quiet_seconds >= _QUIET_SECONDS:
-                pace += f"; nothing finished for {show_duration(progress.quiet_seconds)}"
+                speed += f"; nothing finished for {show_duration(progress.quiet_seconds)}"
         if not self._live.disable:
-            rows = {self._doing: (done, total, f"{self._counted}; {pace}")}
+            rows = {self._doing: (done, total, f"{self._counted}; {speed}")}
             for beat in progress.trainings[:_SHOWN_TRAININGS]:
                 if beat.training is not None and not is_complete:
                     text = f"steps; {_describe_steps(beat.training)}"
@@ -191,7 +189,7 @@ class RunDisplay:
             self._show_rows(rows)
         elif self._is_due(progress, event):
             self._last_log, self._logged_done = time.monotonic(), done
-            say(f"{done:,}/{total:,} {self._counted}; {pace}")
+            say(f"{done:,}/{total:,} {self._counted}; {speed}")
             if not is_complete:
                 say_each([f"  {line}" for line in describe_trainings_in_progress(progress.trainings)])
 
@@ -202,13 +200,12 @@ class RunDisplay:
         return time.monotonic() - self._last_log >= (_LOG_SECONDS if event else _QUIET_SECONDS)
 
     def _show_rows(self, rows: Mapping[str, tuple[int, int, str]]) -> None:
-        """Show live rows by description: done, total, and text."""
         for name in self._tasks.keys() - rows.keys():
             self._live.remove_task(self._tasks.pop(name))
         for name, (done, total, text) in rows.items():
             if name not in self._tasks:
-                self._tasks[name] = self._live.add_task(name, total=total, pace=text)
-            self._live.update(self._tasks[name], completed=done, total=total, pace=text)
+                self._tasks[name] = self._live.add_task(name, total=total, note=text)
+            self._live.update(self._tasks[name], completed=done, total=total, note=text)
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -381,7 +378,6 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
 
 
 def _describe_checked(verdict: Verdict) -> str:
-    """Say what was checked and found sound, and how much of the plan that is."""
     counts = [f"{show_count(verdict.n_shards, 'result file')}, {show_count(verdict.n_evaluations, 'evaluation')} sound"]
     if verdict.n_planned is None:
         counts.append("no plan, so it is not known whether evaluations are missing")
@@ -395,7 +391,6 @@ def _describe_checked(verdict: Verdict) -> str:
 
 
 def _describe_networks(verdict: Verdict | DatasetVerdict) -> Iterator[str]:
-    """Describe the comparison with recorded accuracies and the signs of weak attacks, if they were looked for."""
     if verdict.weights is not None and verdict.weights.n_checked:
         n_checked, n_unexpected = verdict.weights.n_checked, len(verdict.weights.unexpected)
         yield (

@@ -49,7 +49,6 @@ def _count_failures(state: SweepStatus) -> str:
 
 
 def _show_workers(state: SweepStatus) -> str:
-    """Who is at work, or for how long nobody has been."""
     who = [f"run on {state.driver}"] if state.driver else []
     if state.shares:
         who.append(f"{console.show_count(len(state.shares), 'run')} with --share")
@@ -68,14 +67,13 @@ def _show_workers(state: SweepStatus) -> str:
     return "; ".join(words)
 
 
-def _show_pace(state: SweepStatus) -> str:
-    """Rate and time left, which only somebody at work has, as far as they are known; and the cost."""
+def _show_rate_and_cost(state: SweepStatus) -> str:
     is_moving = state.running and not state.complete
-    pace = console.show_pace(state.evaluations_per_second, state.seconds_left) if is_moving else ""
+    rate = console.show_rate(state.evaluations_per_second, state.seconds_left) if is_moving else ""
     cost = f"{state.worker_seconds / 3600:,.2f} worker-hours of finished work"
     if state.cost.unit != "worker-hours":
         cost += f" ({state.cost.hours:,.2f} {state.cost.unit})"
-    return f"{pace}; {cost}" if pace else cost
+    return f"{rate}; {cost}" if rate else cost
 
 
 def show_status(state: SweepStatus) -> None:
@@ -87,7 +85,7 @@ def show_status(state: SweepStatus) -> None:
     ]
     rows.append(("all", f"{state.done:,}", f"{state.total:,}", _percent(state.done, state.total)))
     console.show_table(f"Sweep {state.name}", ("", "done", "of", ""), rows)
-    for line in (_show_workers(state), _show_pace(state), _count_failures(state)):
+    for line in (_show_workers(state), _show_rate_and_cost(state), _count_failures(state)):
         out.print(line, markup=False, highlight=False)
     if state.stale:
         stale = console.show_count(state.stale, "evaluation")
@@ -138,7 +136,7 @@ def live_table(state: SweepStatus, *, max_keys: int) -> Table:
 def status_line(state: SweepStatus, now: float) -> str:
     """One line for log files and pipes."""
     done = f"{state.done:,}/{state.total:,} evaluations ({_percent(state.done, state.total)})"
-    return f"{_timestamp(now)} {done}; {_show_pace(state)}; {_count_failures(state)}; {_show_workers(state)}"
+    return f"{_timestamp(now)} {done}; {_show_rate_and_cost(state)}; {_count_failures(state)}; {_show_workers(state)}"
 
 
 def _timestamp(now: float) -> str:
@@ -162,11 +160,9 @@ class Display(Generic[_Status]):
         self.is_complete = False
 
     def showing(self) -> AbstractContextManager[object]:
-        """Keep the table up for the length of a block; its last state stays on the terminal."""
         return self._live if self._console.is_terminal else nullcontext()
 
     def update(self, state: _Status, quiet_seconds: float) -> None:
-        """Show a reading, and for how long nobody has been at work."""
         self.is_complete = state.complete
         if self._console.is_terminal:
             self._live.update(self._render(self._console, state, quiet_seconds), refresh=True)
@@ -175,7 +171,7 @@ class Display(Generic[_Status]):
 
 
 def _render_sweep(terminal: Console, state: SweepStatus, quiet_seconds: float) -> RenderableType:
-    lines = [_show_workers(state), _show_pace(state), _count_failures(state)]
+    lines = [_show_workers(state), _show_rate_and_cost(state), _count_failures(state)]
     lines += [f"failed: {one['label']}: {one['message']}" for one in state.failures[-_SHOWN_FAILURES:]]
     if state.damaged:
         lines.append(console.show_count(len(state.damaged), "damaged result file"))
@@ -185,7 +181,6 @@ def _render_sweep(terminal: Console, state: SweepStatus, quiet_seconds: float) -
 
 
 def _show_quiet(state: Watched, quiet_seconds: float) -> list[str]:
-    """Say for how long nobody has been at work, if that is so."""
     is_quiet = quiet_seconds and not state.complete
     return [f"no active worker for {console.show_duration(quiet_seconds)}"] if is_quiet else []
 

@@ -59,7 +59,6 @@ def run_to_exit_code(app: typer.Typer) -> int:
 
 
 def _describe(error: Exception) -> tuple[str, int]:
-    """Give the line that describes an error, and its exit code."""
     if isinstance(error, RobustError):
         return str(error), error.exit_code
     if isinstance(error, ImportError):

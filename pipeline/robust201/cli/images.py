@@ -46,7 +46,7 @@ def fuse(
     from robust201.export.written_file import parse_choice
     from robust201.images import load_images
     from robust201.images.fusion import LabelFrom, write_fusion
-    from robust201.images.made_folder import describe_made
+    from robust201.images.image_folder import describe_folder
 
     if sheet is not None:
         check_drawing(sheet)
@@ -56,7 +56,7 @@ def fuse(
     if sheet is not None:
         draw_blend_sheet(out / f"{chosen}.npz", images, sheet)
     n_classes = images[0 if labelled == "first" else 1].n_classes
-    typer.echo(describe_made(out, n_classes, images[0].images.shape[-1]))
+    typer.echo(describe_folder(out, n_classes, images[0].images.shape[-1]))
 
 
 def import_images(
@@ -72,12 +72,12 @@ def import_images(
 ) -> None:
     """Convert published datasets of robust features (torch.save) to images for sweeps and trainings."""
     from robust201.export.written_file import parse_choice
-    from robust201.images.made_folder import Rounding, describe_made
+    from robust201.images.image_folder import Rounding, describe_folder
     from robust201.images.torch_images import import_torch_images
 
     chosen = parse_choice("rounding", rounding, get_args(Rounding))
     size = import_torch_images(source, out, n_classes=classes, split=read_split(split), rounding=chosen)
-    typer.echo(describe_made(out, classes, size))
+    typer.echo(describe_folder(out, classes, size))
 
 
 def robustify(
@@ -137,7 +137,7 @@ def robustify(
     """Make training images with only the robust, or only the non-robust, features that a network uses."""
     from robust201.export.written_file import parse_choice
     from robust201.images import load_images, select
-    from robust201.images.made_folder import describe_made
+    from robust201.images.image_folder import describe_folder
     from robust201.models.arithmetic import configure_torch
     from robust201.models.classifier import Classifier
     from robust201.training.robust_features import FeatureSettings, Method, write_feature_images
@@ -169,7 +169,7 @@ def robustify(
             "Not checked: whether the images carry their labels depends on how robust the network is. Give the weights "
             "of an independent network by --judge."
         )
-    typer.echo(describe_made(out, images.n_classes, images.images.shape[-1]))
+    typer.echo(describe_folder(out, images.n_classes, images.images.shape[-1]))
 
 
 def _check_labels(folder: Path, images: "ImageSet", judge: "Classifier") -> None:
@@ -207,7 +207,6 @@ def _architecture(text: str) -> int | str:
 def _load_classifier(
     network: str, dataset: str, store: Path | None, weights: Path | None, device: str, **training: Any
 ) -> "Classifier":
-    """Load an architecture with its weights, or build a module of the user's own."""
     if ":" not in network:
         from robust201.api import load_model
 

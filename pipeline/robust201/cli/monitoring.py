@@ -206,7 +206,6 @@ def doctor(
 
 
 def _show_checks(checks: Iterable["HealthCheck"], *, as_json: bool) -> int:
-    """Show checks as they are made, or all of them as JSON; give the exit code."""
     made = []
     for check in checks:
         made.append(check)

@@ -9,7 +9,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.analyse import Folders, Join
-from robust201.cli.given_options import given_options
+from robust201.cli.explicit_options import explicit_options
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.sweeps import split_names
 from robust201.core.csv_files import write_csv
@@ -77,7 +77,7 @@ def search(
 ) -> None:
     """Compare search methods on a dataset's cells: what each finds, as means over runs with 95 % intervals."""
     if blackbox is not None:
-        _check_no_search(given_options(context))
+        _check_no_search(explicit_options(context))
     from robust201.reader.dataset import RobustnessDataset
 
     reader = RobustnessDataset(*folders, weights=weights)

@@ -127,7 +127,6 @@ def slurm(
 
 
 def _show_submission(submitted: "Submission", noun: str, place: str) -> None:
-    """Print the array's id, and say how to watch and cancel it."""
     typer.echo(submitted.job)
     finished = submitted.n_shares - submitted.n_tasks
     what = console.show_count(submitted.n_tasks, "task") + (

@@ -46,11 +46,11 @@ def load_sweep(place: Path, /, **overrides: Any) -> SweepConfig:
     Overrides are those of `planning.loading.load_config`.
     """
     from robust201.planning.any_sweep import load_any_sweep
-    from robust201.planning.remarks import sweep_remarks
+    from robust201.planning.sweep_warnings import find_sweep_warnings
 
     config = load_any_sweep(place, **overrides)
-    for remark in sweep_remarks(config):
-        console.say(f"warning: {remark}")
+    for warning in find_sweep_warnings(config):
+        console.say(f"warning: {warning}")
     return config
 
 

@@ -25,11 +25,7 @@ _MAX_IMPORT_SECONDS = 10.0
 
 
 class SignalInterrupt(KeyboardInterrupt):
-    """A signal asked to stop at once; a plain KeyboardInterrupt in a worker was raised by user code.
-
-    Attributes:
-        signal: number of the signal.
-    """
+    """A signal asked to stop at once; a plain KeyboardInterrupt in a worker was raised by user code."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"signal {signum}")
@@ -57,7 +53,6 @@ class DrainRequest:
     _is_interruptible: bool = False
 
     def __call__(self) -> bool:
-        """Say whether a signal asked."""
         return self.signal is not None
 
     @property

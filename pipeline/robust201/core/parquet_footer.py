@@ -52,7 +52,6 @@ class ColumnChunk:
 
     @property
     def column(self) -> str:
-        """Name of the column."""
         return self.path.partition(".")[0]
 
 
@@ -183,7 +182,6 @@ def _read_list_head(data: bytes, place: int) -> tuple[int, int, int]:
 
 
 def _skip(data: bytes, place: int, kind: int, depth: int) -> int:
-    """Find where a value ends."""
     if kind in _INTEGERS:
         while data[place] > 127:
             place += 1

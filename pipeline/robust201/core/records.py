@@ -125,7 +125,6 @@ class EvaluationProtocol:
 
     @classmethod
     def of(cls, payload: Mapping[str, Any]) -> EvaluationProtocol:
-        """Make a protocol and name it by its content."""
         return cls(payload, content_digest(payload))
 
 
@@ -192,7 +191,7 @@ class Unit:
         checkpoint_sha256: hash of the weights (see `Weights`).
         weights: short name of the weights where a network has several in its sweep; else empty.
         columns: columns of a measure; empty where images are shown and answers measured.
-        makes_images: whether it has no results, but makes the images that a transfer shows (`runtime.image_stages`).
+        makes_images: whether it has no results, but makes the images that a transfer shows (`runtime.missing_images`).
     """
 
     id: str
@@ -230,7 +229,6 @@ class Part:
 
     @property
     def label(self) -> str:
-        """Readable name for messages and logs."""
         if (self.start, self.stop) == (0, self.unit.n_images):
             return self.unit.label
         return f"{self.unit.label} images {self.start}:{self.stop}"

@@ -57,11 +57,9 @@ class UserFunction:
 
     @property
     def label(self) -> str:
-        """Readable name for messages."""
         return f"{self.name} in {self.origin or self.path}"
 
     def located(self, path: Path, sha256: str) -> "UserFunction":
-        """Say where a copy of the file lies, and what its hash must be."""
         return UserFunction(path, self.name, sha256, self.origin or self.path)
 
     def identity(self) -> dict[str, str]:
@@ -104,12 +102,10 @@ class _SourceLoader(importlib.abc.SourceLoader):
         self._source = source
 
     def get_filename(self, fullname: str) -> str:
-        """Where it was read (see `importlib.abc.ExecutionLoader`)."""
         del fullname
         return str(self._path)
 
     def get_data(self, path: Any) -> bytes:
-        """What was read (see `importlib.abc.ResourceLoader`)."""
         del path
         return self._source
 

@@ -83,12 +83,10 @@ class CardFacts:
 
     @property
     def title(self) -> str:
-        """Name of the dataset, for people."""
         return f"{self.layout.title}: {self.name}"
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """Names of the datasets, in order."""
         return tuple(dict.fromkeys(group.dataset for group in self.groups))
 
     @property
@@ -99,12 +97,10 @@ class CardFacts:
 
     @property
     def has_parquet(self) -> bool:
-        """Whether there are Parquet files."""
         return bool(self.columns or self.measures)
 
     @property
     def description(self) -> str:
-        """One sentence, or two."""
         n_architectures = len({unit.architecture for group in self.groups for unit in group.complete_units})
         networks = f"{n_architectures:,} {self.layout.architectures} on {', '.join(self.datasets)}"
         measured = {group.key: ", ".join(group.measurements) for group in self.groups if group.is_measure}

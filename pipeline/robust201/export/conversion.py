@@ -127,7 +127,6 @@ class _JsonKey:
 
     @property
     def name(self) -> str:
-        """Name of the Parquet file, relative to the dataset's folder."""
         return parquet_name(self.rows.dataset, self.rows.key)
 
     def is_converted(self, is_listed: bool) -> bool:
@@ -144,7 +143,6 @@ class _JsonKey:
         )
 
     def task(self) -> ParquetFile:
-        """Make the file to write."""
         sources = {
             measure: {"size": file.stat().st_size, "sha256": _hash_source(file)}
             for measure, file in self.rows.sources.items()

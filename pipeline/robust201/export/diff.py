@@ -88,7 +88,6 @@ class ComparisonReport:
 
     @property
     def different(self) -> tuple[KeyComparison, ...]:
-        """Comparisons with an architecture whose accuracies differ."""
         return tuple(comparison for comparison in self.comparisons if comparison.max_difference > 0)
 
     @property
@@ -98,7 +97,6 @@ class ComparisonReport:
 
     @property
     def names_only_second(self) -> tuple[str, ...]:
-        """What only the second set has (see `names_only_first`)."""
         return _name_places(self.only_second, (*self.only_first, *self._common))
 
     @property
@@ -113,16 +111,13 @@ class ComparisonReport:
 
     @property
     def max_difference(self) -> float:
-        """Largest absolute difference of accuracy of all."""
         return max(comparison.max_difference for comparison in self.comparisons)
 
     @property
     def within(self) -> bool:
-        """Whether no accuracy differs by more than the tolerance."""
         return self.max_difference <= self.tolerance
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON value of the report."""
         first, both, second = self.architectures
         return {
             "within": self.within,

@@ -66,7 +66,6 @@ def _is_committed(staging: Path) -> bool:
 
 
 def _discard(staging: Path) -> None:
-    """Remove what a killed export wrote, or whatever has the name."""
     if staging.is_dir() and not staging.is_symlink():
         shutil.rmtree(staging)
     else:
@@ -158,11 +157,9 @@ class ExportFolder:
         self.written: dict[str, WrittenFile] = {}
 
     def record(self, file: WrittenFile) -> None:
-        """Note that a file is whole."""
         self.written[file.name] = file
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Write a whole file."""
         with hashed_file(self.staging / name) as (stream, hashed):
             stream.write(content.encode() if isinstance(content, str) else content)
         self.record(WrittenFile(name, hashed.digest.hexdigest(), hashed.n_bytes))

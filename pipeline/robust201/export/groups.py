@@ -70,32 +70,26 @@ class Group:
 
     @property
     def key(self) -> str:
-        """The key, in the paper's style."""
         return self.task.key
 
     @property
     def is_measure(self) -> bool:
-        """Whether the networks themselves are measured."""
         return self.task.kind == "measure"
 
     @property
     def strengths(self) -> tuple[float, ...]:
-        """Strengths of the key, ascending."""
         return self.units[0].strengths
 
     @property
     def complete_units(self) -> tuple[Unit, ...]:
-        """Units that lack nothing."""
         return tuple(unit for unit in self.units if unit.id not in self.lacking)
 
     @property
     def incomplete_units(self) -> tuple[Unit, ...]:
-        """Units that lack something."""
         return tuple(unit for unit in self.units if unit.id in self.lacking)
 
     @property
     def n_evaluations(self) -> int:
-        """Evaluations that are exported."""
         return len(self.complete_units) * len(self.strengths)
 
     @property
@@ -104,7 +98,6 @@ class Group:
         return len(self.lacking) * len(self.strengths)
 
     def spell(self, key_style: KeyStyle) -> str:
-        """Spell the key."""
         return spell(self.task, key_style)
 
 

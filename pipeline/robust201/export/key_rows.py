@@ -91,7 +91,6 @@ class KeyRows:
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        """The rows, as the first file has them."""
         strengths, n_images = self.files.strengths(self.dataset, self.key), self.n_images
         first = next(iter(self.sources))
         columns = tuple(self.sources) if self.is_measure else ()
@@ -104,12 +103,10 @@ class KeyRows:
 
     @property
     def is_measure(self) -> bool:
-        """Whether the networks themselves were measured."""
         return self.files.kind_of(self.key) == "measure"
 
     @cached_property
     def forms(self) -> PublishedForms:
-        """How the values are written."""
         return PublishedForms(f"{self.dataset} {self.key}", self.n_images, shares=self._has_shares)
 
     @cached_property
@@ -127,7 +124,6 @@ class KeyRows:
 
     @property
     def origin(self) -> Origin:
-        """What `sweep.json` records of the results."""
         return read_origin(self.files.sweep, self.dataset, row.key if (row := row_of(self.key)) else self.key)
 
     @property

@@ -89,7 +89,6 @@ class ParquetFile(ResultFile):
                 del table  # before the next is made
 
     def tables(self, on_rows: Callable[[int], None] = lambda _units: None) -> Iterator[pa.Table]:
-        """Make the file's row groups."""
         for batches in self._row_groups(on_rows):
             table = self._table(batches)
             batches.clear()  # the table has copies, and writing it takes as much again

@@ -36,12 +36,10 @@ class ParquetColumn(NamedTuple):
 
     @property
     def repeated(self) -> bool:
-        """Whether a cell holds a list."""
         return bool(pa.types.is_list(self.kind))
 
     @property
     def leaf(self) -> pa.DataType:
-        """Type of a single value in a cell."""
         leaf = self.kind
         while pa.types.is_list(leaf):
             leaf = leaf.value_type
@@ -49,7 +47,6 @@ class ParquetColumn(NamedTuple):
 
     @property
     def type_name(self) -> str:
-        """Type of a cell, for people."""
         return "string" if self.leaf == NAMES else str(self.kind).replace("element: ", "")
 
 
@@ -103,7 +100,6 @@ def describe_strength(task: Task | None) -> str:
 
 
 def _measured_columns(measurements: Sequence[str], example: Values) -> dict[str, ParquetColumn]:
-    """Make the columns of measurements; for those of a measure, an example distinguishes numbers from lists."""
     columns = {}
     for name, form in (item for measurement in measurements for item in parquet_forms(measurement).items()):
         if form.source in COLUMNS:

@@ -70,7 +70,6 @@ class Verdict:
         return not (self.findings or self.export)
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON value of it."""
         return {
             "sound": self.sound,
             "findings": [
@@ -263,7 +262,6 @@ def _refuse_other_sweep(out: Path, record: Mapping[str, Any], plan: SweepPlan) -
 
 
 def _read_form(out: Path, record: Mapping[str, Any], names: Iterable[str]) -> FileForm:
-    """Find out how the files of results were written."""
     compression = next((found for name in names if (found := compression_of(Path(name)))), None)
     round_to = record.get("round_to", "none")
     style = next((known for known in get_args(KeyStyle) if record.get("key_style") == known), None)

@@ -48,11 +48,9 @@ class DatasetVerdict:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is damaged."""
         return not self.problems
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON value of it."""
         return {
             "sound": self.sound,
             "problems": list(self.problems),
@@ -172,7 +170,6 @@ def _check_unit(rows: KeyRows, unit: Unit, by_strength: Mapping[float, Values]) 
 
 
 def _absences(dataset: RobustnessDataset, found: Collection[tuple[str, str]]) -> Iterator[str]:
-    """Name the keys that `sweep.json` lists and no file has."""
     planned = {} if dataset.sweep is None else dataset.sweep["strengths"]
     absent = [
         f"{name} {key}"

@@ -70,7 +70,6 @@ class ExportReport:
 
     @property
     def complete(self) -> bool:
-        """Whether every evaluation of the plan was written."""
         return not self.missing
 
 
@@ -254,7 +253,6 @@ def _columns_of_answers(plan: SweepPlan, groups: Sequence[Group], form: "FileFor
 def _noting_measures(
     files: Iterable[JsonFile | ParquetFile], measures: dict[str, dict[str, ParquetColumn]]
 ) -> Iterator[JsonFile | ParquetFile]:
-    """Note the columns of each measure's Parquet file, by key, on its way to be written."""
     for file in files:
         if isinstance(file, ParquetFile) and file.is_measure:
             measures[file.key] = file.columns
@@ -282,7 +280,6 @@ class FileForm:
         return (PREDICTIONS,) if self.outcomes == "bits" else ()
 
     def file_name(self, group: Group, measurement: str) -> str:
-        """Name of a file of `list_files`, relative to the export's folder."""
         key = group.spell(self.key_style)
         if measurement == PARQUET_FOLDER:
             return parquet_name(group.dataset, key)

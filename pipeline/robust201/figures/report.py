@@ -169,7 +169,6 @@ def _summarise(dataset: RobustnessDataset, frame: "pd.DataFrame") -> list[Summar
 
 
 def _overview(dataset: RobustnessDataset, frame: "pd.DataFrame") -> str:
-    """Facts in a line, and what a partial export lacks."""
     n_datasets = len(frame["dataset"].cat.categories)
     words = "networks" if dataset.files.space is None else "non-isomorphic architectures"
     facts = [
@@ -234,7 +233,6 @@ def _attack_flags(results: "DatasetResults") -> str:
 
 
 def _section(results: "DatasetResults", rows: Sequence[SummaryRow]) -> str:
-    """Everything that the page shows of one dataset only."""
     from robust201.figures.table import FIGURES
 
     blocks, links, lacking = [], [], []

@@ -515,7 +515,6 @@ def specify_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
 
 def _draw_cell(space: CellSpace, spec: str, place: PanelPlace) -> Spec:
-    """Draw a cell from its parts (see `CellSpace.cell_parts`)."""
     parts = space.cell_parts(spec)
     left, right, bottom, top = parts.bounds
     height = place.width * (top - bottom) / (right - left)

@@ -12,7 +12,7 @@ from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.noise import generator
 from robust201.core.records import ImageSet, Split
 from robust201.images.checks import LabelledImages
-from robust201.images.made_folder import find_made, write_made
+from robust201.images.image_folder import find_split, write_split
 
 LabelFrom: TypeAlias = Literal["first", "second"]
 """Dataset that gives the label of a blend."""
@@ -104,11 +104,11 @@ def write_fusion(
         "seed": seed,
         "rounding": "half up to 8 bits",
     }
-    find_made(folder, split, recipe)
+    find_split(folder, split, recipe)
     pairs = pair(len(first), len(second), seed)
     labelled, rows = (first, pairs.first) if label == "first" else (second, pairs.second)
     images = blend(first.images[pairs.first], second.images[pairs.second], alpha)
-    return write_made(
+    return write_split(
         folder,
         split,
         LabelledImages(images, labelled.labels[rows]),

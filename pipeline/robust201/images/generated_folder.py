@@ -75,16 +75,13 @@ class Manifest:
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Write the manifest, atomically."""
         payload = {"format": FORMAT, "source": "generated", **asdict(self)}
         write_text(folder / MANIFEST, json.dumps(payload, indent=1, sort_keys=True) + "\n")
 
     def with_file(self, name: str, sha256: str, **facts: Any) -> "Manifest":
-        """Add a file, or replace what is said of it."""
         return replace(self, files={**self.files, name: {"sha256": sha256, **facts}})
 
     def version_of(self, name: str) -> int:
-        """Version of the semantics that made a file."""
         version: int = self.files.get(name, {}).get("generator_version", self.recipe.generator_version)
         return version
 

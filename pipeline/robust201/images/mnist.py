@@ -67,7 +67,6 @@ def load_idx(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> La
 
 
 def _find_file(folder: Path, name: str) -> Path | None:
-    """Find a file, packed or not."""
     return next((file for file in (folder / f"{name}.gz", folder / name) if file.is_file()), None)
 
 

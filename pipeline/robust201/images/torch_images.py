@@ -16,7 +16,7 @@ from robust201.core.files import open_file, sha256_of
 from robust201.core.records import Split
 from robust201.core.unpickling import load_torch
 from robust201.images.checks import LabelledImages, check_labels
-from robust201.images.made_folder import Rounding, find_made, to_8_bits, write_made
+from robust201.images.image_folder import Rounding, find_split, to_8_bits, write_split
 
 IMAGES_FILE = "CIFAR_ims"
 LABELS_FILE = "CIFAR_lab"
@@ -25,7 +25,7 @@ LABELS_FILE = "CIFAR_lab"
 def import_torch_images(
     source: Path, folder: Path, *, n_classes: int, split: Split = "train", rounding: Rounding = "half-up"
 ) -> int:
-    """Convert such a folder to the format of `images.made_folder`; give the images' height and width.
+    """Convert such a folder to the format of `images.image_folder`; give the images' height and width.
 
     Code named in the files is not executed (see `core.unpickling`). The hashes of both files are recorded.
 
@@ -47,10 +47,10 @@ def import_torch_images(
         "rounding": f"{rounding} to 8 bits",
         "split": split,
     }
-    find_made(folder, split, recipe)
+    find_split(folder, split, recipe)
     labels = _read_labels(files[1], n_classes)
     images = _read_images(files[0], len(labels), rounding)
-    write_made(folder, split, LabelledImages(images, labels), recipe=recipe, n_classes=n_classes)
+    write_split(folder, split, LabelledImages(images, labels), recipe=recipe, n_classes=n_classes)
     return int(images.shape[-1])
 
 

@@ -28,7 +28,6 @@ class PlainCalls:
     """Prepares nothing: each pass is computed as it is (a `Preparation`)."""
 
     def __call__(self, compute: Compute) -> Compute:
-        """Give the pass itself."""
         return compute
 
     def release(self) -> None:
@@ -93,13 +92,11 @@ class Bucketed:
         self._buffers.clear()
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Classify (see `Model`)."""
         return self._in_buckets(pixels, None)[0]
 
     def loss_and_gradient(
         self, pixels: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Classify and differentiate (see `Model`)."""
         logits, loss, gradient = self._in_buckets(pixels, labels)
         return logits, loss, gradient
 
@@ -153,7 +150,6 @@ class Bucketed:
         return self._passes[key]
 
     def _make_buffers(self, shape: torch.Size) -> tuple[torch.Tensor, torch.Tensor]:
-        """Make the memory that all sizes share: each reads the first rows."""
         n_samples = max(self.capacity)
         pixels = torch.zeros((n_samples, *shape), device=self._device)
         return pixels, torch.zeros(n_samples, dtype=torch.int64, device=self._device)

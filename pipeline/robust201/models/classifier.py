@@ -109,7 +109,6 @@ class Classifier(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters lie."""
         return self.mean.device
 
     def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -156,7 +155,6 @@ class Classifier(nn.Module):
         return torch.cat([self._logits(piece) for piece in pieces])
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Classify without a graph (see `Model`)."""
         with torch.no_grad():
             logits: torch.Tensor = self(pixels)
         return logits
@@ -164,8 +162,6 @@ class Classifier(nn.Module):
     def loss_and_gradient(
         self, pixels: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Classify and differentiate (see `Model`)."""
-
         def cross_entropy(logits: torch.Tensor, rows: slice) -> torch.Tensor:
             # A copy: labels made in inference mode cannot be part of a graph.
             return functional.cross_entropy(logits, labels[rows].clone(), reduction="none")
@@ -175,7 +171,6 @@ class Classifier(nn.Module):
     def value_and_gradient(
         self, pixels: torch.Tensor, objective: Objective
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Classify and differentiate (see `Model`)."""
         with torch.inference_mode(mode=False), torch.enable_grad():
             # Tensors made in inference mode cannot be part of a graph; their copies can.
             pixels = pixels.clone().requires_grad_()

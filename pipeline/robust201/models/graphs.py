@@ -29,9 +29,6 @@ class GraphCapture:
 
     Graphs of one pool may overwrite each other's results. That is safe here because a result is copied on the same
     stream before any other graph is replayed, and it bounds the pool by what the largest pass needs.
-
-    Args:
-        device: a CUDA device.
     """
 
     def __init__(self, device: torch.device) -> None:

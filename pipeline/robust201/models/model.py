@@ -146,7 +146,6 @@ class _WholeSearch:
         self._proposals = proposals
 
     def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
-        """Classify the whole images."""
         return self._model.logits(self._proposals)
 
     def accept(self, accepted: torch.Tensor) -> None:

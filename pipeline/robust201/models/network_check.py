@@ -86,7 +86,6 @@ def check_network(classifier: Classifier, pixels: torch.Tensor, *, name: str, n_
 
 
 def _are_probabilities(outputs: torch.Tensor) -> bool:
-    """Whether all rows (B, C) could be distributions over two or more classes."""
     in_range = bool((outputs >= 0).all() & (outputs <= 1).all())
     return in_range and outputs.shape[1] > 1 and bool(((outputs.sum(dim=1) - 1).abs() <= _SUM_ROUNDING).all())
 

@@ -98,7 +98,6 @@ def read_failures(folder: Path) -> list[dict[str, Any]]:
 
 
 def _is_failure(value: object) -> bool:
-    """Whether a line of JSON is what `runtime.progress.Tracker` writes of a failure."""
     return (
         isinstance(value, dict)
         and all(isinstance(value.get(name), str) for name in _TEXTS_OF_A_FAILURE)

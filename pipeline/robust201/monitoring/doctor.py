@@ -58,7 +58,7 @@ def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterat
 
 
 def _examine_sweep(config: SweepConfig) -> Iterator[HealthCheck]:
-    yield from _attempt("sweep", lambda: _examine_remarks(config))
+    yield from _attempt("sweep", lambda: _examine_warnings(config))
     yield from _attempt("device", lambda: [examine_device(config)])
     yield from _attempt("results", lambda: [_examine_results(config.results)])
     if url := config.shards:
@@ -118,7 +118,6 @@ def _examine_cpu_kernels() -> HealthCheck:
 
 
 def _examine_leftovers() -> Iterator[HealthCheck]:
-    """Name what killed runs left; say nothing where there is nothing."""
     from robust201.runtime.executors.ray_folder import find_unused_folders
 
     if found := find_unused_folders():
@@ -128,7 +127,6 @@ def _examine_leftovers() -> Iterator[HealthCheck]:
 
 
 def _minimum_of(name: str) -> str:
-    """The oldest version of a package that robust201 takes by its own metadata; ``"0"`` where they say nothing."""
     try:
         asked = importlib.metadata.requires("robust201") or []
     except importlib.metadata.PackageNotFoundError:  # a checkout that was never installed
@@ -143,7 +141,6 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _nearest_folder(path: Path) -> Path:
-    """The folder itself or the nearest one above it that exists."""
     return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
 
 
@@ -159,7 +156,6 @@ def _examine_results(results: Path) -> HealthCheck:
 
 
 def _examine_shards(url: str) -> HealthCheck:
-    """Write an object where the shards will be, and delete it again."""
     from robust201.shards.object_store import ObjectBackend, folder_of  # pyarrow comes with it, and may be missing
 
     folder = folder_of(url)
@@ -189,12 +185,11 @@ def _examine_space(config: SweepConfig) -> HealthCheck:
     return HealthCheck("disk", free > needed, detail, "Free some space or name another folder by `results`.")
 
 
-def _examine_remarks(config: SweepConfig) -> Iterator[HealthCheck]:
-    """Say what the sweep leaves out or may not mean; nothing where there is nothing to say."""
-    from robust201.planning.remarks import sweep_remarks
+def _examine_warnings(config: SweepConfig) -> Iterator[HealthCheck]:
+    from robust201.planning.sweep_warnings import find_sweep_warnings
 
-    for remark in sweep_remarks(config):
-        yield HealthCheck("sweep", ok=True, detail=remark.what, fix=remark.fix, warns=True)
+    for warning in find_sweep_warnings(config):
+        yield HealthCheck("sweep", ok=True, detail=warning.what, fix=warning.fix, warns=True)
 
 
 def _examine_checkpoints(config: SweepConfig) -> HealthCheck:

@@ -66,7 +66,6 @@ def examine_gpus() -> HealthCheck:
 
 
 def _ask_driver() -> list[str]:
-    """Name and driver version of each GPU, as nvidia-smi lists them; none where there is no driver."""
     if shutil.which("nvidia-smi") is None:
         return []
     command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]

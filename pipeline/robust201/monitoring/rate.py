@@ -20,14 +20,14 @@ class MeasuredRate:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RateEstimate:
     """How fast a sweep gets on."""
 
     evaluations_per_second: float | None
     seconds_left: float | None
 
 
-def estimate_pace(rates: Sequence[MeasuredRate], *, work_left: float, work_in_flight: float) -> Pace:
+def estimate_rate(rates: Sequence[MeasuredRate], *, work_left: float, work_in_flight: float) -> RateEstimate:
     """Estimate rate and time left.
 
     Work goes on at the known rate until all that is in flight should be done. From then on it counts as late, so that
@@ -40,6 +40,6 @@ def estimate_pace(rates: Sequence[MeasuredRate], *, work_left: float, work_in_fl
     counted = [rate.evaluations_per_second * rate.fade() for rate in rates if rate.evaluations_per_second is not None]
     evaluations_rate = float(sum(counted)) if counted else None
     if not work_left:
-        return Pace(evaluations_rate, 0.0)
+        return RateEstimate(evaluations_rate, 0.0)
     macs_rate = sum(macs * rate.fade(on_time) for rate, macs in known)
-    return Pace(evaluations_rate, (work_left - credited) / macs_rate if macs_rate else None)
+    return RateEstimate(evaluations_rate, (work_left - credited) / macs_rate if macs_rate else None)

@@ -8,7 +8,7 @@ from typing import Any
 from robust201.core.host import HostId
 from robust201.monitoring.activity import read_activity
 from robust201.monitoring.counting import EvaluationCounter
-from robust201.monitoring.rate import estimate_pace
+from robust201.monitoring.rate import estimate_rate
 from robust201.planning.plan import Plan
 from robust201.runtime.heartbeat import read_file_time
 from robust201.shards import Inventory
@@ -48,7 +48,7 @@ class SweepStatus:
         deaths: workers that died under a bundle, in the last run and the last of every share.
         preemptions: workers whose machine was taken away, likewise.
         evaluations_per_second: of those at work, or of the last run, or None; it falls while nothing is finished.
-        seconds_left: by estimated work (see `monitoring.rate.estimate_pace`), or None.
+        seconds_left: by estimated work (see `monitoring.rate.estimate_rate`), or None.
         parts_in_flight: for how many seconds each has been computed, the longest first.
         silent_workers: for how many seconds each worker that fell silent over a part has been so, the longest first; a
             part that another worker has taken over no longer counts.
@@ -74,31 +74,25 @@ class SweepStatus:
 
     @property
     def done(self) -> int:
-        """Evaluations done."""
         return sum(key.done for key in self.keys)
 
     @property
     def total(self) -> int:
-        """Evaluations planned."""
         return sum(key.total for key in self.keys)
 
     @property
     def complete(self) -> bool:
-        """Whether every evaluation is done."""
         return self.done == self.total
 
     @property
     def running(self) -> bool:
-        """Whether a driver or a share is at work."""
         return self.driver is not None or bool(self.shares)
 
     @property
     def failures_by_kind(self) -> dict[str, int]:
-        """Number of `failures` by `core.records.UnitFailure.kind`, the most frequent first."""
         return dict(Counter(failure["kind"] for failure in self.failures).most_common())
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON value for scripts."""
         return {
             "name": self.name,
             "done": self.done,
@@ -139,14 +133,13 @@ class StatusReader:
             self._total[planned.dataset, planned.key] += planned.n_evaluations
 
     def read(self, inventory: Inventory) -> SweepStatus:
-        """Count what is done, and see who is at work."""
         plan = self._plan
         count = self._counter.count(inventory)
         activity = read_activity(plan, inventory, self._host_id, self._clock())
         in_flight = [part for part in activity.parts if part.silent_seconds is None]
         silent = [part.silent_seconds for part in activity.parts if part.silent_seconds is not None]
         work_in_flight = sum(plan.macs(rest) for part in in_flight for rest in part.rest)
-        pace = estimate_pace(activity.rates, work_left=count.macs_left, work_in_flight=work_in_flight)
+        estimate = estimate_rate(activity.rates, work_left=count.macs_left, work_in_flight=work_in_flight)
         last_rate = activity.runs[0].get("evaluations_per_second")
         return SweepStatus(
             name=plan.config.name,
@@ -164,8 +157,8 @@ class StatusReader:
             last_heartbeat=activity.last_heartbeat,
             deaths=sum(run.get("deaths", 0) for run in activity.runs),
             preemptions=sum(run.get("preemptions", 0) for run in activity.runs),
-            evaluations_per_second=pace.evaluations_per_second if activity.rates else last_rate,
-            seconds_left=pace.seconds_left,
+            evaluations_per_second=estimate.evaluations_per_second if activity.rates else last_rate,
+            seconds_left=estimate.seconds_left,
             worker_seconds=inventory.seconds,
             cost=self._cost(inventory.seconds, activity.runs),
             parts_in_flight=tuple(sorted((part.seconds for part in in_flight), reverse=True)),

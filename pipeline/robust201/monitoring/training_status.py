@@ -44,7 +44,6 @@ class TrainingStatus:
 
     @property
     def running(self) -> bool:
-        """Whether a driver or a worker is at work."""
         return self.driver is not None or self.active_workers > 0
 
     @property
@@ -53,7 +52,6 @@ class TrainingStatus:
         return 0 < self.total == self.done and self.trainings_done == self.trainings
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON value for scripts."""
         in_progress = [
             {"label": beat.label, "age": beat.age}
             | asdict(beat.training)

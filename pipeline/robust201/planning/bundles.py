@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from robust201.core.records import ArchitectureId, Bundle, Part
-from robust201.planning.cost import ANY_GMACS, GPU_GMACS, assumed_gmacs, is_cpu
+from robust201.planning.assumed_speed import ANY_GMACS, GPU_GMACS, assumed_gmacs, is_cpu
 from robust201.planning.plan import Plan
 
 SLICE_SECONDS = 300.0
@@ -118,11 +118,9 @@ class _Cutter:
         self._slice_macs = 1e9 * slice_seconds * (GPU_GMACS if space.is_batch_invariant else ANY_GMACS)
 
     def seconds(self, part: Part) -> float:
-        """Estimate a part's time on one worker."""
         return self._plan.macs(part) / self._rate
 
     def smallest(self, part: Part) -> float:
-        """Estimate the time of the pieces that a part can be cut into."""
         return self.seconds(self.cut(part, FLOOR_SECONDS)[0])
 
     def cut(self, part: Part, limit: float) -> tuple[Part, ...]:

@@ -44,7 +44,6 @@ MAX_NAME = 100
 
 
 def _check_shards(value: object) -> object:
-    """Replace environment variables in the URL of the shards, and make sure that shards may lie there."""
     if not isinstance(value, str):
         return value
     from robust201.shards.object_store import check_url
@@ -115,7 +114,6 @@ class RandomWeights(Section):
 
 
 def _check_files(value: object) -> object:
-    """Make sure that files have one form: all by network, or all by dataset and network."""
     if not isinstance(value, Mapping):
         return value
     by_dataset = {isinstance(part, Mapping) for part in value.values()}
@@ -159,7 +157,6 @@ class WeightsSection(Section):
         return self
 
     def files_on(self, dataset: str) -> dict[str, Path]:
-        """The files of a dataset's networks by name; empty if the weights come from elsewhere."""
         files = self.files or {}
         by_network = {name: path for name, path in files.items() if isinstance(path, Path)}
         of_dataset = files.get(dataset)
@@ -173,7 +170,6 @@ class WeightsSection(Section):
 
     @property
     def recipes(self) -> tuple[str, ...] | None:
-        """The recipes that are named; None where none is."""
         return (self.recipe,) if isinstance(self.recipe, str) else self.recipe
 
 
@@ -499,7 +495,6 @@ class SweepConfig(Section):
 
     @property
     def transfers(self) -> dict[str, ArchitectureId]:
-        """The source of each transfer, by key."""
         found = {key: given for key, given in self.parameters.items() if isinstance(given, TransferParameters)}
         if not found:
             return {}
@@ -513,16 +508,14 @@ class SweepConfig(Section):
 
     @property
     def space_name(self) -> str:
-        """Name of the space, part of every unit's identity."""
         return self.space if isinstance(self.space, str) else UserFileSpace.name
 
     def make_space(self, code: Mapping[str, str]) -> Space:
-        """Make the space; networks of a file can be built only if `code` has its hash (see `planning.facts.Facts`)."""
+        """Make the space; networks of a file can be built only if `code` has its hash."""
         return make_space(self.space, self.network, code)
 
     @property
     def selected_architectures(self) -> tuple[ArchitectureId, ...]:
-        """Architectures to evaluate, in the order of their space."""
         return self.make_space({}).select(self.architectures)
 
     @property
@@ -532,7 +525,6 @@ class SweepConfig(Section):
 
     @property
     def own_images(self) -> tuple[ImageSelection, ...]:
-        """Selections of images that measures ask for beside the sweep's."""
         return tuple(dict.fromkeys(given.own_images for given in self.parameters.values() if given.own_images))
 
     def assumed_weights(self, sha256: str) -> tuple[Weights, ...]:
@@ -550,7 +542,6 @@ class SweepConfig(Section):
         )
 
     def dataset_spec(self, dataset: str) -> DatasetSpec:
-        """What a network trained on a dataset needs to know: of the table, or as the sweep says it."""
         return make_dataset_spec(dataset, self.datasets[dataset])
 
     def code_files(self) -> dict[str, Path]:

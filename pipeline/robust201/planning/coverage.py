@@ -20,7 +20,6 @@ class Coverage(NamedTuple):
 
     @property
     def unfinished(self) -> list[int]:
-        """Positions of the units of which something is missing."""
         return list(np.flatnonzero(self.complete < len(self.planned.strengths)).tolist())
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from robust201.planning.cost import assumed_gmacs, cpu_gmacs, may_turn_out_slow
+from robust201.planning.assumed_speed import assumed_gmacs, cpu_gmacs, may_turn_out_slow
 from robust201.planning.plan import Plan
 from robust201.tasks.columns import COLUMNS, columns_of, numbers_of
 
@@ -50,7 +50,6 @@ def estimate(plan: Plan) -> dict[str, Any]:
 
 
 def _numbers_per_row(plan: Plan, dataset: str, key: str, n_images: int) -> tuple[int, int]:
-    """Whole numbers and others in the lists that a row of a key holds."""
     if plan.tasks[key].columns:
         return 0, len(plan.tasks[key].columns)
     held = (name for name in columns_of(plan.measurements) if COLUMNS[name].dimensions)

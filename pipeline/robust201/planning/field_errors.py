@@ -74,7 +74,6 @@ def _expectation(problem: Mapping[str, Any]) -> str:
 
 
 def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """Names of the fields that may stand at a place of the YAML."""
     current: Any = model
     for step in location:
         if isinstance(current, type) and issubclass(current, BaseModel):

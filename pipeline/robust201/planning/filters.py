@@ -53,7 +53,6 @@ class Filters:
             )
 
     def narrow(self, plan: Plan) -> Plan:
-        """Keep the units of a plan that are asked for."""
         return plan.narrow(architectures=self.architectures, datasets=self.datasets, keys=self.keys)
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from robust201.core.records import EvaluationProtocol
 from robust201.planning.config import SweepConfig
-from robust201.planning.facts import DatasetFacts, Facts
+from robust201.planning.input_facts import DatasetFacts, InputFacts
 from robust201.planning.transfers import TransferParameters
 
 
-def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: Facts) -> dict[str, Any]:
+def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: InputFacts) -> dict[str, Any]:
     """Everything but architecture, weights and strength that decides the numbers of one key on one dataset."""
     row, parameters = config.tasks[key], config.parameters[key]
     known = facts.datasets[dataset]

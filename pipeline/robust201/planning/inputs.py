@@ -20,7 +20,7 @@ from robust201.images.corrupted import CorruptedStore, open_generated, open_publ
 from robust201.images.generated_folder import MANIFEST, GeneratorRecipe, unfinished_keys
 from robust201.images.snapshot import read_snapshot, write_snapshot
 from robust201.planning.config import CorruptionsSection, SweepConfig
-from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
+from robust201.planning.input_facts import DatasetFacts, ImageFacts, InputFacts
 from robust201.planning.plan import Plan
 from robust201.planning.training_config import TrainingConfig
 from robust201.planning.transfers import TransferParameters
@@ -64,7 +64,6 @@ class Inputs:
 
     @cached_property
     def weights(self) -> WeightsSource:
-        """Where the weights come from."""
         return WeightsSource(self._config, self._config.make_space({}))
 
     def images(self, dataset: str, own: ImageSelection | None = None) -> ImageSet:
@@ -93,7 +92,6 @@ class Inputs:
         return self._images[dataset, own]
 
     def _without_split(self, own: ImageSelection) -> str:
-        """Say which keys to change so that they need test images only."""
         keys = [key for key, given in self._config.parameters.items() if given.own_images == own]
         return f"set split: test for {', '.join(keys)}"
 
@@ -150,7 +148,6 @@ class Inputs:
         return tuple(key for key in self._config.keys_of(dataset) if self._config.tasks[key].kind == "corruption")
 
     def _published_keys(self, dataset: str) -> tuple[str, ...]:
-        """Corruptions of a dataset that are asked for."""
         is_asked = self._datasets is None or dataset in self._datasets
         keys = self._corruption_keys(dataset) if is_asked else ()
         return tuple(key for key in keys if self._keys is None or key in self._keys)
@@ -182,7 +179,6 @@ class Inputs:
         return frozenset(unfinished_keys(self._corruptions_folder(dataset, section), versions))
 
     def make_corruptions(self, dataset: str, wanted: Collection[str] | None = None) -> None:
-        """Generate missing corrupted images of all keys, or of the wanted ones."""
         section = self._config.datasets[dataset].corruptions
         unmade = self.unmade_corruptions(dataset)
         keys = [key for key in self._corruption_keys(dataset) if key in unmade and (wanted is None or key in wanted)]
@@ -263,7 +259,7 @@ class Inputs:
         if (self._corruptions_folder(dataset, section) / MANIFEST).exists():
             self.open_corruptions(dataset)
 
-    def gather(self, earlier: Facts | None = None) -> Facts:
+    def gather(self, earlier: InputFacts | None = None) -> InputFacts:
         """Hash everything the sweep reads that is there.
 
         Of corrupted images that are not, or that are published and not asked for, the hash is what an `earlier`
@@ -284,7 +280,7 @@ class Inputs:
             )
         code = hash_files(self._config.code_files())
         weights = WeightsSource(self._config, self._config.make_space(code))
-        return Facts(
+        return InputFacts(
             datasets,
             {
                 dataset: {name: weights.find(dataset, name) for name in self._config.selected_architectures}

@@ -13,10 +13,10 @@ from robust201.core.errors import ConfigError, DatasetError, closest
 from robust201.core.records import ArchitectureId, EvaluationProtocol, ImageSelection, Part, Unit, Weights, unit_id
 from robust201.images import load_images
 from robust201.images.specs import UNKNOWN_COUNT
+from robust201.planning.assumed_speed import assumed_gmacs
 from robust201.planning.config import SweepConfig
-from robust201.planning.cost import assumed_gmacs
-from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
 from robust201.planning.identity import is_known, protocol_payload
+from robust201.planning.input_facts import DatasetFacts, ImageFacts, InputFacts
 from robust201.planning.sweep_record import describe_sweep, portable_fields
 from robust201.planning.transfers import TransferParameters
 from robust201.tasks import Task
@@ -46,18 +46,15 @@ class PlannedKey:
 
     @property
     def n_evaluations(self) -> int:
-        """Number of evaluations: strengths summed over the units."""
         return len(self.strengths) * len(self.networks)
 
     def ids(self) -> Iterator[str]:
-        """Ids of the units, in the order of the networks."""
         return (
             unit_id(self.space, network.architecture, network.checkpoint_sha256, self.protocol)
             for network in self.networks
         )
 
     def unit(self, position: int) -> Unit:
-        """Write out the unit of one network, by its position."""
         architecture, sha256, weights = self.networks[position]
         return Unit(
             id=unit_id(self.space, architecture, sha256, self.protocol),
@@ -86,14 +83,12 @@ class Plan:
     config: SweepConfig
     planned_keys: tuple[PlannedKey, ...]
     protocols: Mapping[str, EvaluationProtocol]
-    facts: Facts
+    facts: InputFacts
 
     @classmethod
     def of_units(
-        cls, config: SweepConfig, units: Iterable[Unit], protocols: Mapping[str, EvaluationProtocol], facts: Facts
+        cls, config: SweepConfig, units: Iterable[Unit], protocols: Mapping[str, EvaluationProtocol], facts: InputFacts
     ) -> "Plan":
-        """Make a plan of some units of another, in their order."""
-
         def shared(unit: Unit) -> tuple[str, str, tuple[float, ...], int, str, tuple[str, ...]]:
             return unit.dataset, unit.key, unit.strengths, unit.n_images, unit.protocol, unit.columns
 
@@ -112,12 +107,10 @@ class Plan:
 
     @cached_property
     def n_units(self) -> int:
-        """Number of units."""
         return sum(len(planned.networks) for planned in self.planned_keys)
 
     @cached_property
     def unit_ids(self) -> NDArray[np.bytes_]:
-        """Ids of the units, in their order."""
         ids = (name.encode() for planned in self.planned_keys for name in planned.ids())
         return np.fromiter(ids, dtype="S32", count=self.n_units)
 
@@ -140,16 +133,13 @@ class Plan:
 
     @property
     def measurements(self) -> tuple[str, ...]:
-        """Names of the measurements of answers to images."""
         return self.config.measurements
 
     @property
     def space_name(self) -> str:
-        """Name of the space of the architectures."""
         return self.config.space_name
 
     def n_classes(self, dataset: str) -> int:
-        """Number of classes of a dataset."""
         return self.config.dataset_spec(dataset).n_classes
 
     def measurements_of(self, key: str) -> tuple[str, ...]:
@@ -158,17 +148,14 @@ class Plan:
 
     @cached_property
     def parameters(self) -> dict[str, Parameters]:
-        """Parameters by key."""
         return self.config.parameters
 
     @cached_property
     def tasks(self) -> dict[str, Task]:
-        """What is done, by key."""
         return self.config.tasks
 
     @cached_property
     def n_evaluations(self) -> int:
-        """Number of evaluations: strengths summed over the units."""
         return sum(planned.n_evaluations for planned in self.planned_keys)
 
     @cached_property
@@ -182,7 +169,6 @@ class Plan:
         return self.config.keys_of(dataset)
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
-        """Strengths of a key, ascending."""
         del dataset  # the same on every dataset today; callers need not know
         return self.parameters[key].strengths
 
@@ -201,11 +187,9 @@ class Plan:
                 yield unit, accuracies[unit.checkpoint_sha256], n_test
 
     def describe(self) -> dict[str, Any]:
-        """What an export records about how its numbers came about (see `planning.sweep_record`)."""
         return describe_sweep(self.config, self.facts, self.protocols.values())
 
     def portable_fields(self) -> dict[str, Any]:
-        """Fields of a sweep YAML that computes the same numbers (see `planning.sweep_record`)."""
         return portable_fields(self.config)
 
     def narrow(
@@ -264,7 +248,6 @@ class Plan:
         return [self._network_macs[planned.dataset, network.architecture] * factor for network in planned.networks]
 
     def macs(self, part: Part) -> float:
-        """Estimate a part's work in multiply-accumulates."""
         unit = part.unit
         per_pass = self._network_macs[unit.dataset, unit.architecture]
         passes = (self._source_passes if unit.makes_images else self._passes)[unit.dataset, unit.key]
@@ -338,11 +321,11 @@ class Plan:
         }
 
     def seconds(self, part: Part) -> float:
-        """Estimate a part's time on one worker (see `planning.cost.assumed_gmacs`)."""
+        """Estimate a part's time on one worker (see `planning.assumed_speed.assumed_gmacs`)."""
         return self.macs(part) / (assumed_gmacs(self.config.execution) * 1e9)
 
 
-def make_plan(config: SweepConfig, facts: Facts) -> Plan:
+def make_plan(config: SweepConfig, facts: InputFacts) -> Plan:
     """Plan every unit of a sweep; equal arguments give equal ids on every machine."""
     protocols: dict[str, EvaluationProtocol] = {}
     planned_keys: list[PlannedKey] = []
@@ -373,7 +356,7 @@ def _networks(config: SweepConfig, weights: Mapping[ArchitectureId, Sequence[Wei
             yield PlannedNetwork(architecture, state.sha256, state.name if config.has_several_weights else "")
 
 
-def assumed_facts(config: SweepConfig) -> Facts:
+def assumed_facts(config: SweepConfig) -> InputFacts:
     """Assume hashes of zeros and whole test splits, for counting alone: units planned with them have no identity."""
     nothing = "0" * 64
     datasets = {}
@@ -386,7 +369,7 @@ def assumed_facts(config: SweepConfig) -> Facts:
         datasets[name] = DatasetFacts(count, nothing, corruptions, own)
     states = config.assumed_weights(nothing)
     networks = dict.fromkeys(config.selected_architectures, states)
-    return Facts(datasets, dict.fromkeys(config.datasets, networks))
+    return InputFacts(datasets, dict.fromkeys(config.datasets, networks))
 
 
 def _assumed_count(config: SweepConfig, dataset: str, wanted: ImageSelection) -> int:

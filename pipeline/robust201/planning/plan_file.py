@@ -10,8 +10,8 @@ from robust201.core.errors import FormatVersionError, InputError, describe_conte
 from robust201.core.files import load_json, write_text
 from robust201.core.records import content_digest
 from robust201.planning.config import SweepConfig
-from robust201.planning.facts import Facts
 from robust201.planning.identity import is_known
+from robust201.planning.input_facts import InputFacts
 from robust201.planning.loading import override_config, parse_config
 from robust201.planning.plan import Plan, make_plan
 from robust201.shards import ShardStore
@@ -20,7 +20,7 @@ PLAN_FILE = "plan.json"
 PLAN_FORMAT = 1
 
 
-def save_plan(plan: Plan, facts: Facts, store: ShardStore) -> None:
+def save_plan(plan: Plan, facts: InputFacts, store: ShardStore) -> None:
     """Record the plan in its results folder, so that status and export need neither images nor weights."""
     payload = {
         "format": PLAN_FORMAT,
@@ -39,7 +39,7 @@ def load_plan(results: Path) -> Plan:
     return load_plan_and_facts(results)[0]
 
 
-def load_plan_and_facts(results: Path) -> tuple[Plan, Facts]:
+def load_plan_and_facts(results: Path) -> tuple[Plan, InputFacts]:
     """Read the plan that the last `run` recorded in a results folder, and the hashes of its inputs.
 
     Raises:
@@ -52,7 +52,7 @@ def load_plan_and_facts(results: Path) -> tuple[Plan, Facts]:
         return make_plan(parse_config(fields | _here(results, store), str(results / PLAN_FILE)), facts), facts
 
 
-def load_facts(results: Path) -> Facts | None:
+def load_facts(results: Path) -> InputFacts | None:
     """Read what the last `run` found out about its inputs; None where no run did, or its plan is damaged."""
     try:
         with _reading(results):
@@ -75,7 +75,7 @@ def _here(results: Path, store: ShardStore) -> dict[str, Any]:
     return {"results": str(results), "shards": store.folder.shards_url or None, "take_imported": False}
 
 
-def _read_payload(path: Path) -> tuple[dict[str, Any], Facts]:
+def _read_payload(path: Path) -> tuple[dict[str, Any], InputFacts]:
     payload = load_json(path)
     version, fields, facts = payload["format"], payload.get("config"), payload.get("facts")
     if version != PLAN_FORMAT:
@@ -84,12 +84,11 @@ def _read_payload(path: Path) -> tuple[dict[str, Any], Facts]:
             "Use the version of robust201 that wrote it."
         )
     _check_digest(payload)
-    return fields, Facts.from_payload(facts)
+    return fields, InputFacts.from_payload(facts)
 
 
 @contextmanager
 def _reading(results: Path) -> Iterator[None]:
-    """Say what is wrong with a plan that cannot be read."""
     path = results / PLAN_FILE
     try:
         yield

@@ -55,11 +55,9 @@ class Share:
         return f"{self.index}-of-{self.count}"
 
     def folder(self, results: Path) -> Path:
-        """Where the share keeps what it reports of itself."""
         return results / _FOLDER / self.name
 
     def bundles(self, divided: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
-        """The bundles of this share, of all bundles of the plan (see `all_bundles`)."""
         return divided[self.index - 1 :: self.count]
 
 

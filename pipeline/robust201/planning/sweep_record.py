@@ -7,13 +7,13 @@ from typing import Any
 from robust201.core.files import portable_name
 from robust201.core.records import EvaluationProtocol
 from robust201.planning.config import SweepConfig
-from robust201.planning.facts import Facts
+from robust201.planning.input_facts import InputFacts
 from robust201.planning.user_tasks import UserTaskParameters
 from robust201.tasks import CORRUPTION_GROUP, CORRUPTIONS
 from robust201.tasks.parameters import Parameters
 
 
-def describe_sweep(config: SweepConfig, facts: Facts, protocols: Iterable[EvaluationProtocol]) -> dict[str, Any]:
+def describe_sweep(config: SweepConfig, facts: InputFacts, protocols: Iterable[EvaluationProtocol]) -> dict[str, Any]:
     """What an export records about how its numbers came about: a JSON value without paths of this machine."""
     return {
         "name": config.name,
@@ -69,7 +69,6 @@ def _with_portable_files(value: Any) -> Any:
 
 
 def _write_out(parameters: Mapping[str, Parameters]) -> dict[str, Any]:
-    """Give the `keys` of a sweep YAML with all parameters, one entry for corruptions that are all there and alike."""
     keys = {
         # What a task of one's own leaves out may not be said of its kind.
         key: given.model_dump(mode="json", by_alias=True, exclude_unset=isinstance(given, UserTaskParameters))

@@ -128,7 +128,6 @@ class TrainingConfig(Section):
         return self
 
     def _check_data(self, name: str, target: str) -> None:
-        """Make sure that all images of a training have the size and the classes of its dataset."""
         spec = self.dataset_spec(target)
         for field, dataset in _data_names(self.recipes[name]):
             other = self.dataset_spec(dataset)
@@ -143,7 +142,6 @@ class TrainingConfig(Section):
                     )
 
     def _check_starts(self) -> None:
-        """Make sure that chains of starts have no cycle, and that the numbers of classes agree."""
         for name, recipe in self.recipes.items():
             start = recipe.start
             if start is None:
@@ -195,16 +193,13 @@ class TrainingConfig(Section):
         return self.store / "training"
 
     def make_space(self, code: Mapping[str, str]) -> Space:
-        """Make the space; networks of a file can be built only if `code` has its hash, under ``space``."""
         return make_space(self.space, self.network, code)
 
     @property
     def selected_architectures(self) -> tuple[ArchitectureId, ...]:
-        """Architectures to train, in the order of their space."""
         return self.make_space({}).select(self.architectures)
 
     def dataset_spec(self, dataset: str) -> DatasetSpec:
-        """Classes, image size and normalisation of a dataset."""
         return make_dataset_spec(dataset, self.datasets[dataset])
 
     def code_files(self) -> dict[str, Path]:
@@ -212,7 +207,6 @@ class TrainingConfig(Section):
         return {"space": self.space.file} if isinstance(self.space, SpaceFile) else {}
 
     def targets(self, recipe: str) -> tuple[str, ...]:
-        """Datasets to which a recipe applies."""
         chosen = self.recipes[recipe].on
         return tuple(
             name for name, section in self.datasets.items() if section.train and (chosen is None or name in chosen)
@@ -240,7 +234,6 @@ class TrainingConfig(Section):
 
 
 def _data_names(recipe: Recipe) -> tuple[tuple[str, str], ...]:
-    """Datasets in a recipe's `data`, each with its field."""
     data = recipe.data
     if data is None:
         return ()

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from robust201.core.errors import CheckpointError, ConfigError
 from robust201.core.records import Bundle, Part, Unit
-from robust201.planning.cost import assumed_gmacs, cpu_gmacs, may_turn_out_slow
+from robust201.planning.assumed_speed import assumed_gmacs, cpu_gmacs, may_turn_out_slow
 from robust201.planning.identity import describe_difference
 from robust201.planning.training_config import Training, TrainingConfig
 from robust201.planning.training_inputs import TrainingInputs, count_epoch_images
@@ -69,7 +69,6 @@ class PlannedTraining:
         )
 
     def part(self) -> Part:
-        """The missing snapshots, as a part for the scheduler."""
         return Part(self.unit(), tuple(map(float, self.missing)), 0, 1)
 
 
@@ -88,12 +87,10 @@ class TrainingPlan:
 
     @property
     def n_done(self) -> int:
-        """Number of wanted snapshots in the store."""
         return self.n_evaluations - sum(len(planned.missing) for planned in self.trainings)
 
     @cached_property
     def by_unit(self) -> dict[str, PlannedTraining]:
-        """Trainings by the ids of their units."""
         return {planned.training.digest: planned for planned in self.trainings}
 
     @cached_property

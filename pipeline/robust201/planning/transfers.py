@@ -38,18 +38,15 @@ class TransferParameters(Parameters):
 
     @model_serializer(mode="plain")
     def _to_fields(self) -> dict[str, Any]:
-        """Fields as the YAML has them: the attack's parameters stand beside the transfer's own."""
         own = {"source": self.source, "key": self.key} | ({"weights": self.weights} if self.weights else {})
         return own | self.attack.model_dump(mode="json")
 
     @property
     def strengths(self) -> tuple[float, ...]:
-        """Those of the attack."""
         return self.attack.strengths
 
     @property
     def row(self) -> Task:
-        """The row of the attack."""
         return TASKS[self.key]
 
     def identity(self) -> dict[str, Any]:
@@ -63,17 +60,14 @@ class TransferParameters(Parameters):
         }
 
     def refusal(self, engine: str) -> str | None:
-        """Say why an engine cannot attack the source (see `Parameters`)."""
         if engine not in self.row.functions:
             return f"expected an engine that {self.key} has ({', '.join(self.row.functions)}), got {engine}."
         return self.attack.refusal(engine)
 
     def class_refusal(self, n_classes: int) -> str | None:
-        """Say why networks of some classes cannot be attacked (see `Parameters`)."""
         return self.attack.class_refusal(n_classes)
 
     def to_task(self, key: str) -> TransferTask:
-        """Make the row of the table of tasks."""
         return TransferTask(
             key=key,
             kind="attack",

@@ -79,7 +79,6 @@ class UserTaskParameters(Parameters):
 
     @property
     def strengths(self) -> tuple[float, ...]:
-        """Strengths, ascending."""
         return self.strengths_given
 
     @property
@@ -89,7 +88,6 @@ class UserTaskParameters(Parameters):
 
     @property
     def own_images(self) -> ImageSelection | None:
-        """A measure's own images, where it names any."""
         if self.kind == "attack" or (self.split == "test" and self.images is None):
             return None
         return ImageSelection(self.split, self.images, self.image_seed)
@@ -106,11 +104,9 @@ class UserTaskParameters(Parameters):
 
     @property
     def function_name(self) -> str:
-        """Name of the function in the file."""
         return self.function or ("perturb" if self.kind == "attack" else "measure")
 
     def to_task(self, key: str) -> UserTask:
-        """Make the row of the table of tasks; its file has no hash yet."""
         return UserTask(
             key=key,
             kind=self.kind,

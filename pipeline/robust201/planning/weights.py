@@ -90,7 +90,6 @@ class WeightsSource:
             self._check_shapes(dataset, architecture, name, shapes)
 
     def _headers(self, dataset: str, architecture: ArchitectureId) -> Iterator[tuple[str, Mapping[str, Shape]]]:
-        """Read the names and shapes of the tensors in each file of one network's weights, after the file's label."""
         if self._from_files:
             path = self._file(dataset, architecture)
             yield f"{show_architecture(architecture)} {dataset} from {path}", _read_shapes(path)

@@ -591,7 +591,6 @@ class RobustnessDataset:
         return files.choosing(None if weights is None else as_name(weights, "weights"))
 
     def _resolve(self, architecture: int | str) -> str:
-        """Give the id of an architecture as meta.json spells it."""
         if isinstance(architecture, str):
             name = self.map_str_to_id.get(architecture, architecture)
         else:

@@ -93,7 +93,6 @@ class DerivedMetrics:
     agreements: Sequence[RankAgreement] = ()
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON value of it; undefined values are null."""
         metrics = [
             {
                 **{name: value for name, value in row._asdict().items() if name != "values"},
@@ -159,7 +158,6 @@ def _compares(row: MetricRow) -> bool:
 
 
 def _compare_ranks(held: HeldResults, row: MetricRow) -> RankAgreement:
-    """Compare the order by R with that by the mean accuracy under the attack."""
     attacked = held.accuracies[row.key].drop(columns=CLEAN_STRENGTH)
     pairs = pd.DataFrame({"r": row.values, "mean": attacked.mean(axis=1, skipna=False)}).dropna().sort_index()
     tau = correlate_ranks(pairs.to_numpy()).kendall.interval(0, 1)
@@ -209,7 +207,6 @@ def _success(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow]:
 
 
 def _worst_cases(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow]:
-    """Combine attacks in the same ball at the same radius, where there are two or more."""
     attacks = [(key, s) for key, s in held.evaluations() if held.files.kind_of(key) == "attack"]
     groups: dict[tuple[Any, float], list[str]] = {}
     for key, strength in attacks:
@@ -251,7 +248,6 @@ def _calibration(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow
 
 
 def _numbers(nested: Any) -> NDArray[np.float64]:
-    """Turn null into NaN, also of a whole row."""
     array = np.array(nested, dtype=object)
     if array.dtype == object and array.ndim == 1 and any(isinstance(row, list) for row in nested):
         width = max(len(row) for row in nested if row is not None)
@@ -315,7 +311,6 @@ def _corruption_errors(
 def _seed_rows(
     files: ResultFiles, datasets: Sequence[str], keys: Sequence[str] | None, needs: dict[str, str]
 ) -> Iterator[MetricRow]:
-    """Compare trainings that differ in their seed alone, of each recipe and length that has two seeds or more."""
     recorded = {} if files.sweep is None else files.sweep.get("weights") or {}
     trained = [
         ((one.get("recipe"), one.get("epochs"), one.get("steps")), name)

@@ -35,7 +35,6 @@ class ListedFile(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """Describe a Parquet file; ValueError if it has no whole footer."""
         with open_file(path, MAX_LISTED_BYTES) as stream:
             footer = read_footer_bytes(stream)
         return cls(sum(group.n_rows for group in parse_row_groups(footer)), hashlib.sha256(footer).hexdigest())

@@ -22,7 +22,6 @@ class FileState(NamedTuple):
 
     @classmethod
     def of(cls, file: Path) -> "FileState":
-        """Take the state of a file."""
         status: os.stat_result = file.stat()
         return cls(status.st_size, status.st_mtime_ns, status.st_ino)
 

@@ -224,7 +224,6 @@ def _frame_of(table: Mapping[str, Mapping[int, Mapping[str, float]]]) -> pd.Data
 
 
 def _identifier(value: Any, files: ResultFiles, resolve: Resolve, name: str) -> str:
-    """Give the id, as text, that a value of the naming column stands for."""
     try:
         if files.space is not None and isinstance(value, np.ndarray | list | tuple):
             return resolve(files.space.format_spec([str(one) for one in value]))

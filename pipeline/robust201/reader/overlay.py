@@ -34,7 +34,6 @@ class OverlaidFiles(ResultFiles):
     """
 
     def __init__(self, layers: Sequence[ResultFiles]) -> None:
-        """See folders as one."""
         first = layers[0]
         self.layers = self._opened = tuple(layers)
         self.path, self.parquet, self.sweep, self.missing = first.path, first.parquet, None, {}
@@ -63,7 +62,6 @@ class OverlaidFiles(ResultFiles):
 
     @property
     def weight_names(self) -> list[str]:
-        """Names of the weights whose results the Parquet files of any folder have."""
         return list(dict.fromkeys(name for layer in self._opened for name in layer.weight_names))
 
     def choosing(self, weights: str | None) -> Self:
@@ -81,12 +79,10 @@ class OverlaidFiles(ResultFiles):
 
     @property
     def datasets(self) -> list[str]:
-        """Datasets of any folder."""
         return list(dict.fromkeys(name for layer in self.layers for name in layer.datasets))
 
     @property
     def keys(self) -> list[str]:
-        """Keys of any folder, spelled as in the first that has them."""
         found: dict[str, str] = {}
         for key in (key for layer in self.layers for key in layer.keys):
             found.setdefault(paper_key(key), key)
@@ -94,41 +90,33 @@ class OverlaidFiles(ResultFiles):
 
     @property
     def measures(self) -> list[str]:
-        """Measurements of any folder."""
         return list(dict.fromkeys(name for layer in self.layers for name in layer.measures))
 
     def measurements_of(self, dataset: str, key: str) -> list[str]:
-        """List what any folder has measured under a key."""
         return list(dict.fromkeys(name for layer in self.layers for name in layer.measurements_of(dataset, key)))
 
     def planned(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
-        """Give strengths by key of the sweeps on a dataset; None where no folder has sweep.json."""
         plans = [by_key for layer in self.layers if (by_key := layer.planned(dataset)) is not None]
         return {key: self.strengths(dataset, key) for by_key in plans for key in by_key} if plans else None
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
-        """Give the strengths that any folder has results of a key at, ascending."""
         having = [layer for layer in self.layers if layer.has_key(dataset, key)]
         if not having:
             having = [next((layer for layer in self.layers if layer.tells_of(key)), self.layers[0])]
         return tuple(sorted({strength for layer in having for strength in layer.strengths(dataset, key)}))
 
     def find(self, dataset: str, key: str, measure: str) -> Path | None:
-        """Find the first folder's file of a measurement."""
         return next((layer.find(dataset, key, measure) for layer in self._having(dataset, key, measure)), None)
 
     def find_json(self, dataset: str, key: str, measure: str) -> Path | None:
-        """Find the first folder's JSON file of a measurement."""
         found = (layer.find_json(dataset, key, measure) for layer in self.layers)
         return next((file for file in found if file is not None), None)
 
     def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
-        """Find the file that has all of a measurement; None where several have."""
         having = self._having(dataset, key, measure)
         return having[0].find(dataset, key, measure) if len(having) == 1 else None
 
     def keys_of_parquet(self) -> dict[str, list[str]]:
-        """List the keys of each dataset that has Parquet files in any folder."""
         found: dict[str, list[str]] = {}
         for layer in self.layers:
             for dataset, keys in layer.keys_of_parquet().items():
@@ -177,12 +165,10 @@ class OverlaidFiles(ResultFiles):
         return self._merge(dataset, key, measure, found).rows[identifier]
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
-        """Read a measurement: value by id, those of several folders joined."""
         self.check_protocols(dataset, key)
         return self.read_layers(dataset, key, measure).rows
 
     def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
-        """Read accuracies as `read` does; the folders keep what was read of their files."""
         return self.read(dataset, key, "accuracy")
 
     def iter_values(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
@@ -213,12 +199,10 @@ class OverlaidFiles(ResultFiles):
         return self._merge(dataset, key, measure, found)
 
     def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
-        """Make the error of a missing file, as the first folder with the dataset does."""
         layer = next((layer for layer in self.layers if dataset in layer.datasets), self.layers[0])
         return layer.absence(dataset, key, measure)
 
     def count_architectures(self, datasets: Iterable[str], keys: Sequence[str]) -> int:
-        """Count the architectures of the folder that has most (see `ResultFiles.count_architectures`)."""
         chosen = list(datasets)
         return max(layer.count_architectures(chosen, keys) for layer in self.layers)
 

@@ -99,7 +99,6 @@ def read_weights_names(path: Path) -> list[str]:
 
 @lru_cache(maxsize=256)
 def _distinct(path: Path, _state: FileState, column: str) -> tuple[Any, ...]:
-    """Read the different values of a column."""
     with _naming(path), _open(path) as file:
         return tuple(pc.unique(file.read([column], use_threads=False)[column]).to_pylist())
 
@@ -238,7 +237,6 @@ def _iter_parts(
 
 
 def _check_columns(path: Path, schema: pa.Schema, *, text_ids: bool | None = None) -> None:
-    """Make sure that a file has the columns that say what a row is about."""
     whole, text = pa.types.is_integer, _is_text
     ids = {True: text, False: whole, None: lambda kind: whole(kind) or text(kind)}[text_ids]
     kinds = {"architecture": ids, "strength": pa.types.is_floating, "key": lambda _kind: True}

@@ -61,7 +61,6 @@ class Ranking:
         return best
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON value of it."""
         payload: dict[str, Any] = {
             "dataset": self.dataset,
             "key": self.key,
@@ -116,7 +115,6 @@ class HeldResults:
         return cls(files, name, accuracies)
 
     def keys(self, kind: str) -> list[str]:
-        """List the keys of a kind."""
         return [key for key in self.accuracies if self.files.kind_of(key) == kind]
 
     def evaluations(self) -> Iterator[tuple[str, float]]:

@@ -112,7 +112,7 @@ def _is_file(path: Path) -> bool:
         raise
 
 
-def _the_one(files_by_spelling: Iterable[Sequence[Path]]) -> Path | None:
+def _file_of_one_spelling(files_by_spelling: Iterable[Sequence[Path]]) -> Path | None:
     """Find the first file that is there of the one spelling that has files."""
     found = [file for files in files_by_spelling if (file := next(filter(_is_file, files), None)) is not None]
     if len(found) > 1:
@@ -192,7 +192,6 @@ class ResultFiles:
     weights: str | None = None
 
     def __init__(self, path: Path) -> None:
-        """Open a folder."""
         self.path = path
         self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
         self._kept = KeptRows()
@@ -274,7 +273,6 @@ class ResultFiles:
         return absent
 
     def _listed_parquet(self) -> Iterator[str]:
-        """Names of the Parquet files in their listing, relative to the dataset's folder."""
         inside = "" if self.parquet == self.path else f"{PARQUET_FOLDER}/"
         return (f"{inside}{name}" for name in self._listed)
 
@@ -304,7 +302,6 @@ class ResultFiles:
         return ["clean", *in_table_order({*self.meta["epsilons"], *CORRUPTIONS})]
 
     def keys_by_kind(self) -> dict[str, list[str]]:
-        """Divide the keys by what they are (see `kind_of`)."""
         found: dict[str, list[str]] = {kind: [] for kind in ("clean", "attack", "corruption", "measure", "other")}
         for key in self.keys:
             found.setdefault(self.kind_of(key), []).append(key)
@@ -388,7 +385,6 @@ class ResultFiles:
         return list(dict.fromkeys(map(str, chosen))) or list(row.columns)
 
     def _found_measurements(self, dataset: str, key: str) -> list[str]:
-        """Find the measurements of a key by the names of its files and columns."""
         found: dict[str, None] = {}
         folder = self.path / dataset
         longer = [f"{other}_" for other in self.keys if other != key and other.startswith(key)]
@@ -471,13 +467,12 @@ class ResultFiles:
 
     def find_json(self, dataset: str, key: str, measure: str) -> Path | None:
         """Find the JSON file of a measurement, whether or not there is Parquet (see `find`)."""
-        return _the_one(
+        return _file_of_one_spelling(
             [self.path / dataset / f"{spelling}_{measure}.json{ending}" for ending in _ENDINGS]
             for spelling in spellings(key)
         )
 
     def has_key(self, dataset: str, key: str) -> bool:
-        """Whether there is a file of any measurement of a key."""
         own = row_of(key)
         names = MEASUREMENTS if own and not own.columns else self.measurements_of(dataset, key)
         return any(self.find(dataset, key, measure) is not None for measure in names)
@@ -526,7 +521,7 @@ class ResultFiles:
         if not self.parquet.is_dir():
             return None
         names = (PurePosixPath(parquet_name(dataset, spelling)) for spelling in spellings(key))
-        file = _the_one([self.parquet / name.relative_to(PARQUET_FOLDER)] for name in names)
+        file = _file_of_one_spelling([self.parquet / name.relative_to(PARQUET_FOLDER)] for name in names)
         if file is None:
             return None
         from robust201.reader.parquet_results import check_listed, has_columns_of
@@ -535,7 +530,6 @@ class ResultFiles:
         return file if measure is None or has_columns_of(file, measure) else None
 
     def find_outcomes(self, dataset: str, key: str) -> Path | None:
-        """Find the Parquet file that has outcomes of single images."""
         file = self._find_parquet(dataset, key)
         if file is None:
             return None
@@ -546,13 +540,12 @@ class ResultFiles:
     def find_images(self, dataset: str) -> Path | None:
         """Find the table of the images that outcomes are of; above this folder where it is an export's ``parquet``."""
         root = self.path if self.parquet != self.path else self.path.resolve().parent
-        return _the_one([[root / images_name(dataset)]])
+        return _file_of_one_spelling([[root / images_name(dataset)]])
 
     def _parquet_files(self) -> list[Path]:
         return sorted(filter(_is_file, self.parquet.glob("dataset=*/key=*/*.parquet")))
 
     def keys_of_parquet(self) -> dict[str, list[str]]:
-        """List the keys of each dataset that has Parquet files."""
         found: dict[str, list[str]] = {}
         there = (file.relative_to(self.parquet).as_posix() for file in self._parquet_files())
         for dataset, key in sorted({place for name in (*there, *self._listed) if (place := key_of_parquet(name))}):
@@ -646,7 +639,6 @@ class ResultFiles:
             yield rows, arrays
 
     def iter_json_file(self, file: Path, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
-        """Go through a JSON file of results (see `iter_values`)."""
         if self.space is None:  # ids differ from other names by their digits
             yield from self.read_json_file(file, dataset, key, measure).items()
             return
@@ -666,7 +658,6 @@ class ResultFiles:
         return rows
 
     def read_json_file(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
-        """Read a JSON file of results whole (see `read`)."""
         rows = self._parse(file, dataset, key, measure)
         self._check_values(file, key, measure, rows)
         return rows

@@ -143,7 +143,6 @@ def _is_sound_origin(record: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    """Whether a value is a count, or none."""
     return value is None or (type(value) is int and 0 <= value < 1 << 53)
 
 

@@ -55,7 +55,6 @@ class AuditedEvaluation:
 
     @property
     def label(self) -> str:
-        """Readable name, such as ``#21 cifar10 pgd at 8``."""
         network = " ".join(filter(None, (show_architecture(self.architecture), self.dataset, self.weights)))
         return f"{network} {self.key} at {self.strength:g}"
 
@@ -65,7 +64,6 @@ class AuditedEvaluation:
         return self.adjusted_p_value < AUDIT_LEVEL
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON value of it."""
         by_engine = {name: dict(zip(ENGINES, getattr(self, name), strict=True)) for name in ("correct", "only_one")}
         return asdict(self) | by_engine | {"differs": self.differs}
 

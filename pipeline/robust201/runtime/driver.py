@@ -101,7 +101,6 @@ class Driver:
 
     @contextmanager
     def recording_an_error(self) -> Iterator[None]:
-        """Record in progress.json and the log that an error stopped the run."""
         try:
             yield
         except BaseException as error:
@@ -110,7 +109,6 @@ class Driver:
             raise
 
     def finish(self, tally: RunTally) -> RunTally:
-        """Record how the run ended."""
         tally.computed = self._tracker.progress.evaluations_of_this_run
         self._tracker.write(state=tally.end_state)
         return tally

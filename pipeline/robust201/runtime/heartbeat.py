@@ -79,7 +79,6 @@ class TrainingSteps:
 
     @property
     def steps_per_second(self) -> float | None:
-        """Steps per second of this worker; None before its first step."""
         return (self.step - self.begun) / self.seconds if self.step > self.begun and self.seconds > 0 else None
 
     @property
@@ -123,7 +122,6 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def begin(self, part: Part) -> None:
-        """Note the part that is computed from now on."""
         self._part, self._training = (part, time.monotonic()), None
         self._is_due.set()
 

@@ -7,11 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class _Work:
-    """An amount of work.
-
-    Attributes:
-        seconds: worker time that it took.
-    """
+    """An amount of work."""
 
     macs: float = 0.0
     evaluations: float = 0.0

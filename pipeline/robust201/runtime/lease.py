@@ -67,7 +67,6 @@ class Holder:
 
     @classmethod
     def new(cls, host_id: HostId, interval_seconds: float) -> "Holder":
-        """Name this process as the holder of a lease that begins now."""
         pid = os.getpid()
         start = process_start(pid)
         since = datetime.now(UTC).isoformat(timespec="seconds")
@@ -100,7 +99,6 @@ class Holder:
         )
 
     def beaten(self) -> "Holder":
-        """The same after one more beat."""
         return replace(self, heartbeat=self.heartbeat + 1)
 
     def is_dead_for(self, observer: HostId) -> bool | None:

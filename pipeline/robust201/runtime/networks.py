@@ -66,7 +66,6 @@ class LoadedNetwork:
         self._is_checked = True
 
     def release(self) -> None:
-        """Give back what was held for it on the device."""
         if isinstance(self.model, Bucketed):
             self.model.release()
 
@@ -84,7 +83,6 @@ class NetworkLoader:
 
     @property
     def loaded(self) -> LoadedNetwork | None:
-        """The last network, if there is one."""
         return None if self._last is None else self._last[1]
 
     def load(self, unit: Unit, images: ImageSet) -> LoadedNetwork:
@@ -162,6 +160,5 @@ _COMPARED_IMAGES = 64
 
 
 def _sample(images: ImageSet, device: torch.device) -> torch.Tensor:
-    """A few images, spread over all of them."""
     rows = np.linspace(0, len(images) - 1, min(len(images), _COMPARED_IMAGES)).astype(np.int64)
     return to_float(torch.from_numpy(images.images[rows]).to(device))

@@ -78,7 +78,6 @@ class RunProgress:
 
     @property
     def quiet_seconds(self) -> float:
-        """Seconds since something was last finished."""
         return 0.0 if self.measured is None else max(0.0, time.monotonic() - self.measured)
 
     @property
@@ -107,7 +106,6 @@ class RunProgress:
 
     @property
     def done_evaluations(self) -> int:
-        """Evaluations done by this run or before it."""
         return self.evaluations_before + int(self.evaluations_of_this_run + 1e-6)
 
     @property

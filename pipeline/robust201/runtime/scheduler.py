@@ -56,7 +56,6 @@ class RunTally:
 
     @property
     def complete(self) -> bool:
-        """Whether everything asked for is there."""
         return not self.remaining and not self.failures
 
     @property

@@ -12,9 +12,9 @@ from robust201.core.errors import ConfigError, InputError
 from robust201.core.files import make_folder
 from robust201.core.records import Bundle, Unit
 from robust201.planning.config import SweepConfig
-from robust201.planning.facts import Facts
 from robust201.planning.filters import EVERYTHING, Filters
 from robust201.planning.identity import describe_difference
+from robust201.planning.input_facts import InputFacts
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan
 from robust201.planning.plan_file import PLAN_FILE, load_plan_and_facts
@@ -145,7 +145,7 @@ def _find_missing(plan: Plan, mine: Sequence[Bundle], say: Callable[[str], None]
     return missing_bundles(mine, parts)
 
 
-def _load_prepared(config: SweepConfig) -> tuple[Plan, Facts]:
+def _load_prepared(config: SweepConfig) -> tuple[Plan, InputFacts]:
     """Read the plan that the sweep was prepared with, and make sure that it is still the same sweep."""
     if not (config.results / PLAN_FILE).exists():
         raise InputError(
@@ -199,7 +199,7 @@ def _units_of(bundles: Iterable[Bundle]) -> tuple[Unit, ...]:
     return tuple(replace(unit, strengths=tuple(sorted(chosen))) for unit, chosen in strengths.items())
 
 
-def _check_inputs(plan: Plan, facts: Facts, bundles: Sequence[Bundle]) -> None:
+def _check_inputs(plan: Plan, facts: InputFacts, bundles: Sequence[Bundle]) -> None:
     """Find out before anything is computed whether this machine sees what the share reads."""
     config = plan.config
     wanted = {part.unit.key for bundle in bundles for part in bundle.parts}

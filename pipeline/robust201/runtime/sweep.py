@@ -9,16 +9,17 @@ from robust201.core.files import MAX_JSON_BYTES, read_text, write_text
 from robust201.core.records import Bundle, Part, Receipt
 from robust201.planning.bundles import make_bundles
 from robust201.planning.config import SweepConfig
-from robust201.planning.facts import Facts
 from robust201.planning.filters import EVERYTHING, Filters
 from robust201.planning.identity import is_known
+from robust201.planning.input_facts import InputFacts
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan, make_plan
 from robust201.planning.plan_file import PLAN_FILE, load_facts, load_plan, save_plan
 from robust201.runtime.driver import Driver
 from robust201.runtime.executors.base import Event, Executor
 from robust201.runtime.heartbeat import remove_silent_heartbeats, warn_of_shares
-from robust201.runtime.image_stages import (
+from robust201.runtime.lease import Lease
+from robust201.runtime.missing_images import (
     LaterWork,
     ReadyWork,
     bundle_blocks,
@@ -28,7 +29,6 @@ from robust201.runtime.image_stages import (
     split_off_unmade,
     unmade_keys,
 )
-from robust201.runtime.lease import Lease
 from robust201.runtime.preview import RunPreview, preview_run
 from robust201.runtime.progress import RunProgress, Tracker
 from robust201.runtime.scheduler import RunTally
@@ -55,14 +55,14 @@ def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, t
         merged = load_plan(target)
         if not all(map(is_known, merged.protocols.values())):
             # Narrowed runs made different corrupted images: together they may know all of them.
-            facts = reduce(Facts.completed_by, (plan.facts for plan in plans.values()), merged.facts)
+            facts = reduce(InputFacts.completed_by, (plan.facts for plan in plans.values()), merged.facts)
             merged = make_plan(merged.config, facts)
             save_plan(merged, facts, store)
     wanted = {unit.id for unit in merged.units}
     return report, tuple(source for source, plan in plans.items() if not plan.known_ids <= wanted)
 
 
-MakeExecutor = Callable[[Plan, Facts], Executor]
+MakeExecutor = Callable[[Plan, InputFacts], Executor]
 
 
 def run_sweep(

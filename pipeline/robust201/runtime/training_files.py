@@ -7,7 +7,7 @@ from pathlib import Path
 from robust201.planning.training_config import TrainingConfig
 from robust201.planning.training_inputs import Hashes
 from robust201.planning.training_plan import DeviceKind, PlannedTraining
-from robust201.weights.finished import FinishedSnapshots
+from robust201.weights.finished_snapshots import FinishedSnapshots
 
 
 @dataclass(frozen=True)

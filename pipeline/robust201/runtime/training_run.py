@@ -78,7 +78,6 @@ class TrainingSelection:
     limit: int | None = None
 
     def select(self, config: TrainingConfig) -> list[Training]:
-        """List the selected trainings."""
         found = [one for one in config.trainings() if self.recipes is None or one.recipe in self.recipes]
         return found[: self.limit]
 
@@ -251,7 +250,6 @@ class _Run:
         self._note_steps()
 
     def _note_steps(self) -> None:
-        """Take the progress of the trainings from the workers' heartbeats, now and then."""
         if time.monotonic() - self._noted_at >= BEAT_SECONDS:
             results = self._config.results
             self._tracker.note_steps(read_heartbeats(results, read_file_time(results)))

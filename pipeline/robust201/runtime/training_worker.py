@@ -126,7 +126,6 @@ class TrainingWorker:
         self._log.write("epoch_ended", f"epoch {record.epoch}", loss=record.loss, accuracy=record.accuracy)
 
     def _keep(self, planned: PlannedTraining, snapshot: Snapshot) -> str:
-        """Write the weights of a snapshot and their record; give the file's name in the store."""
         training, space = planned.training, self._space
         identity = space.identity()
         last = snapshot.history[-1] if snapshot.history else None

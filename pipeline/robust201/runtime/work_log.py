@@ -115,7 +115,6 @@ class WorkLog:
                 self._append(line)
 
     def write_outcome(self, outcome: Receipt | UnitFailure) -> None:
-        """Write what came of a part: a shard, or a failure with its traceback."""
         if isinstance(outcome, Receipt):
             seconds = round(outcome.seconds, 3)
             self.write("shard_written", strengths=outcome.strengths, seconds=seconds, shard=outcome.shard)

@@ -17,7 +17,7 @@ from robust201.images.adversarial import AdversarialStore
 from robust201.images.corrupted import CorruptedStore
 from robust201.models.arithmetic import configure_torch
 from robust201.planning.config import SweepConfig
-from robust201.planning.facts import Facts
+from robust201.planning.input_facts import InputFacts
 from robust201.planning.inputs import Inputs, locate_space, locate_tasks
 from robust201.planning.transfers import TransferParameters
 from robust201.planning.weights import WeightsSource
@@ -39,14 +39,11 @@ COMMIT_SECONDS = 300.0
 class Worker:
     """Computes bundles in this process, on `device`.
 
-    Attributes:
-        device: where it computes.
-
     Raises:
         ConfigError: the sweep asks for a GPU, and there is none, or for a precision that the device does not have.
     """
 
-    def __init__(self, config: SweepConfig, facts: Facts, metrics: Metrics | None = None) -> None:
+    def __init__(self, config: SweepConfig, facts: InputFacts, metrics: Metrics | None = None) -> None:
         self.device = choose_device(config.execution.device, config.precision)
         self._config = config
         self._metrics = metrics or Metrics()
@@ -69,7 +66,6 @@ class Worker:
         self._draining.set()
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
-        """Evaluate a bundle part by part (see `runtime.executors.base.BundleWorker`)."""
         # torch's switches are the process's: another worker in it may have set them for a precision of its own.
         configure_torch(self._config.execution.threads, self._config.precision)
         with Heartbeat(self._config.results) as heartbeat:
@@ -144,7 +140,6 @@ class Worker:
             yield self._store.commit(pending)
 
     def _make_images(self, context: Context, part: Part) -> Receipt:
-        """Attack a block of images on the source of a transfer, and keep what the attack returns."""
         began = time.perf_counter()
         task, parameters = self._tasks[part.unit.key], self._config.parameters[part.unit.key]
         assert isinstance(task, TransferTask) and isinstance(parameters, TransferParameters)  # noqa: S101, PT018

@@ -57,7 +57,6 @@ class Bananas(Optimiser):
                 one._choose(found, predictions)
 
     def propose(self) -> Query | None:
-        """See `Optimiser`."""
         if not self._waiting:
             if self._told:
                 self.prepare([self])
@@ -66,7 +65,6 @@ class Bananas(Optimiser):
         return Query(self._waiting.pop()) if self._waiting else None
 
     def learn(self, query: Query, values: Scores) -> None:
-        """See `Optimiser`."""
         self._told.append((query.architecture, values))
 
     def _candidates(self) -> list[int]:

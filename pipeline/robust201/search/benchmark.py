@@ -59,7 +59,6 @@ class Benchmark:
 
     @property
     def n_objectives(self) -> int:
-        """How many objectives there are."""
         return len(self.names)
 
     @property

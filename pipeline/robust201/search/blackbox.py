@@ -121,12 +121,10 @@ def configspace(space: CellSpace) -> dict[str, Any]:
 
 
 def _domain(kind: str, **arguments: Any) -> dict[str, Any]:
-    """Describe the domain of a hyperparameter as Syne Tune's `config_space_to_json_dict` does."""
     return {"domain_cls": kind, "domain_kwargs": arguments, "sampler_cls": "Uniform", "sampler_kwargs": {}}
 
 
 def _errors(values: TableValues) -> dict[str, Any]:
-    """Give errors by objective and index of the space."""
     reader = values.reader
     found = {}
     for key in (*reader.keys_clean, *reader.keys_adv, *reader.keys_cc):

@@ -96,7 +96,6 @@ class SearchCells:
         return np.concatenate(parts, axis=1)
 
     def _paths(self) -> list[tuple[int, ...]]:
-        """List the paths from the first node to the last, as edges."""
         edges = self.space.edges
         last = max(target for _, target in edges)
         found: list[tuple[int, ...]] = []

@@ -31,7 +31,6 @@ class RegularizedEvolution(Optimiser):
         self._initial: list[int] | None = None
 
     def propose(self) -> Query | None:
-        """See `Optimiser`."""
         if self._initial is None:
             self._initial = self.draw_new(N_INITIAL)
         if self._initial:
@@ -42,7 +41,6 @@ class RegularizedEvolution(Optimiser):
         return Query(self.cells.mutate(parent, self.rng, mutation_probability(len(self.cells.space.edges))))
 
     def learn(self, query: Query, values: Scores) -> None:
-        """See `Optimiser`."""
         self._population.append((query.architecture, values))
         if len(self._population) >= POPULATION:
             self._population.popleft()

@@ -60,7 +60,6 @@ class SuccessiveHalving(Optimiser):
         self._size = 0
 
     def propose(self) -> Query | None:
-        """See `Optimiser`."""
         if not self._waiting:
             if not self._rungs:
                 return None
@@ -74,5 +73,4 @@ class SuccessiveHalving(Optimiser):
         return Query(self._waiting.pop(), self._size)
 
     def learn(self, query: Query, values: Scores) -> None:
-        """See `Optimiser`."""
         self._told.append((query.architecture, self.preference.score(values)))

@@ -21,7 +21,6 @@ class LocalSearch(Optimiser):
         self._current: Scores | None = None
 
     def propose(self) -> Query | None:
-        """See `Optimiser`."""
         while self._current is not None and self._around:
             cell = self._around.pop()
             if cell not in self.asked:
@@ -33,7 +32,6 @@ class LocalSearch(Optimiser):
         return Query(self._starting.pop()) if self._starting else None
 
     def learn(self, query: Query, values: Scores) -> None:
-        """See `Optimiser`."""
         if self._current is None:
             self._started.append((query.architecture, values))
             if not self._starting:

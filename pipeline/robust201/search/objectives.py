@@ -37,12 +37,7 @@ _CONSTRAINT = re.compile(rf"\s*(.+?)\s*(<=|>=)\s*({NUMBER_PATTERN})\s*")
 
 
 class ObjectiveTerm(NamedTuple):
-    """One term of a sum.
-
-    Attributes:
-        weight: its factor.
-        name: what it is, as written.
-    """
+    """One term of a sum."""
 
     weight: float
     name: str
@@ -107,12 +102,6 @@ def held_datasets(reader: RobustnessDataset) -> list[str]:
 class TableValues:
     """The values of one dataset of a folder, by index of its space of cells.
 
-    Attributes:
-        reader: the folder.
-        dataset: the dataset.
-        space: the space.
-        terms: the numbers of the evaluated architectures.
-
     Raises:
         ConfigError: the architectures are no cells, or there is no such dataset.
     """
@@ -129,12 +118,10 @@ class TableValues:
         self.terms = Terms(DatasetResults.of(reader, reader.to_frame(dataset), dataset))
 
     def join(self, tables: Sequence[pd.DataFrame]) -> None:
-        """Make the columns of tables (see `terms.read_join_tables`) terms."""
         self.terms = Terms(self.terms.results, tables)
 
     @property
     def n(self) -> int:
-        """How many cells the space has."""
         return len(self.space.specs())
 
     def objective(self, name: str, terms: Sequence[ObjectiveTerm]) -> WeightedSum:

@@ -9,7 +9,6 @@ class RandomSearch(Optimiser):
     _order: list[int] | None = None
 
     def propose(self) -> Query | None:
-        """See `Optimiser`."""
         if self._order is None:
             self._order = self.rng.permutation(self.cells.members)[: self.n_queries][::-1].tolist()
         return Query(self._order.pop()) if self._order else None

@@ -117,7 +117,6 @@ class RepeatedSearch:
         return pd.DataFrame(rows)
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON value of it; numbers that are not there are null."""
         methods = [
             {
                 "method": result.method,
@@ -211,7 +210,6 @@ def repeat_searches(
 def _read_columns(
     values: TableValues, wanted: Sequence[str], objectives: Sequence[str], *, explicit: bool
 ) -> tuple[dict[str, WeightedSum], tuple[str, ...]]:
-    """Read what is reported, and what is searched for; terms that nobody asked for may be absent."""
     columns: dict[str, WeightedSum] = {}
     absent = []
     for text in dict.fromkeys([*wanted, *objectives]):

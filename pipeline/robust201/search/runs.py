@@ -115,13 +115,6 @@ def run_together(
 ) -> list[tuple[list[int], list[float]]]:
     """Run a method several times side by side; each run as if it were alone.
 
-    Args:
-        method: its name.
-        benchmark: what is searched.
-        n_queries: the budget.
-        seed: of all draws.
-        numbers: of the runs.
-
     Returns:
         For each run, the architectures wholly evaluated and what was spent by then.
     """

@@ -106,11 +106,9 @@ class LocalBackend:
         self._on_step = on_step
 
     def path(self, shard: str) -> Path:
-        """Path of a shard."""
         return self.root / shard
 
     def label(self, shard: str) -> str:
-        """Path of a shard, for messages."""
         return str(self.path(shard))
 
     def entries(self) -> list[Entry]:
@@ -223,17 +221,14 @@ class HashingStream(io.RawIOBase):
         self.n_bytes = 0
 
     def write(self, data: Any, /) -> int:
-        """Pass bytes on."""
         self.digest.update(data)
         self.n_bytes += len(data)
         return self._stream.write(data)
 
     def tell(self) -> int:
-        """Number of bytes that went through."""
         return self.n_bytes
 
     def writable(self) -> bool:
-        """Yes."""
         return True
 
 

@@ -76,7 +76,6 @@ def make_catalogue(shards: Sequence[ScannedShard]) -> Catalogue:
 
 
 def _unit_columns(found: Iterable[Sequence[StoredUnit] | UnitColumns]) -> dict[str, pa.Array]:
-    """Facts of units, one after the other."""
     pieces: dict[str, list[pa.Array]] = {name: [pa.nulls(0, kind)] for name, kind in _UNIT_TYPES.items()}
     pending: list[StoredUnit] = []
 

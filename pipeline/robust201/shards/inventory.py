@@ -318,7 +318,6 @@ class Inventory:
         return dict(counts)
 
     def protocol_digests(self) -> frozenset[str]:
-        """Digests of the protocols that rows name."""
         return frozenset(self._units.columns["protocol"].unique().to_pylist())
 
     def protocol(self, digest: str) -> Mapping[str, Any]:
@@ -349,7 +348,6 @@ class Inventory:
         return names, shard.astype(np.int32), self._rows["position"][rows].astype(np.int32)
 
     def columns(self, row: int) -> frozenset[str]:
-        """Measurement columns of a row of the inventory."""
         return self._shard_columns[int(self._rows["shard"][row])]
 
     def shard_columns(self, shard_number: int) -> frozenset[str]:

@@ -152,12 +152,9 @@ class ObjectBackend:
         )
 
     def label(self, shard: str) -> str:
-        """URL of a shard, for messages."""
         return f"{self.url}/{shard}" if shard else self.url
 
     def entries(self) -> list[Entry]:
-        """List all shards as they are now."""
-
         def find(filesystem: Any, root: str) -> dict[str, dict[str, Any]]:
             filesystem.invalidate_cache()
             found: dict[str, dict[str, Any]] = filesystem.find(root, detail=True)
@@ -177,11 +174,9 @@ class ObjectBackend:
         return sorted(entries, key=lambda entry: entry.name)
 
     def settled(self, entries: Iterable[Entry]) -> set[str]:
-        """Find the shards that have an ETag or the like."""
         return {entry.name for entry in entries if entry.mark.partition(" ")[0] in _SETTLED_MARKS}
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read bytes of a shard (see `LocalBackend.read`)."""
         if stop is not None:
             return self._read_range(shard, start, stop)
         pieces, n_bytes = [], 0
@@ -222,7 +217,6 @@ class ObjectBackend:
         )
 
     def sha256(self, shard: str) -> str:
-        """Hash a shard's bytes."""
         digest = hashlib.sha256()
         for piece in self._pieces(shard):
             digest.update(piece)
@@ -275,7 +269,6 @@ class ObjectBackend:
         return self.label(target)
 
     def delete(self, shards: Iterable[str]) -> None:
-        """Delete shards."""
         for shard in shards:
             try:
                 self._call("Deleting", shard, lambda filesystem, path: filesystem.rm_file(path))

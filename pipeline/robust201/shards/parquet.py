@@ -13,7 +13,7 @@ columns without statistics and Arrow schema halve the footer, which is a tenth o
 import errno
 import io
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
@@ -88,7 +88,6 @@ class Footer:
     identity: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """Text for the file."""
         return canonical_json(
             {
                 "format_version": FORMAT_VERSION,
@@ -188,28 +187,6 @@ def write_tables(sink: Any, tables: Any, footer: Footer) -> int:
     return n_rows
 
 
-def write_results(sink: Any, units: Iterable[Sequence[EvaluationResult]]) -> int:
-    """Write results of one or more units, one a strength, as a compacted shard that replaces none; count the rows."""
-    remaining = iter(units)
-    first = next(remaining)
-    columns = stored_order(first[0].values)
-    return write_tables(sink, _row_groups(chain([first], remaining)), Footer("compacted", columns))
-
-
-def _row_groups(units: Iterable[Sequence[EvaluationResult]]) -> Iterator[pa.Table]:
-    pending: list[pa.Table] = []
-    n_bytes = 0
-    for results in units:
-        table = table_of(results)
-        pending.append(table)
-        n_bytes += table.nbytes
-        if n_bytes >= ROW_GROUP_BYTES:
-            yield concat(pending)
-            pending, n_bytes = [], 0
-    if pending:
-        yield concat(pending)
-
-
 def _flat_lists(values: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.Array:
     flat = [value.ravel() for value in values]
     offsets = np.cumsum([0, *(len(value) for value in flat)], dtype=np.int32)
@@ -299,14 +276,12 @@ class ShardFile:
         yield first, len(self._columns_of_groups)
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
         if not isinstance(self._source, Path):
             self._source.close()
 
 
 def _opened(source: Path | BinaryIO) -> AbstractContextManager[BinaryIO]:
-    """Open a path; leave a stream open."""
     return open_file(source, None) if isinstance(source, Path) else nullcontext(source)
 
 
@@ -358,8 +333,3 @@ def values_of_rows(
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
-
-
-def concat(tables: Sequence[pa.Table]) -> pa.Table:
-    """Put tables below each other, with one chunk a column."""
-    return pa.concat_tables(tables).combine_chunks()

@@ -62,7 +62,6 @@ def find_suspects(table: pa.Table, names: tuple[str, ...]) -> tuple[RowMask, NDA
 
 
 def _flat(table: pa.Table, name: str) -> NDArray[Any]:
-    """Values of all rows, one row after the other."""
     column = table[name].combine_chunks()
     array: NDArray[Any] = (column.flatten() if isinstance(column, pa.ListArray) else column).to_numpy()
     return array

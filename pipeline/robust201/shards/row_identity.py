@@ -152,7 +152,6 @@ def _shared_values(column: pa.Array) -> list[Any]:
 
 
 def _parse_architecture(text: str) -> ArchitectureId:
-    """Read the text of an id: an index where it is a number."""
     return int(text) if text.isdecimal() else text
 
 

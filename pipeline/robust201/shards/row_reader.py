@@ -45,7 +45,6 @@ class RowReader:
         self._held_bytes = self._read_bytes = 0
 
     def close(self) -> None:
-        """Close every file and forget every row group."""
         while self._files:
             self._files.popitem()[1].close()
         self._tables.clear()
@@ -180,7 +179,6 @@ class RowBatch:
 
     @classmethod
     def of_unit(cls, unit: Unit, by_strength: Mapping[float, Mapping[str, NDArray[Any]]]) -> Self:
-        """Make the batch of one unit from its columns by strength."""
         rows = [by_strength[strength] for strength in unit.strengths if strength in by_strength]
         columns: dict[str, StoredColumn] = {}
         for name in rows[0] if rows else ():
@@ -190,18 +188,15 @@ class RowBatch:
 
     @property
     def n_evaluations(self) -> int:
-        """Number of evaluations of the units."""
         return sum(len(unit.strengths) for unit in self.units)
 
     def __getitem__(self, units: slice) -> "RowBatch":
-        """Choose some consecutive units."""
         starts = np.cumsum([0, *(len(unit.strengths) for unit in self.units)])
         first, stop, _ = units.indices(len(self.units))
         rows = slice(starts[first], starts[stop])
         return RowBatch(self.units[units], {name: column[rows] for name, column in self.columns.items()})
 
     def bytes_by_unit(self) -> list[int]:
-        """Size of the values of each unit."""
         sizes = np.zeros(self.n_evaluations, np.int64)
         for column in self.columns.values():
             sizes += column.nbytes // len(column) if isinstance(column, np.ndarray) else [one.nbytes for one in column]
@@ -210,7 +205,6 @@ class RowBatch:
         return by_unit
 
     def by_unit(self) -> Iterator[tuple[Unit, dict[float, dict[str, NDArray[Any]]]]]:
-        """Go through the units with their columns by strength."""
         evaluation = 0
         for unit in self.units:
             values = {}

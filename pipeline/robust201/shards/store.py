@@ -42,21 +42,18 @@ class ShardStore:
 
     @classmethod
     def create(cls, root: Path, *, shards: str | None = None) -> "ShardStore":
-        """Open a results folder, or make an empty one (see `ResultsFolder.create`)."""
         store = cls(root)
         store.folder.create(shards)
         return store
 
     @classmethod
     def open(cls, root: Path, *, shards: str | None = None) -> "ShardStore":
-        """Open an existing results folder (see `ResultsFolder.check_format`)."""
         store = cls(root)
         store.folder.check_format(shards)
         return store
 
     @property
     def root(self) -> Path:
-        """The results folder."""
         return self.folder.root
 
     def save_protocol(self, protocol: EvaluationProtocol) -> None:

@@ -134,7 +134,6 @@ class _Shapes(NamedTuple):
 
 
 def _shapes_of(table: pa.Table) -> _Shapes:
-    """Find the shapes of the rows."""
     columns = [pa.concat_arrays(table[name].chunks) for name in ("n_classes", "start", "stop")]
     if any(column.null_count for column in columns):
         raise WrongShardError("a row without n_classes, start or stop")

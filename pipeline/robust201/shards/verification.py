@@ -65,7 +65,6 @@ class ShardFinding:
 
     @classmethod
     def damaged(cls, shard: str, message: str) -> "ShardFinding":
-        """Make the finding of a damaged shard."""
         return cls(shard, "", "damaged", message, ((shard, None),))
 
 

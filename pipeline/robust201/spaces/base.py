@@ -125,7 +125,6 @@ class Space(ABC):
         return None
 
     def _names(self, selection: str | Sequence[int | str]) -> Sequence[int | str]:
-        """Split a selection that is text."""
         if isinstance(selection, str):
             return [name.strip() for name in selection.split(",") if name.strip()]
         return selection

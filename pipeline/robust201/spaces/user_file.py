@@ -37,7 +37,6 @@ class UserFileSpace(Space):
         return f"{self.function.name}-{(self.function.sha256 or hash_file(self.function.path))[:8]}"
 
     def identity(self) -> dict[str, Any]:
-        """The file's hash and the function's name (see `Space`)."""
         return self.function.identity()
 
     def select(self, selection: str | Sequence[int | str]) -> tuple[str, ...]:
@@ -61,11 +60,9 @@ class UserFileSpace(Space):
         return tuple(sorted({str(name) for name in names}))
 
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> float:
-        """Give what the sweep says of all of them (see `Space`)."""
         return self.gmacs * 1e9
 
     def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
-        """Call the user's function (see `Space`)."""
         from torch import nn
 
         function = self.function.load()

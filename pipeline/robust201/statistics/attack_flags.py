@@ -100,7 +100,6 @@ class AttackFlag:
         )
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON value of it."""
         return {
             "dataset": self.dataset,
             "check": self.check,

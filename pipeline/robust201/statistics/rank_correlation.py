@@ -45,7 +45,6 @@ class Coefficients:
     influence: NDArray[np.float32]
 
     def interval(self, first: int, second: int, level: float = 0.95) -> Interval:
-        """Give one coefficient with its interval."""
         return _interval(float(self.values[first, second]), self.influence[:, first, second], level)
 
     def gain(self, measure: int, baseline: int, target: int, level: float = 0.95) -> Interval:

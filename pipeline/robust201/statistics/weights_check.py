@@ -45,7 +45,6 @@ class CleanAccuracy:
 
     @property
     def label(self) -> str:
-        """Readable name of the network, such as ``#21 cifar10``."""
         return " ".join(filter(None, (show_architecture(self.architecture), self.dataset, self.weights)))
 
 
@@ -59,7 +58,6 @@ class UnexpectedAccuracy:
 
     @property
     def message(self) -> str:
-        """What was expected and found."""
         one = self.found
         return (
             f"Checking weights failed for {one.label}: expected {self.low:.4f} to {self.high:.4f} of {one.n_images:,} "
@@ -101,7 +99,6 @@ class WeightsCheck:
     unexpected: tuple[UnexpectedAccuracy, ...]
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON value of it."""
         return {"checked": self.n_checked, "unexpected": [one.message for one in self.unexpected]}
 
 

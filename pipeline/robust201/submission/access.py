@@ -38,7 +38,6 @@ class Access:
         return self.token is not None and not self.is_loopback and self.address.startswith("http:")
 
     def headers(self) -> dict[str, str]:
-        """HTTP headers that carry the token."""
         return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
 
     def check_reachable(self) -> None:

@@ -60,7 +60,6 @@ class Shipment:
 
     @property
     def file_name(self) -> str:
-        """Name of the YAML within the archive."""
         return TRAININGS_NAME if isinstance(self.config, TrainingConfig) else SWEEP_NAME
 
 

@@ -96,7 +96,6 @@ class Task:
 
     @property
     def label(self) -> str:
-        """What figures call it."""
         return self.name or self.key.replace("_", " ").capitalize()
 
     @property
@@ -111,7 +110,6 @@ class Task:
 
     @property
     def published_key(self) -> str:
-        """The key as the published files spell it."""
         return self.key if self.constraint is None else f"{self.key}@{self.constraint.name}"
 
     def wants_job(self, engine: str) -> bool:
@@ -135,9 +133,6 @@ class Task:
 
     def load(self, engine: str = "reference") -> Callable[..., Any]:
         """Import the function of this row (imports torch).
-
-        Args:
-            engine: a name from `ENGINES`.
 
         Raises:
             ConfigError: no such engine, or the row has no function for it; the closest is named.

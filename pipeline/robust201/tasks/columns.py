@@ -110,13 +110,11 @@ class Column:
     elements: Mapping[str, str] | None = None
 
     def shape(self, n_classes: int, n_images: int) -> tuple[int, ...]:
-        """Shape of its array."""
         sizes = {"classes": n_classes, "images": n_images}
         return tuple(one if isinstance(one, int) else sizes[one] for one in self.dimensions)
 
     @property
     def by_image(self) -> bool:
-        """Whether it has a value for each image."""
         return "images" in self.dimensions
 
     @property

@@ -152,7 +152,6 @@ class CleanParameters(Parameters):
 
     @property
     def strengths(self) -> tuple[float, ...]:
-        """One strength that says nothing."""
         return (CLEAN_STRENGTH,)
 
 
@@ -244,7 +243,6 @@ class EpsilonParameters(Parameters):
 
     @property
     def strengths(self) -> tuple[float, ...]:
-        """Epsilons in units of 1/255, ascending."""
         return self.epsilons_255
 
     @property
@@ -273,7 +271,6 @@ class RelativeStepParameters(EpsilonParameters):
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
-        """Warnings about epsilons, and about steps that do not reach the edge of the ball."""
         return (*super().cautions, *_cautions_about_reach("rel_stepsize", self.rel_stepsize, self.steps, 1.0))
 
 
@@ -337,7 +334,6 @@ class RadiusParameters(Parameters):
 
     @property
     def strengths(self) -> tuple[float, ...]:
-        """Epsilons in the units of pixels, ascending."""
         return self.epsilons
 
 
@@ -370,7 +366,6 @@ class PgdL2Parameters(L2Parameters, PgdVariants):
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
-        """Warnings about steps that do not reach the edge of the largest ball."""
         return _cautions_about_reach("step_size", self.step_size, self.steps, max(self.epsilons))
 
 
@@ -526,7 +521,6 @@ class SpatialParameters(Parameters):
 
     @property
     def strengths(self) -> tuple[float, ...]:
-        """One strength that says nothing."""
         return (CLEAN_STRENGTH,)
 
     def shape_refusal(self, height: int, width: int) -> str | None:
@@ -543,7 +537,6 @@ class SpatialParameters(Parameters):
 
     @property
     def points(self) -> int:
-        """Grid points."""
         return self.rotations * self.translations**2
 
     @model_validator(mode="after")
@@ -597,5 +590,4 @@ class CorruptionParameters(Parameters):
 
     @property
     def strengths(self) -> tuple[float, ...]:
-        """Severities, ascending."""
         return tuple(float(severity) for severity in self.severities)

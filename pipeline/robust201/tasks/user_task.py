@@ -22,7 +22,6 @@ class UserTask(Task):
     given: Mapping[str, Any] = field(hash=False)
 
     def located(self, path: Path, sha256: str) -> "UserTask":
-        """Say where a copy of the file lies, and what its hash must be."""
         return replace(self, function=self.function.located(path, sha256))
 
     def wants_job(self, engine: str) -> bool:

@@ -81,7 +81,6 @@ class OneSource:
         self.normalisation = images.normalisation
 
     def identity(self) -> Any:
-        """Give the hash of the images and the normalisation."""
         return {"images": self._images.sha256, "normalisation": _numbers(self.normalisation)}
 
     def n_batches(self, batch_size: int) -> int:
@@ -89,7 +88,6 @@ class OneSource:
         return ceil(self.n_images / batch_size)
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        """Give the batches of an epoch (see `TrainingData`); an id is the image's position in the set."""
         order = _order(seed, epoch, len(self._images))
         for start in range(0, len(order), batch_size):
             ids = order[start : start + batch_size]
@@ -126,7 +124,6 @@ class Mixture:
         self.n_ids = len(natural) + (len(robust) if self._share else 0)
 
     def identity(self) -> dict[str, Any]:
-        """Give both sources, the share and the normalisation."""
         mixture = {"natural": self._natural.sha256, "robust": self._robust.sha256, "alpha": self._alpha}
         return {"mixture": mixture, "normalisation": _numbers(self.normalisation)}
 
@@ -206,7 +203,6 @@ class Fusion:
         self.n_ids = len(first)
 
     def identity(self) -> dict[str, Any]:
-        """Give both sets, their weights, the set of the labels, and the normalisation."""
         fusion = {
             "first": self._first.sha256,
             "second": self._second.sha256,
@@ -216,11 +212,9 @@ class Fusion:
         return {"fusion": fusion, "normalisation": _numbers(self.normalisation)}
 
     def n_batches(self, batch_size: int) -> int:
-        """Count the batches of an epoch."""
         return ceil(self.n_images / batch_size)
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        """Give the batches of an epoch (see `TrainingData`)."""
         firsts = _order(seed, epoch, len(self._first), "order of first images")
         seconds = _order(seed, epoch, len(self._second), "order of second images")
         for start in range(0, self.n_images, batch_size):

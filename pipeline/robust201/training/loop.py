@@ -187,7 +187,6 @@ class _Training:
         self._n_images = 0
 
     def restore(self, state: TrainingState) -> None:
-        """Resume from a state."""
         self.step, self._history, self._n_images = state.step, state.history, state.n_images
         self._loss_sum.fill_(state.loss_sum)
         self._n_correct.fill_(state.n_correct)
@@ -220,7 +219,6 @@ class _Training:
         )
 
     def snapshot(self) -> Snapshot:
-        """Copy the weights (see `state`)."""
         self._check_finite()
         history = (*self._history, self._record()) if self._n_images else self._history
         return Snapshot(self.step, self._n_batches, self._weights(), history)

@@ -34,7 +34,7 @@ from robust201.core.noise import generator
 from robust201.core.records import ImageSet, content_digest
 from robust201.images.adversarial import AdversarialStore
 from robust201.images.checks import LabelledImages
-from robust201.images.made_folder import find_made, to_8_bits, write_made
+from robust201.images.image_folder import find_split, to_8_bits, write_split
 from robust201.models.classifier import Classifier
 from robust201.weights.store import hash_weights
 
@@ -116,7 +116,7 @@ def write_feature_images(
     network: Mapping[str, Any],
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> str:
-    """Make a dataset of features in a folder (see `images.made_folder`), or resume it; give the hash of its images.
+    """Make a dataset of features in a folder (see `images.image_folder`), or resume it; give the hash of its images.
 
     Pixels are rounded half up to 8 bits. On a CPU, equal arguments and threads give equal bytes.
 
@@ -136,7 +136,7 @@ def write_feature_images(
     """
     recipe = _recipe(images, classifier, settings, network)
     with sole_writer(folder, "Making images"):
-        there = find_made(folder, "train", recipe)
+        there = find_split(folder, "train", recipe)
         if there is not None:
             return there
         blocks = folder / f"blocks-{content_digest(recipe)[:16]}"
@@ -150,13 +150,13 @@ def write_feature_images(
             done += stop - start
             progress(done, len(images))
         pixels = np.concatenate([to_8_bits(store(_BLOCK, rows)) for rows in _batches(len(images), settings.batch_size)])
-        digest = write_made(
+        digest = write_split(
             folder,
             "train",
             LabelledImages(pixels, work.labels),
             recipe=recipe,
             n_classes=images.n_classes,
-            facts={"outcome": work.measure(pixels)},
+            fields={"outcome": work.measure(pixels)},
             **work.sources,
         )
         shutil.rmtree(blocks)

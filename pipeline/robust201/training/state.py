@@ -130,7 +130,6 @@ class StateFolder:
         return None
 
     def _paths(self) -> list[Path]:
-        """List the states, the newest first."""
         found = (path for path in self._folder.glob("step-*") if _FILE_NAME.fullmatch(path.name))
         return sorted(found, reverse=True)
 

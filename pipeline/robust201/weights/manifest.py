@@ -146,7 +146,6 @@ class CheckpointRecord:
 
     @property
     def network(self) -> "NetworkName":
-        """Whose weights they are."""
         return self.space, self.dataset, self.index
 
     @property
@@ -185,7 +184,6 @@ class CheckpointRecord:
 
     @property
     def label(self) -> str:
-        """Readable name for messages, such as ``#21 cifar10 200 epochs seed 777``."""
         return f"{show_architecture(self.index)} {self.dataset} {describe_trial(self.trial)}"
 
 

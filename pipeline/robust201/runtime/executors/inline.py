@@ -34,7 +34,6 @@ class InlineExecutor:
         return 0 if self._draining else max(0, 2 - len(self._waiting) - (self._current is not None))
 
     def submit(self, bundle: Bundle) -> None:
-        """Queue a bundle."""
         self._waiting.append(bundle)
 
     def poll(self, timeout: float) -> list[Event]:
@@ -58,6 +57,5 @@ class InlineExecutor:
         self._on_drain()
 
     def close(self) -> None:
-        """Forget what waits."""
         self._waiting.clear()
         self._current = None

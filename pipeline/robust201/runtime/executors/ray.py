@@ -389,7 +389,6 @@ class RayExecutor:
         return lost or [WorkerLost(preempted, reason)]
 
     def drain(self) -> None:
-        """Tell every actor to stop after its part."""
         self._draining = True
         for slot in self._slots:
             slot.actor.drain.options(concurrency_group="control").remote()

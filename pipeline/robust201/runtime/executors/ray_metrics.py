@@ -12,7 +12,6 @@ class RayMetrics(Metrics):
         self._instruments: dict[str, Counter | Gauge | Histogram] = {}
 
     def record(self, name: str, value: float = 1.0, **tags: str) -> None:
-        """Record a value (see `runtime.metrics.Metrics.record`)."""
         instrument = self._instruments.get(name)
         if instrument is None:
             instrument = self._instruments[name] = _make_instrument(name)

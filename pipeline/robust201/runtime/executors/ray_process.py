@@ -73,7 +73,6 @@ class _RemoteMetrics(Metrics):
         self._executor = executor
 
     def record(self, name: str, value: float = 1.0, **tags: str) -> None:
-        """Record a value (see `runtime.metrics.Metrics.record`)."""
         with suppress(OSError):  # the next poll finds that the child is gone
             self._executor.send("record", name, value, tags)
 
@@ -174,7 +173,6 @@ class RayProcess:
             self.send(*message)
 
     def _receive(self, seconds: float) -> _Answer | None:
-        """Wait for the child's answer; None if it has none yet."""
         if self._connection is None:
             raise self._lost("none")
         try:
@@ -205,7 +203,6 @@ class RayProcess:
         return 0 if self._draining else self._free
 
     def submit(self, bundle: Bundle) -> None:
-        """Pass a bundle on."""
         self._in_flight.append(bundle)
         self._free -= 1
         self._call("submit", bundle)
@@ -233,12 +230,10 @@ class RayProcess:
         return [] if answer is None else answer.events
 
     def drain(self) -> None:
-        """Tell every actor to stop after its part."""
         self._draining = True
         self._call("drain")
 
     def close(self) -> None:
-        """End the actors, and Ray where this executor started it; safe to call twice."""
         if self._connection is not None and not self._is_own:
             self._call("close")  # actors on other machines are ended by Ray
             with suppress(EOFError, OSError):

@@ -51,7 +51,6 @@ class Watch:
         return next((name for name, address in self._addresses.items() if not answers(address)), None)
 
     def stop(self) -> None:
-        """Ask no more; safe to call twice."""
         self._stopped.set()
         self._thread.join(timeout=_CONNECT_SECONDS)
 

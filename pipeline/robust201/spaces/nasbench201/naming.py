@@ -61,7 +61,6 @@ def random_cell(rng: "np.random.Generator") -> str:
 
 
 def _names(operations: Sequence[str | int]) -> list[str]:
-    """Replace positions in `OPERATIONS` by the names there."""
     try:
         return [one if isinstance(one, str) else _name(operator.index(one)) for one in operations]
     except TypeError as error:

@@ -59,15 +59,12 @@ class NasBench201(CellSpace):
         self.cells = cells
 
     def sized(self, *, channels: int, cells: int) -> "NasBench201":
-        """Give the space with another skeleton (see `Space`)."""
         return NasBench201(channels, cells)
 
     def spec(self, architecture: ArchitectureId) -> str:
-        """Give a cell string (see `Space`)."""
         return cells.resolve(architecture).spec
 
     def identity(self) -> dict[str, Any]:
-        """The skeleton (see `Space`)."""
         return {"channels": self.channels, "cells": self.cells}
 
     def select(self, selection: str | Sequence[int | str]) -> tuple[int, ...]:
@@ -96,16 +93,13 @@ class NasBench201(CellSpace):
         return tuple(sorted(indices))
 
     def resolve(self, name: int | str) -> int:
-        """Resolve an index or a cell string, not a range (see `Space`)."""
         return cells.resolve(name).isomorph
 
     def parameter_count(self, architecture: ArchitectureId, *, n_classes: int) -> int:
-        """Count them by the cell (see `Space`)."""
         spec = self.spec(architecture)
         return cells.parameter_count(spec, channels=self.channels, cells=self.cells, n_classes=n_classes)
 
     def tensor_shapes(self, architecture: ArchitectureId, *, n_classes: int) -> dict[str, tuple[int, ...]]:
-        """List them by the cell (see `Space`)."""
         return tensor_shapes(self.spec(architecture), channels=self.channels, cells=self.cells, n_classes=n_classes)
 
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> int:
@@ -119,7 +113,6 @@ class NasBench201(CellSpace):
         )
 
     def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
-        """Build the published network (see `Space`)."""
         from robust201.spaces.nasbench201.network import build_network
 
         return build_network(self.spec(architecture), channels=self.channels, cells=self.cells, n_classes=n_classes)
@@ -134,7 +127,6 @@ class NasBench201(CellSpace):
         device: "torch.device",
         precision: Precision,
     ) -> "CompiledNetwork":
-        """Fold and merge what can be (see `Space` and `compiled.compile_network`)."""
         from robust201.spaces.nasbench201.compiled import compile_network
 
         return compile_network(

@@ -55,7 +55,6 @@ class P4mConvolution(nn.Conv2d):
         super().__init__(ORIENTATIONS * c_in, c_out, kernel, stride=stride, padding=kernel // 2, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Convolve with the expanded kernel."""
         return functional.conv2d(x, expand_group(self.weight), stride=self.stride, padding=self.padding)
 
 
@@ -66,7 +65,6 @@ class P4mLifting(nn.Conv2d):
         super().__init__(c_in, c_out, kernel, stride=stride, padding=kernel // 2, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Convolve with the expanded kernel."""
         return functional.conv2d(x, expand_lifting(self.weight), stride=self.stride, padding=self.padding)
 
 

@@ -113,7 +113,6 @@ class PolarTransformer(nn.Module):
         return torch.unflatten(sample(images, points), 2, (n_radii, n_angles)).to(images.dtype)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Show images in their own pose."""
         centre = self.centre(images)
         (heat,) = self.rotation(self.polar_images(images, centre))
         cosine, sine = direction(heat).unbind(1)

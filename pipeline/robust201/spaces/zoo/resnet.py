@@ -108,7 +108,6 @@ class ResNet(nn.Module):
         self.linear = nn.Linear(maps_per_channel * c_in, n_classes)
 
     def stem(self, x: torch.Tensor) -> torch.Tensor:
-        """Map normalised images to what the first stage is given."""
         x = functional.relu(self.bn1(self.conv1(x)))
         return functional.max_pool2d(x, 3, stride=2, padding=1) if self.has_imagenet_stem else x
 

@@ -120,7 +120,7 @@ def _narrow_resnet() -> ZooNetwork:
         return (width, 2 * width, 4 * width)
 
     def build(width: int, n_classes: int) -> "nn.Module":
-        from robust201.spaces.zoo.narrow import NarrowResNet
+        from robust201.spaces.zoo.narrow_resnet import NarrowResNet
 
         return NarrowResNet(widths(width), n_units, n_classes)
 
@@ -151,7 +151,7 @@ def _lenet5() -> ZooNetwork:
         return (first, second), (third, fourth)
 
     def build(width: int, n_classes: int) -> "nn.Module":
-        from robust201.spaces.zoo.small import LeNet5
+        from robust201.spaces.zoo.lenet5_and_fc import LeNet5
 
         channels, hidden = sizes(width)
         return LeNet5(n_classes, channels=channels, hidden=hidden)
@@ -164,7 +164,7 @@ def _lenet5() -> ZooNetwork:
 
 def _fully_connected() -> ZooNetwork:
     def build(width: int, n_classes: int) -> "nn.Module":
-        from robust201.spaces.zoo.small import FullyConnected
+        from robust201.spaces.zoo.lenet5_and_fc import FullyConnected
 
         return FullyConnected(n_classes, width=width)
 
@@ -253,13 +253,11 @@ class Zoo(Space):
             )
 
     def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
-        """Build a network (see `Space`)."""
         name, width = _parse(architecture)
         return NETWORKS[name].build(width, n_classes)
 
 
 def _parse(name: int | str) -> tuple[str, int]:
-    """Split an id into the name in the table and the width."""
     if name in NETWORKS:
         return str(name), NETWORKS[str(name)].width
     match = _WIDE.fullmatch(str(name))

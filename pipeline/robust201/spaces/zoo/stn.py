@@ -36,7 +36,6 @@ class SpatialTransformer(nn.Module):
         return maps
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Move images by their maps."""
         require_32(self, images)
         maps = self.affine_maps(images)
         points = image_points(32, 32, like=maps) @ maps[:, :, :2].transpose(1, 2) + maps[:, None, :, 2]

@@ -146,7 +146,6 @@ class Samples:
     images: NDArray[np.int64]
 
     def take(self, rows: NDArray[np.int64]) -> "Samples":
-        """Keep some of the samples, in the order of `rows`."""
         if len(rows) == len(self.strengths):
             return self
         chosen = torch.from_numpy(rows).to(self.clean.device)
@@ -196,7 +195,7 @@ def job_of(context: Context, request: Request, epsilons: Sequence[float]) -> Att
     )
 
 
-def handed_back(samples: Samples, images: torch.Tensor, stage: int = 0) -> Iterator[Perturbed]:
+def batches_by_strength(samples: Samples, images: torch.Tensor, stage: int = 0) -> Iterator[Perturbed]:
     """Hand samples back, strength by strength.
 
     Args:
@@ -233,9 +232,9 @@ def attack_correct(
     """
     correct = job.correct()
     for samples in job.chunks(np.flatnonzero(~correct)):
-        yield from handed_back(samples, samples.clean)
+        yield from batches_by_strength(samples, samples.clean)
     for samples in cut(np.flatnonzero(correct)):
-        yield from handed_back(samples, attack_with_restarts(job, samples, run, restarts)[0])
+        yield from batches_by_strength(samples, attack_with_restarts(job, samples, run, restarts)[0])
 
 
 @torch.inference_mode()

@@ -50,9 +50,6 @@ class Batching:
 
         Looking stops the device, not looking queries for images that need no more. An image's chance to be fooled in a
         query falls like one over the queries made, so a share of them keeps the waste constant and under 1 %.
-
-        Args:
-            query: queries made so far.
         """
         return 1 if self.as_library else min(max(1, query // 32), 64)
 

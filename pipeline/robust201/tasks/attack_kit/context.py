@@ -85,19 +85,16 @@ class Context:
     model_batch: int | None = None
 
     @property
-    def attacked(self) -> Model:
+    def attacked_model(self) -> Model:
         """The network in the form that is attacked and measured."""
         return self.classifier if self.model is None else self.model
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
         """Classify (B, 3, H, W) float32 in [0, 1] with the network in the form that is attacked: logits (B, C)."""
-        return self.attacked.logits(pixels)
+        return self.attacked_model.logits(pixels)
 
     def batches(self, n_images: int) -> Iterator[tuple[int, slice]]:
         """Cut images into the protocol's batches.
-
-        Args:
-            n_images: how many images there are.
 
         Yields:
             The batch's number in the whole image set, and its slice of the images at hand.
@@ -108,9 +105,6 @@ class Context:
 
     def slices(self, n_images: int) -> Iterator[slice]:
         """Cut images that nothing is drawn for into what is shown at once, which decides no number.
-
-        Args:
-            n_images: how many images there are.
 
         Yields:
             Slices that cover [0, n_images) in order: of `model_batch` images where it is given, else of `batch_size`.

@@ -171,36 +171,27 @@ class CounterDraws:
     """Draws that follow from (seed, key, restart) and the image's row or the number of the query (Philox).
 
     Start noise has the 24 bits of float32 in [0, 1).
-
-    Args:
-        seed: the sweep's seed.
-        key: the key being evaluated.
     """
 
     def __init__(self, seed: int, key: str) -> None:
         self._names = (seed, key)
 
     def of_key(self, key: str) -> "CounterDraws":
-        """Give the source of another key (see `Draws`)."""
         return CounterDraws(self._names[0], key)
 
     def uniforms(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        """Draw the start of PGD and APGD (see `Draws`)."""
         values = _gather(_uniform_block, (*self._names, restart, int(np.prod(shape))), images)
         return torch.from_numpy(values).view(len(images), *shape)
 
     def normals(self, restart: int, images: NDArray[np.int64], n_values: int) -> torch.Tensor:
-        """Draw directions (see `Draws`)."""
         return torch.from_numpy(_gather(_normal_block, (*self._names, restart, n_values), images))
 
     def stripes(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        """Draw the start of Square (see `Draws`)."""
         channels, _, width = shape
         values = _gather(_sign_block, (*self._names, restart, channels * width), images)
         return torch.from_numpy(values).view(len(images), channels, 1, width).float()
 
     def windows(self, restart: int, first: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
-        """Draw proposals of Square (see `Draws`)."""
         channels, height, width = shape
         windows = []
         for query, side in enumerate(sides, start=first):
@@ -212,7 +203,6 @@ class CounterDraws:
     def tiles(
         self, restart: int, images: NDArray[np.int64], n_tiles: int, channels: int
     ) -> tuple[list[bool], torch.Tensor]:
-        """Draw a tiling (see `Draws`)."""
         values = _gather(_tile_block, (*self._names, restart, n_tiles * channels), images)
         signs = torch.from_numpy(values).view(len(images), n_tiles, channels, 1, 1).float().transpose(0, 1)
         words = generator(*self._names, "turned", restart).bit_generator.random_raw(-(-n_tiles // 64)).astype("<u8")
@@ -222,7 +212,6 @@ class CounterDraws:
     def swaps(
         self, restart: int, first: int, images: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
     ) -> list[Swap]:
-        """Draw proposals (see `Draws`)."""
         channels, height, width = shape
         n_images = -(-(int(images.max(initial=0)) + 1) // _SWAP_IMAGES) * _SWAP_IMAGES
         numbers = images[:, None] * channels + np.arange(channels)

@@ -39,24 +39,20 @@ class ReplayedDraws:
         return ReplayedDraws(self._seed, self._generator.device)
 
     def uniforms(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        """Draw the start of PGD and APGD (see `tasks.attack_kit.draws.Draws`)."""
         n_images, rows = self._rows(restart, images)
         return self._uniform(n_images, *shape)[rows]
 
     def normals(self, restart: int, images: NDArray[np.int64], n_values: int) -> torch.Tensor:
-        """Draw the start of PGD in an L2 ball (see `tasks.attack_kit.draws.Draws`)."""
         n_images, rows = self._rows(restart, images)
         device = self._generator.device
         return torch.randn((n_images, n_values), generator=self._generator, device=device)[rows]
 
     def stripes(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        """Draw the start of Square (see `tasks.attack_kit.draws.Draws`)."""
         n_images, rows = self._rows(restart, images)
         channels, _, width = shape
         return torch.sign(2 * self._uniform(n_images, channels, 1, width) - 1)[rows]
 
     def windows(self, restart: int, first: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
-        """Draw proposals of Square (see `tasks.attack_kit.draws.Draws`)."""
         del restart, first  # the stream stands where the last call left it
         channels, height, width = shape
         windows = []
@@ -69,7 +65,6 @@ class ReplayedDraws:
     def tiles(
         self, restart: int, images: NDArray[np.int64], n_tiles: int, channels: int
     ) -> tuple[list[bool], torch.Tensor]:
-        """Draw the start of Square in an L2 or L1 ball (see `tasks.attack_kit.draws.Draws`)."""
         n_images, rows = self._rows(restart, images)
         turned, signs = [], []
         for _ in range(n_tiles):

@@ -67,7 +67,6 @@ class _Job:
         return cls(np.ascontiguousarray(images.images.transpose(0, 2, 3, 1)), images.indices, seed, frost)
 
     def blocks(self) -> list[tuple[int, int]]:
-        """Severity and first image of each block, in the order of the rows of a file."""
         return list(product(range(1, N_SEVERITIES + 1), range(0, len(self.indices), _BLOCK_IMAGES)))
 
     def corrupt_block(self, key: str, severity: int, start: int) -> NDArray[np.uint8]:
@@ -77,8 +76,6 @@ class _Job:
 
 
 class _Process:
-    """One job a worker process, sent once when it starts."""
-
     job: _Job
 
     @classmethod

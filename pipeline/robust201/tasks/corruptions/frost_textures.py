@@ -61,7 +61,6 @@ class FrostTextures:
 
     @classmethod
     def of(cls, name: str, images: tuple[NDArray[np.uint8], ...]) -> "FrostTextures":
-        """Name textures and hash their pixels."""
         digest = hashlib.sha256(canonical_json([list(image.shape) for image in images]).encode())
         for image in images:
             digest.update(image.tobytes())
@@ -138,9 +137,6 @@ def _load(path: Path) -> NDArray[np.uint8]:
 @cache
 def synthetic_frost(seed: int) -> FrostTextures:
     """Make textures of needle-like crystals under uneven light, toned as the photographs are.
-
-    Args:
-        seed: decides the textures.
 
     Returns:
         Five textures of 400 x 400 pixels, made once a process.

@@ -173,7 +173,6 @@ def brightness(images: Images, severity: int, draws: CorruptionDraws) -> Images:
 
 
 def _to_hsv(pixels: Floats) -> tuple[Floats, Floats, Floats]:
-    """Split (…, 3) red, green and blue into hue, saturation and value (…), each in [0, 1]."""
     red, green, blue = np.moveaxis(pixels, -1, 0)
     value = pixels.max(axis=-1)
     chroma = value - pixels.min(axis=-1)

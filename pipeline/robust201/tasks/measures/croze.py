@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from robust201.models.classifier import Classifier, answer_of
 from robust201.tasks.attack_kit.context import Context, Request, to_float
-from robust201.tasks.measures.observed import Layer, layers_of, make_absolute, observe, skip_batch_norm
+from robust201.tasks.measures.observed_layers import Layer, layers_of, make_absolute, observe, skip_batch_norm
 from robust201.tasks.measures.parameters import CrozeParameters
 from robust201.tasks.measures.trainable import gradients, mean_loss, normalised, trainable_copy
 

@@ -23,7 +23,9 @@ def measure(context: Context, _parameters: InputGradientParameters, request: Req
     """
     norms, zeros = [], []
     for piece in context.slices(len(request.images)):
-        _, _, gradient = context.attacked.loss_and_gradient(to_float(request.images[piece]), request.labels[piece])
+        _, _, gradient = context.attacked_model.loss_and_gradient(
+            to_float(request.images[piece]), request.labels[piece]
+        )
         values = gradient.double().flatten(1)
         norms.append(values.norm(dim=1).cpu().numpy())
         zeros.append((values == 0).all(dim=1).cpu().numpy())

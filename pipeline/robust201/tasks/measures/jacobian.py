@@ -106,7 +106,7 @@ def _gradient_squares(
     def along(logits: torch.Tensor, rows: slice) -> torch.Tensor:
         return (logits * directions[rows]).sum(dim=1)
 
-    _, _, gradient = context.attacked.value_and_gradient(pixels, along)
+    _, _, gradient = context.attacked_model.value_and_gradient(pixels, along)
     if parameters.input == "normalised":
         gradient = gradient * context.classifier.std  # pixels = mean + std × what the network is shown
     return gradient.double().flatten(1).square().sum(dim=1)

@@ -30,16 +30,13 @@ class MeasureParameters(Parameters):
 
     @property
     def strengths(self) -> tuple[float, ...]:
-        """One strength that says nothing."""
         return (CLEAN_STRENGTH,)
 
     @property
     def own_images(self) -> ImageSelection:
-        """What is measured on, whatever the sweep selects."""
         return ImageSelection(self.split, self.images, self.image_seed)
 
     def identity(self) -> dict[str, Any]:
-        """All but what the hash of the images says (see `Parameters`)."""
         return self.model_dump(mode="json", exclude={"split", "images", "image_seed"})
 
 
@@ -64,7 +61,6 @@ class DerivativeParameters(MeasureParameters):
 
     @property
     def chosen_columns(self) -> tuple[str, ...]:
-        """Numbers to measure (see `Parameters`)."""
         if self.columns is None:
             return self.usual if self.mode == "evaluation" else self.usual_training
         return tuple(name for name in self.offered if name in self.columns)
@@ -131,7 +127,6 @@ class JacobianParameters(DerivativeParameters):
 
     @property
     def draws(self) -> bool:
-        """Projections are drawn (see `Parameters`)."""
         return self.projections != "exact"
 
     @model_validator(mode="after")
@@ -162,7 +157,6 @@ class LanczosParameters(DerivativeParameters):
 
     @property
     def draws(self) -> bool:
-        """The start is drawn (see `Parameters`)."""
         return True
 
 
@@ -203,7 +197,6 @@ class ProxyParameters(MeasureParameters):
 
     @property
     def draws(self) -> bool:
-        """Zen's weights and images are drawn, and what a network in training mode draws (see `Parameters`)."""
         return True
 
 

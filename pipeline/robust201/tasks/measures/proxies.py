@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from robust201.models.classifier import Classifier, answer_of
 from robust201.tasks.attack_kit.context import Context, Request, to_float
-from robust201.tasks.measures.observed import Layer, Observed, layers_of, make_absolute, observe, skip_batch_norm
+from robust201.tasks.measures.observed_layers import Layer, Observed, layers_of, make_absolute, observe, skip_batch_norm
 from robust201.tasks.measures.parameters import PROXIES, ProxyParameters
 from robust201.tasks.measures.trainable import gradients, normalised, normals, trainable_copy
 

@@ -53,7 +53,6 @@ class _HalvedSteps:
     def review(
         self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best: torch.Tensor
     ) -> torch.Tensor | None:
-        """Halve the steps of those that stall (see `Steps`)."""
         del best
         halved = self._schedule.checked(iteration, loss, best_loss)
         if halved is not None:
@@ -78,7 +77,6 @@ class LinfSteps(_HalvedSteps):
     def move(
         self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
     ) -> torch.Tensor:
-        """Step and clip, twice (see `Steps`)."""
         momentum = _MOMENTUM if iteration > 0 else 1.0
         stepped = images + self._sizes * gradient.sign()
         stepped = self._clip(stepped).sub_(images).mul_(momentum).add_(images)
@@ -106,7 +104,6 @@ class L2Steps(_HalvedSteps):
     def move(
         self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
     ) -> torch.Tensor:
-        """Step and project, twice (see `Steps`)."""
         momentum = _MOMENTUM if iteration > 0 else 1.0
         stepped = self._project(images + self._sizes * normalised_l2(gradient))
         return self._project(images + (stepped - images) * momentum + (images - previous) * (1 - momentum))
@@ -147,7 +144,6 @@ class L1Steps:
     def move(
         self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
     ) -> torch.Tensor:
-        """Step and project (see `Steps`)."""
         del previous, iteration
         ascending = gradient.abs().flatten(1).sort(-1)[0]
         n_values = ascending.shape[1]
@@ -161,7 +157,6 @@ class L1Steps:
     def review(
         self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best: torch.Tensor
     ) -> torch.Tensor | None:
-        """Shorten the steps of those whose best iterate has not become sparser (see `Steps`)."""
         del loss, best_loss
         if (iteration + 1) % self._interval:
             return None

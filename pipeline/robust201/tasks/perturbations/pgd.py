@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, handed_back
+from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, batches_by_strength
 from robust201.tasks.attack_kit.batching import gradient_of, logits_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import LINF
@@ -36,7 +36,7 @@ def reference(context: Context, parameters: PgdParameters, request: Request) -> 
 def fused(job: AttackJob, parameters: PgdParameters) -> Iterator[Perturbed]:
     """Attack all epsilons together."""
     for samples in job.chunks(np.arange(len(job.images))):
-        yield from handed_back(samples, _attack_samples(job, samples, parameters))
+        yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))
 
 
 @torch.inference_mode()

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, handed_back
+from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, batches_by_strength
 from robust201.tasks.attack_kit.batching import gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import L2
@@ -38,7 +38,7 @@ def reference(context: Context, parameters: PgdL2Parameters, request: Request) -
 def fused(job: AttackJob, parameters: PgdL2Parameters) -> Iterator[Perturbed]:
     """Attack all epsilons together."""
     for samples in job.chunks(np.arange(len(job.images))):
-        yield from handed_back(samples, _attack_samples(job, samples, parameters))
+        yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))
 
 
 @torch.inference_mode()
@@ -77,6 +77,5 @@ def _norms(images: torch.Tensor) -> torch.Tensor:
 
 
 def _project(images: torch.Tensor, clean: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
-    """Project to the ball, in Foolbox's order of operations."""
     difference = images - clean
     return clean + difference * (_norms(difference).reciprocal() * epsilons).clamp_max(1)

@@ -100,11 +100,6 @@ def transform(images: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
 def source_coordinates(parameters: SpatialParameters, height: int, width: int) -> torch.Tensor:
     """Say where each pixel of a transformed image is read, in Foolbox's order of grid points and operations.
 
-    Args:
-        parameters: the grid.
-        height: rows of an image.
-        width: columns of an image.
-
     Returns:
         (P, H, W, 2) float32: column and row, -1 and 1 in the centres of the outermost pixels.
     """

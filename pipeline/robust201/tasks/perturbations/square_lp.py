@@ -102,12 +102,10 @@ class _L2Ball:
         self._epsilons = samples.epsilons
 
     def into(self, clean: torch.Tensor, difference: torch.Tensor, rows: "torch.Tensor | slice") -> torch.Tensor:
-        """Scale to the surface of the ball, and clip."""
         lengths = (difference**2).flatten(1).sum(-1).sqrt().view(-1, 1, 1, 1)
         return (clean + difference / (lengths + _SMALLEST) * self._epsilons[rows]).clamp(0.0, 1.0)
 
     def proposal(self, clean: torch.Tensor, best: torch.Tensor, swap: Swap, rows: torch.Tensor) -> torch.Tensor:
-        """Make what a query shows."""
         difference = best - clean
         here = swap.window()
         at_window, in_windows = difference[here], _only(difference, swap)
@@ -130,7 +128,6 @@ class _L1Ball:
         self._radii = samples.scaled_epsilons(1.0 - 1e-6, job.epsilons)
 
     def into(self, clean: torch.Tensor, difference: torch.Tensor, rows: "torch.Tensor | slice") -> torch.Tensor:
-        """Project to the ball and to [0, 1]."""
         return clean + difference + correction_to_l1(clean, difference, self._radii[rows])
 
     def proposal(self, clean: torch.Tensor, best: torch.Tensor, swap: Swap, rows: torch.Tensor) -> torch.Tensor:

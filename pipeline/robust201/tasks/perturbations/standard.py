@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robust201.tasks.attack_kit.attack_job import AttackJob, SingleRun, attack_with_restarts, handed_back
+from robust201.tasks.attack_kit.attack_job import AttackJob, SingleRun, attack_with_restarts, batches_by_strength
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Apgd, ApgdTargeted, FabTargeted, Square, Standard, in_ball
@@ -123,7 +123,7 @@ def fused(job: AttackJob, parameters: Standard) -> Iterator[Perturbed]:
     """Attack all epsilons together; what one stage leaves fills the batches of the next."""
     correct = job.correct()
     for samples in job.chunks(np.flatnonzero(~correct)):
-        yield from handed_back(samples, samples.clean)
+        yield from batches_by_strength(samples, samples.clean)
     chosen = np.flatnonzero(correct)
     strengths = np.arange(len(job.epsilons)).repeat(len(chosen))
     positions = np.tile(chosen, len(job.epsilons))
@@ -137,13 +137,15 @@ def fused(job: AttackJob, parameters: Standard) -> Iterator[Perturbed]:
             fooled = wrong.cpu().numpy()
             places = np.flatnonzero(fooled)
             if len(places):
-                yield from handed_back(samples.take(places), found[torch.from_numpy(places).to(found.device)], number)
+                yield from batches_by_strength(
+                    samples.take(places), found[torch.from_numpy(places).to(found.device)], number
+                )
             resisting.append(rows[~fooled])
         left = np.sort(np.concatenate(resisting))
     for start in range(0, len(left), job.batching.samples):
         rows = left[start : start + job.batching.samples]
         samples = job.samples(strengths[rows], positions[rows])
-        yield from handed_back(samples, samples.clean)
+        yield from batches_by_strength(samples, samples.clean)
 
 
 def _cut(

@@ -77,7 +77,6 @@ class SourceWeights:
 
     @property
     def label(self) -> str:
-        """Readable name for messages, such as ``#21 cifar10 seed 777 in 000021.pickle.pbz2``."""
         return f"{show_architecture(self.index)} {self.dataset} seed {self.seed} in {self.source}"
 
 

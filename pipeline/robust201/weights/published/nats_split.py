@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 
 from robust201.core.errors import CheckpointError
 from robust201.weights.published.base import Member, Selection, SourceWeights, WeightsFormat, absent_member
-from robust201.weights.published.parts import JoinedParts, find_parts, is_part_name, missing_after
 from robust201.weights.published.records import RECORD_NAME, read_nats
+from robust201.weights.published.split_archive import JoinedParts, find_parts, is_part_name, missing_after
 
 _MAX_MEMBER_BYTES = 1 << 30
 

@@ -53,7 +53,6 @@ class Value:
 
     @property
     def rectified(self) -> torch.Tensor:
-        """The map's ReLU; only where `Needs` announced it."""
         return cast("torch.Tensor", self._rectified)
 
     @property
@@ -71,7 +70,6 @@ class _Sum:
 
     @property
     def total(self) -> torch.Tensor:
-        """The sum so far, of something."""
         return cast("torch.Tensor", self.start)
 
     def put(self, total: torch.Tensor) -> None:

@@ -88,7 +88,6 @@ class ConstantMaps:
         self._maps: dict[tuple[int, int, int], torch.Tensor] = {}
 
     def __contains__(self, node: int) -> bool:
-        """Say whether a node gets a constant map at all."""
         return node in self._edges
 
     def of(self, node: int, like: torch.Tensor) -> torch.Tensor:

@@ -182,7 +182,6 @@ class StridedGradient:
 
     @property
     def weight(self) -> torch.Tensor:
-        """The convolution's weight (O, I, 3, 3)."""
         return self._weight
 
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor:

@@ -174,17 +174,14 @@ class _ReductionKernels:
         self.second = block.second.unpadded()
 
     def spread(self, region: Region, height: int, width: int) -> Region:
-        """Where the output changes, if the input, of this height and width, changes in a region."""
         half = height // 2, width // 2
         return region.spread_by_two(*half).spread(1, *half)
 
     @staticmethod
     def cost() -> tuple[float, float]:
-        """Estimate what the native library takes for whole maps, and for keeping as much: arbitrary units."""
         return _REDUCTION_COST, 3 * _KEPT_COST
 
     def start(self, value: Value) -> tuple["_LocalReduction", Value]:
-        """Keep what the reduction reads of whole maps, and compute its output."""
         hidden = self.block.first(value.rectified, rectify=True)
         return _LocalReduction(self, value, hidden), self.block.forward(value, None)
 

@@ -108,11 +108,9 @@ class Operation:
     factors: list[float] = field(default_factory=list)
 
     def reads(self) -> list[Map]:
-        """The maps that it reads."""
         return [view.map for view in (*self.sources, self.add, self.tape, self.past) if view]
 
     def writes(self) -> list[Map]:
-        """The maps that it writes."""
         return [view.map for view in (self.raw, self.rectified) if view]
 
 
@@ -131,12 +129,10 @@ class Forms:
 
     @property
     def rectified(self) -> Map:
-        """The map's ReLU; only where `Needs` announced it."""
         return cast("Map", self._rectified)
 
     @property
     def ends(self) -> "Outputs":
-        """Where an operation writes both."""
         return {
             "raw": None if self._raw is None else MapView(self._raw),
             "rectified": None if self._rectified is None else MapView(self._rectified),
@@ -200,7 +196,6 @@ class OperationList:
         self._remembered: list[_Remembered] = []
 
     def begin(self, height: int) -> None:
-        """Start a segment."""
         self.segments.append((len(self.operations), height))
 
     # --- operations ---------------------------------------------------------------------------------------------------

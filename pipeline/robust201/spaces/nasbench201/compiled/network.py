@@ -94,7 +94,6 @@ class InferenceNetwork:
             self._local = LocalKernels(self._stem, needs, self._blocks, by_library=self._native is not None)
 
     def sample_bytes(self, image_size: int, *, gradient: bool) -> int:
-        """Estimate from above what one sample takes (see `footprint.network_bytes`)."""
         return network_bytes(self._channels, self._n_cells, image_size, gradient=gradient)
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -132,7 +131,6 @@ class InferenceNetwork:
     def value_and_gradient(
         self, pixels: torch.Tensor, objective: Objective
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Classify and differentiate any function of the logits (see `models.model.Model`)."""
         return self._differentiate(pixels, functools.partial(differentiate_objective, objective))
 
     def _differentiate(

@@ -71,20 +71,16 @@ class KeptValue:
         self.region = Region(0, 0, 0, 0)
 
     def propose(self, patch: Patch) -> None:
-        """Put a proposal's patch over the map, in place of the one before."""
         self.region = patch.region
         self._raw.propose(patch.region, patch.value.raw)
         self._rectified.propose(patch.region, patch.value.rectified)
 
     def raw(self, region: Region) -> torch.Tensor:
-        """Get a region of the map as it is (see `KeptMap.read`)."""
         return self._raw.read(region)
 
     def rectified(self, region: Region) -> torch.Tensor:
-        """Get a region of the map's ReLU (see `KeptMap.read`)."""
         return self._rectified.read(region)
 
     def accept(self, images: torch.Tensor) -> None:
-        """Write the patch into the kept map of some images: (n,) int64."""
         self._raw.accept(images)
         self._rectified.accept(images)

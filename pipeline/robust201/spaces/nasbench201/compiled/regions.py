@@ -17,7 +17,6 @@ class Region(NamedTuple):
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width."""
         return self.bottom - self.top, self.right - self.left
 
     def around(self, reach: int) -> "Region":

@@ -42,7 +42,6 @@ class DatasetFacts:
         return replace(self, corruptions={**other.corruptions, **self.corruptions})
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON value that `from_payload` reads."""
         payload: dict[str, Any] = {
             "n_images": self.n_images,
             "images_sha256": self.images_sha256,
@@ -54,7 +53,6 @@ class DatasetFacts:
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> "DatasetFacts":
-        """Read what `to_payload` wrote."""
         own = {
             ImageSelection(item["split"], item["count"], item["seed"]): ImageFacts(item["n_images"], item["sha256"])
             for item in payload.get("own_images", ())
@@ -63,7 +61,7 @@ class DatasetFacts:
 
 
 @dataclass(frozen=True)
-class Facts:
+class InputFacts:
     """Hashes of everything a sweep reads: what identity is made of.
 
     Attributes:
@@ -79,11 +77,11 @@ class Facts:
     code: Mapping[str, str] = field(default_factory=dict)
     test_accuracies: Mapping[str, float] = field(default_factory=dict)
 
-    def without_weights(self) -> "Facts":
+    def without_weights(self) -> "InputFacts":
         """What workers need, which find the hash of the weights in each unit: small enough to travel."""
-        return Facts(self.datasets, {}, self.code)
+        return InputFacts(self.datasets, {}, self.code)
 
-    def completed_by(self, other: "Facts") -> "Facts":
+    def completed_by(self, other: "InputFacts") -> "InputFacts":
         """Add what other facts record about corrupted images and these lack."""
         completed = {
             name: facts.completed_by(other.datasets[name]) if name in other.datasets else facts
@@ -92,7 +90,6 @@ class Facts:
         return replace(self, datasets=completed)
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON value that `from_payload` reads."""
         payload: dict[str, Any] = {
             "datasets": {name: facts.to_payload() for name, facts in self.datasets.items()},
             "checkpoints": {
@@ -107,8 +104,7 @@ class Facts:
         return payload
 
     @classmethod
-    def from_payload(cls, payload: Mapping[str, Any]) -> "Facts":
-        """Read what `to_payload` wrote."""
+    def from_payload(cls, payload: Mapping[str, Any]) -> "InputFacts":
         return cls(
             {name: DatasetFacts.from_payload(facts) for name, facts in payload["datasets"].items()},
             {

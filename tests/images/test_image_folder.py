@@ -14,7 +14,7 @@ from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.records import ImageSet
 from robust201.images import load_images
 from robust201.images.fusion import blend, pair, write_fusion
-from robust201.images.made_folder import describe_made
+from robust201.images.image_folder import describe_folder
 from robust201.images.specs import own_dataset
 from robust201.images.torch_images import Rounding, import_torch_images
 from robust201.training.data import Fusion
@@ -116,7 +116,7 @@ def test_the_command_makes_a_dataset_that_a_sweep_reads(robust201: RunCommand, t
     ("folder", "name"), [("a/b.c", "b.c"), ("my: {blends}", "my---blends-"), ("-x", "x"), ("_", "made"), ("été", "té")]
 )
 def test_lines_to_paste_are_yaml_of_a_sweep(folder: str, name: str) -> None:
-    ((found, section),) = yaml.safe_load(describe_made(Path(folder), 10, 32))["datasets"].items()
+    ((found, section),) = yaml.safe_load(describe_folder(Path(folder), 10, 32))["datasets"].items()
     assert (found, section) == (name, {"path": folder, "classes": 10, "image_size": 32})
 
 

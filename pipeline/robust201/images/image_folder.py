@@ -31,7 +31,7 @@ def to_8_bits(pixels: NDArray[Any], rounding: Rounding = "half-up") -> NDArray[n
     return rounded.astype(np.uint8)
 
 
-def find_made(folder: Path, split: Split, recipe: Mapping[str, Any]) -> str | None:
+def find_split(folder: Path, split: Split, recipe: Mapping[str, Any]) -> str | None:
     """Make sure that a split may be written to a folder, which need not exist; give its hash if it exists already.
 
     Raises:
@@ -63,19 +63,19 @@ def find_made(folder: Path, split: Split, recipe: Mapping[str, Any]) -> str | No
     return digest if images.is_file() else None
 
 
-def write_made(
+def write_split(
     folder: Path,
     split: Split,
     images: LabelledImages,
     *,
     recipe: Mapping[str, Any],
     n_classes: int,
-    facts: Mapping[str, Any] | None = None,
+    fields: Mapping[str, Any] | None = None,
     **arrays: NDArray[Any],
 ) -> str:
     """Write the manifest of a split, and then its images; equal arguments give equal bytes.
 
-    The recipe holds everything that decides the images, `facts` further fields of the manifest, both as JSON values;
+    The recipe holds everything that decides the images, `fields` further fields of the manifest, both as JSON values;
     `arrays` are further arrays of the .npz file. Returns the hash that sweeps use (see `core.records.image_hash`).
     """
     make_folder(folder)
@@ -87,7 +87,7 @@ def write_made(
         "classes": n_classes,
         "image_size": images.images.shape[-1],
         "images_sha256": digest,
-        **(facts or {}),
+        **(fields or {}),
     }
     write_text(folder / f"{split}.json", json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False) + "\n")
     content = io.BytesIO()
@@ -98,7 +98,7 @@ def write_made(
     return digest
 
 
-def describe_made(folder: Path, n_classes: int, image_size: int) -> str:
+def describe_folder(folder: Path, n_classes: int, image_size: int) -> str:
     """Give the YAML lines that name such a folder in a sweep."""
     name = re.sub(r"^[^A-Za-z0-9]+|[^\w.-]", "-", folder.name).lstrip("-") or "made"
     path = json.dumps(str(folder), ensure_ascii=False)  # a quoted string of JSON is one of YAML

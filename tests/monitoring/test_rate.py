@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust201.monitoring.rate import MeasuredRate, Pace, estimate_pace
+from robust201.monitoring.rate import MeasuredRate, RateEstimate, estimate_rate
 
 
 def aged(seconds: float) -> MeasuredRate:
@@ -12,8 +12,8 @@ def aged(seconds: float) -> MeasuredRate:
     return MeasuredRate(0.5, 10.0, span_seconds=100.0, age_seconds=seconds)
 
 
-def estimate(age: float) -> Pace:
-    return estimate_pace([aged(age)], work_left=1000.0, work_in_flight=600.0)
+def estimate(age: float) -> RateEstimate:
+    return estimate_rate([aged(age)], work_left=1000.0, work_in_flight=600.0)
 
 
 def test_time_left_goes_down_by_the_clock_while_parts_are_in_flight() -> None:
@@ -36,13 +36,15 @@ def test_past_the_time_at_which_parts_should_be_done_the_rate_falls_and_the_time
 def test_an_estimate_is_never_negative_nor_faster_than_what_was_measured(
     ages: list[float], work: float, share: float
 ) -> None:
-    pace = estimate_pace([aged(age) for age in ages], work_left=work, work_in_flight=share * work)
-    assert pace.seconds_left is not None
-    assert pace.seconds_left >= 0
-    assert pace.seconds_left >= (work - sum(10 * age for age in ages)) / (10 * len(ages)) - 1e-6 * work
-    assert pace.evaluations_per_second is not None
-    assert 0 < pace.evaluations_per_second <= 0.5 * len(ages) + 1e-9
+    result = estimate_rate([aged(age) for age in ages], work_left=work, work_in_flight=share * work)
+    assert result.seconds_left is not None
+    assert result.seconds_left >= 0
+    assert result.seconds_left >= (work - sum(10 * age for age in ages)) / (10 * len(ages)) - 1e-6 * work
+    assert result.evaluations_per_second is not None
+    assert 0 < result.evaluations_per_second <= 0.5 * len(ages) + 1e-9
 
 
 def test_before_anything_is_known_nothing_is_estimated() -> None:
-    assert estimate_pace([MeasuredRate(None, None, 0.0, 5.0)], work_left=10.0, work_in_flight=0.0) == Pace(None, None)
+    assert estimate_rate([MeasuredRate(None, None, 0.0, 5.0)], work_left=10.0, work_in_flight=0.0) == RateEstimate(
+        None, None
+    )

@@ -97,11 +97,9 @@ class JoinedParts(io.RawIOBase):
         self._open: tuple[int, io.BufferedReader] | None = None
 
     def readable(self) -> bool:
-        """Whether `read` works: always."""
         return True
 
     def seekable(self) -> bool:
-        """Whether `seek` works: always."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
@@ -111,7 +109,6 @@ class JoinedParts(io.RawIOBase):
         return self._position
 
     def tell(self) -> int:
-        """The current byte of the joined file."""
         return self._position
 
     def readinto(self, buffer: Any, /) -> int:
@@ -138,7 +135,6 @@ class JoinedParts(io.RawIOBase):
         return tail == _END_OF_TAR
 
     def close(self) -> None:
-        """Close the part that is open."""
         self._close_part()
         super().close()
 

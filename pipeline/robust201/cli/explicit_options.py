@@ -3,7 +3,7 @@
 import typer
 
 
-def given_options(context: typer.Context) -> dict[str, str]:
+def explicit_options(context: typer.Context) -> dict[str, str]:
     """Map the parameters that the command line itself gives to their spellings, such as ``data`` to ``--dataset``."""
     given = {}
     for parameter in context.command.params:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError, closest
 from robust201.planning.config import SweepConfig
-from robust201.planning.facts import DatasetFacts, Facts
 from robust201.planning.identity import protocol_payload
+from robust201.planning.input_facts import DatasetFacts, InputFacts
 from robust201.planning.loading import parse_config
-from robust201.planning.remarks import sweep_remarks
+from robust201.planning.sweep_warnings import find_sweep_warnings
 from robust201.reader.arguments import as_strength
 from robust201.tasks import PAPER_KEYS, TASKS
 from robust201.tasks.parameters import PAPER_EPSILONS_255, PgdL2Parameters, PgdParameters, looks_like_pixels
@@ -112,10 +112,10 @@ def test_a_narrowed_run_drops_no_key(robust201: RunCommand, write_sweep: WriteSw
 @pytest.mark.parametrize("epsilon", [0.0313, 0.0314, 8 / 255, 0.031, 0.0157, 0.0078, 0.0039])
 def test_epsilons_in_the_units_of_other_tools_are_noticed(make_sweep: Any, epsilon: float) -> None:
     config = make_sweep(keys={"clean": {}, "pgd": {"epsilons_255": [epsilon, 8]}})
-    (remark,) = sweep_remarks(config)
+    (warning,) = find_sweep_warnings(config)
     k = round(epsilon * 255)
-    assert remark.what.startswith(f"keys.pgd.epsilons_255: {epsilon:g} is in units of 1/255")
-    assert f"`epsilons: [{k}/255]`" in remark.fix
+    assert warning.what.startswith(f"keys.pgd.epsilons_255: {epsilon:g} is in units of 1/255")
+    assert f"`epsilons: [{k}/255]`" in warning.fix
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,10 @@ def test_epsilons_in_the_units_of_other_tools_are_noticed(make_sweep: Any, epsil
 )
 def test_steps_shorter_than_the_ball_are_noticed(make_sweep: Any, key: str, parameters: Any, what: str) -> None:
     config = make_sweep(keys={"clean": {}, key: parameters})
-    (remark,) = sweep_remarks(config)
-    assert remark.what.startswith(f"keys.{key}.steps: steps × {what}")
-    ((field, length),) = re.findall(r"such as (\w+): ([\d.]*\d)\.", remark.fix)
-    assert sweep_remarks(make_sweep(keys={"clean": {}, key: parameters | {field: float(length)}})) == []
+    (warning,) = find_sweep_warnings(config)
+    assert warning.what.startswith(f"keys.{key}.steps: steps × {what}")
+    ((field, length),) = re.findall(r"such as (\w+): ([\d.]*\d)\.", warning.fix)
+    assert find_sweep_warnings(make_sweep(keys={"clean": {}, key: parameters | {field: float(length)}})) == []
 
 
 @pytest.mark.parametrize("key", [key for key, row in TASKS.items() if row.kind == "attack"])
@@ -171,13 +171,6 @@ def test_plan_says_which_images_it_could_not_count(robust201: RunCommand, write_
     assert "warning: the images of mine cannot be read from no-such-folder" in ended.err
 
 
-def test_run_and_doctor_warn_of_epsilons(robust201: RunCommand, write_sweep: WriteSweep) -> None:
-    sweep = write_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [0.0313]}})
-    for verb in ("plan", "run"):
-        assert "warning: keys.fgsm.epsilons_255: 0.0313 is in units of 1/255" in robust201(verb, sweep).err
-    assert "If 8/255 is meant" in robust201("doctor", sweep).out
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -202,7 +195,7 @@ def test_fractions_of_255_are_whole_numbers_again() -> None:
 def test_the_same_strengths_have_the_same_identity(make_sweep: Any) -> None:
     def units(**keys: Any) -> tuple[Any, tuple[float, ...]]:
         config: SweepConfig = make_sweep(keys=keys)
-        facts = Facts({"digits": DatasetFacts(10, "0" * 64)}, {})
+        facts = InputFacts({"digits": DatasetFacts(10, "0" * 64)}, {})
         return protocol_payload(config, "digits", "pgd", facts), config.parameters["pgd"].strengths
 
     assert units(pgd={"epsilons": ["1/255", "8/255"]}) == units(pgd={"epsilons_255": [1, 8]})
