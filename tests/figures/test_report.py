@@ -250,12 +250,10 @@ def test_intervals_of_few_wrong_images_are_exact_everywhere(tmp_path):
 def test_a_report_reads_accuracies_once(tmp_path, monkeypatch):
     write_results(tmp_path, {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.25]}})
     read = []
-    plain = RobustnessDataset.to_frame
-    monkeypatch.setattr(
-        RobustnessDataset, "to_frame", lambda self, *given, **more: read.append(given) or plain(self, *given, **more)
-    )
+    plain = ResultFiles.read
+    monkeypatch.setattr(ResultFiles, "read", lambda self, *names: read.append(names) or plain(self, *names))
     write_report(RobustnessDataset(tmp_path), tmp_path / "page.html")
-    assert read == [()]
+    assert read == [("cifar10", key, "accuracy") for key in ("clean", "pgd")]
 
 
 def test_controls_have_names(page):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.core.errors import ResultsError
@@ -109,28 +110,26 @@ def _parquet_blocks(files: ResultFiles, file: Path, dataset: str, key: str, meas
     column = columns["" if measure == "cm" else "label"].name
     others = [] if measure == "cm" else [*columns["prediction"].parquet]
     names = ["architecture", "strength", *others]
-    seen: set[tuple[Any, float]] = set()
+    parts: list[pd.DataFrame] = []
     for (architectures, strengths, *numbers), matrices in iter_matrices(
         file, column, names, missing_ok=measure != "cm", weights=files.weights
     ):
-        rows = set(zip(architectures.tolist(), strengths.tolist(), strict=True))
-        if len(rows) < len(matrices) or not rows.isdisjoint(seen):
-            raise _unfit(whose, file, "an architecture at a strength once, got one twice")
-        seen |= rows
-        if not np.isfinite(strengths).all() or (known is not None and not known.issuperset(strengths.tolist())):
+        parts.append(pd.DataFrame({"architecture": architectures, "strength": strengths}))
+        different = np.unique(strengths)
+        if not np.isfinite(different).all() or (known is not None and not known.issuperset(different.tolist())):
             raise _unfit(whose, file, "the strengths of the dataset, got others")
         predictions = np.array(numbers).T
         if measure == "cm" and not are_counts(matrices):
             raise _unfit(whose, file, "counts, got other numbers")
         if measure != "cm" and not (are_fractions(matrices) and are_fractions(predictions)):
             raise _unfit(whose, file, "confidences in [0, 1], got others")
-        for strength in np.unique(strengths):
-            own = strengths == strength
-            if measure == "cm":
-                values = matrices[own].sum(axis=0, dtype=np.float64)
-            else:
-                values = _reduce(np.diagonal(matrices[own], axis1=1, axis2=2), predictions[own])
+        summaries = matrices if measure == "cm" else _reduce(np.diagonal(matrices, axis1=1, axis2=2), predictions)
+        for strength in different:
+            values = summaries[strengths == strength]
+            values = values.sum(axis=0, dtype=np.float64) if measure == "cm" else values
             yield _Block(whose, float(strength), values, matrices.shape[-1])
+    if parts and pd.concat(parts).duplicated().any():
+        raise _unfit(whose, file, "an architecture at a strength once, got one twice")
 
 
 def _reduce(true: NDArray[Any], predictions: Array) -> Array:

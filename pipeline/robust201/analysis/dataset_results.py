@@ -1,7 +1,7 @@
 """What the figures are computed from: the results of one dataset, one row per architecture."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
@@ -15,7 +15,7 @@ from robust201.core.errors import ConfigError, closest
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.frames import MEAN_DECIMALS
+from robust201.reader.frames import MEAN_DECIMALS, read_accuracies
 from robust201.reader.overlay import OverlaidFiles
 from robust201.reader.result_files import in_table_order, paper_key
 from robust201.reader.value_checks import CLEAN, architecture_of
@@ -88,27 +88,6 @@ class DatasetResults:
     measure_weights: str | None = None
     measure_folders: Sequence[RobustnessDataset] = ()
 
-    @classmethod
-    def of(
-        cls,
-        reader: RobustnessDataset,
-        frame: pd.DataFrame,
-        name: str,
-        mean: str = OVER_EVALUATIONS,
-        folder: "Sequence[DatasetResults]" = (),
-    ) -> "DatasetResults":
-        """Take a dataset out of a tidy frame of accuracies (see `RobustnessDataset.to_frame`)."""
-        held = frame[frame["dataset"] == name]
-        repeating = [key for key in held["key"].unique() if reader.files.repeats_clean(name, str(key))]
-        own = held[(held["strength"] != CLEAN_STRENGTH) | ~held["key"].isin(repeating)]
-        order = {key: place for place, key in enumerate(in_table_order(map(str, own["key"].unique())))}
-        wide = own.set_index(["architecture", "key", "strength"])["value"].unstack(["key", "strength"]).sort_index()
-        columns: Any = wide.columns
-        found = sorted(columns, key=lambda column: (order[column[0]], column[1]))
-        named = [(paper_key(key), float(strength)) for key, strength in found]
-        wide = wide[found].set_axis(pd.MultiIndex.from_tuples(named, names=["key", "strength"]), axis=1)
-        return cls(name, reader, wide, mean, folder)
-
     @property
     def label(self) -> str:
         return dataset_label(self.name)
@@ -157,7 +136,7 @@ class DatasetResults:
         """How many of the architectures that stand for a class there are, such as ``16 of 20 architectures``."""
         return f"{len(self.accuracies):,} of {len(self.reader.non_isomorph_ids):,} architectures"
 
-    @property
+    @cached_property
     def architectures(self) -> list[ArchitectureId]:
         """Evaluated architectures, ascending."""
         return [architecture_of(str(name)) for name in self.accuracies.index]
@@ -269,27 +248,20 @@ def read_measures(reader: RobustnessDataset, name: str, weights: str | None) -> 
 
 
 def read_results(
-    reader: RobustnessDataset,
-    frame: pd.DataFrame | None = None,
-    *,
-    mean: str = OVER_EVALUATIONS,
-    measure_weights: str | None = None,
+    reader: RobustnessDataset, *, mean: str = OVER_EVALUATIONS, measure_weights: str | None = None
 ) -> list[DatasetResults]:
-    """Divide a folder's accuracies, which are read where they are not given, by dataset, those without any left out."""
+    """Read the results of a folder's datasets; those without accuracies are left out."""
     if mean not in MEANS:
         raise ConfigError(
             f"Averaging accuracies failed for the mean: expected {' or '.join(MEANS)}, got {mean!r}."
             f"{closest(mean, MEANS)}"
         )
-    frame = reader.to_frame() if frame is None else frame
-    present = set(frame["dataset"][frame["value"].notna()])
-    held: list[DatasetResults] = []
-    for name in frame["dataset"].cat.categories:
-        if name in present:
-            held.append(
-                replace(DatasetResults.of(reader, frame, str(name), mean, held), measure_weights=measure_weights)
-            )
-    return held
+    folder: list[DatasetResults] = []
+    for name in reader.files.datasets:
+        accuracies = read_accuracies(reader.files, name)
+        if accuracies.notna().to_numpy().any():
+            folder.append(DatasetResults(name, reader, accuracies, mean, folder, measure_weights))
+    return folder
 
 
 def quartiles(values: NDArray[np.float64]) -> tuple[float, float, float]:

@@ -4,6 +4,7 @@ Effects are exact: the space is a full factorial (every operation on every edge)
 isomorphism class. So effects of edges and of pairs are orthogonal, and their shares of the variance add up.
 """
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -65,7 +66,7 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
             f"{len(set(isomorphs)):,} classes of cells, got none of {len(lacking):,}, such as {lacking[0]}. In a part "
             "of the space, effects mix with one another: export a dataset of all."
         )
-    codes = np.array([[space.operations.index(one) for one in space.parse(spec)] for spec in specs])
+    codes = _codes_of_cells(space)
     values: _Floats = np.asarray(by_class.loc[isomorphs], np.float64)
     n_operations, n_edges = len(space.operations), len(space.edges)
     table = np.empty((n_operations,) * n_edges)
@@ -107,6 +108,12 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
         shares.sort_values("share", ascending=False, kind="stable", ignore_index=True),
         pd.DataFrame(pairs, columns=["edges", "operations", "mean", "interaction"]),
     )
+
+
+@functools.cache  # takes as long as the effects of a score, and follows from the space alone
+def _codes_of_cells(space: CellSpace) -> NDArray[np.int64]:
+    """Return the operations on the edges of all cells as (N, E) positions in `space.operations`."""
+    return np.array([[space.operations.index(name) for name in space.parse(spec)] for spec in space.specs()])
 
 
 def lacking_classes(results: DatasetResults, accuracies: "pd.Series[float]") -> NDArray[np.int64]:

@@ -4,15 +4,13 @@ Each function takes the results of one dataset, which also know the folder's oth
 these are not enough.
 """
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
-from scipy.stats import kendalltau, spearmanr
+from numpy.typing import ArrayLike, NDArray
 
 from robust201.analysis import design
 from robust201.analysis.dataset_results import ADVERSARIAL, SCORE_KINDS, SCORES, DatasetResults, quartiles
@@ -26,6 +24,7 @@ from robust201.reader.result_files import kind_of
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.intervals import NORMAL_QUANTILE, accuracy_intervals, mean_intervals
+from robust201.statistics.kendall import kendall_taus
 from robust201.statistics.pareto import on_front
 from robust201.statistics.robustness import robustness_r
 
@@ -133,9 +132,9 @@ def box_range(boxes: pd.DataFrame) -> tuple[float, float]:
     return max(0.0, round(ends[0] * AXIS_STEP, 6)), min(1.0, round(ends[1] * AXIS_STEP, 6))
 
 
-def bulk_range(values: Iterable[float], *, logarithmic: bool = False) -> tuple[float, float]:
+def bulk_range(values: ArrayLike, *, logarithmic: bool = False) -> tuple[float, float]:
     """Choose the ends of the axis of some points: all of them, or without few that are far from the others."""
-    numbers = np.array(list(values), dtype=np.float64)
+    numbers = np.asarray(values, np.float64)
     scaled = np.log(numbers) if logarithmic else numbers
     q1, _, q3 = quartiles(scaled)
     if q1 == q3:  # few different numbers
@@ -163,15 +162,7 @@ def rank_correlations(accuracies: pd.DataFrame) -> pd.DataFrame:
         (K, K) float64 in [-1, 1], NaN where a side has the same accuracy for all architectures.
     """
     names = accuracies.columns
-    tau = np.full((len(names), len(names)), np.nan)
-    columns = accuracies.to_numpy(np.float64)
-    for i, j in itertools.combinations_with_replacement(range(len(names)), 2):
-        both = columns[:, [i, j]]
-        both = both[~np.isnan(both).any(axis=1)]
-        # Without two different accuracies on each side there is no rank.
-        if len(both) and (both.min(axis=0) < both.max(axis=0)).all():
-            tau[i, j] = tau[j, i] = kendalltau(both[:, 0], both[:, 1]).statistic if i < j else 1.0
-    return pd.DataFrame(tau, index=names, columns=names)
+    return pd.DataFrame(kendall_taus(accuracies), index=names, columns=names)
 
 
 def key_correlations(results: DatasetResults) -> pd.DataFrame:
@@ -374,7 +365,9 @@ def measures_against(results: DatasetResults) -> pd.DataFrame:
                 continue
             tau = rho = np.nan
             if (pairs.min() < pairs.max()).all():
-                tau = kendalltau(pairs["value"], pairs["accuracy"]).statistic
+                from scipy.stats import spearmanr  # takes a second, and most folders have no measure
+
+                tau = kendall_taus(pairs)[0, 1]
                 rho = spearmanr(pairs["value"], pairs["accuracy"]).statistic
             pairs = pairs.rename_axis("architecture").reset_index()
             label = measure_label(*measure)  # type: ignore[misc]

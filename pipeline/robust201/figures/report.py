@@ -14,7 +14,6 @@ from robust201 import __version__
 from robust201.core.citation import PAPER_BIBTEX, software_bibtex
 from robust201.core.errors import ResultsError
 from robust201.core.files import check_output_file, write_text
-from robust201.core.records import CLEAN_STRENGTH
 from robust201.figures.palette import GRID
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.weights_check import check_recorded
@@ -50,7 +49,9 @@ class SummaryRow:
 
 def summary_table(dataset: RobustnessDataset) -> list[SummaryRow]:
     """Summarise accuracies, in the order of the folder's datasets and keys, strengths ascending."""
-    return _summarise(dataset, dataset.to_frame())
+    from robust201.analysis.dataset_results import read_results
+
+    return [row for results in read_results(dataset) for row in _summarise(results)]
 
 
 def write_report(dataset: RobustnessDataset, out: Path, *, mean: str = "over-evaluations") -> Path:
@@ -66,17 +67,15 @@ def write_report(dataset: RobustnessDataset, out: Path, *, mean: str = "over-eva
 
     from robust201.analysis.dataset_results import MEANS, read_results
 
-    frame = dataset.to_frame()
-    held = read_results(dataset, frame, mean=mean)
+    held = read_results(dataset, mean=mean)
     if not held:
         raise ResultsError(
             f"Writing a report failed for {dataset.path}: expected accuracies, got none. Export some, or download them."
         )
-    rows = _summarise(dataset, frame)
     space = dataset.files.space
     named = "networks" if space is None else space.title
     title = f"Robustness of {named}: {', '.join(results.name for results in held)}"
-    sections = [_section(results, [row for row in rows if row.dataset == results.name]) for results in held]
+    sections = [_section(results) for results in held]
     write_text(
         out,
         _fill(
@@ -84,7 +83,7 @@ def write_report(dataset: RobustnessDataset, out: Path, *, mean: str = "over-eva
             title=html.escape(title),
             style=_resource("report.css"),
             dataset_options="".join(f"<option>{html.escape(results.name)}</option>" for results in held),
-            overview=_overview(dataset, frame),
+            overview=_overview(dataset, held),
             **_cell_parts(space),
             means=html.escape(MEANS[mean]),
             filters=_score_filters(held),
@@ -153,27 +152,27 @@ def _page_data(held: "Sequence[DatasetResults]", space: CellSpace | None) -> dic
     }
 
 
-def _summarise(dataset: RobustnessDataset, frame: "pd.DataFrame") -> list[SummaryRow]:
+def _summarise(results: "DatasetResults") -> list[SummaryRow]:
     from robust201.analysis.labels import strength_label
+    from robust201.reader.result_files import paper_key
 
     rows = []
-    groups: Any = frame.groupby(["dataset", "key", "strength"], observed=True)["value"]
-    for (name, key, strength), values in groups:
-        # The clean accuracy in front of an attack is in the table under its own key.
-        if strength == CLEAN_STRENGTH and dataset.files.repeats_clean(name, key):
-            continue
-        label = strength_label(key, strength, dataset.strengths(name, key))
-        low, middle, high = float(values.min()), float(values.median()), float(values.max())
-        rows.append(SummaryRow(name, key, float(strength), label, low, middle, high, int(values.count())))
+    for key in (key for keys in results.reader.files.keys_by_kind().values() for key in keys):
+        for strength in results.strengths(paper_key(key)):
+            values = results.column(paper_key(key), strength)
+            label = strength_label(key, strength, results.reader.strengths(results.name, key))
+            low, middle, high = float(values.min()), float(values.median()), float(values.max())
+            rows.append(SummaryRow(results.name, key, strength, label, low, middle, high, int(values.count())))
     return rows
 
 
-def _overview(dataset: RobustnessDataset, frame: "pd.DataFrame") -> str:
-    n_datasets = len(frame["dataset"].cat.categories)
+def _overview(dataset: RobustnessDataset, held: "Sequence[DatasetResults]") -> str:
+    n_datasets, keys = len(held), {key for results in held for key, _ in results.columns}
+    architectures = {architecture for results in held for architecture in results.architectures}
     words = "networks" if dataset.files.space is None else "non-isomorphic architectures"
     facts = [
-        f"{frame['architecture'].nunique():,} of {len(dataset.non_isomorph_ids):,} {words}",
-        f"{frame['key'].nunique()} keys",
+        f"{len(architectures):,} of {len(dataset.non_isomorph_ids):,} {words}",
+        f"{len(keys)} keys",
         f"{n_datasets} dataset{'' if n_datasets == 1 else 's'}",
     ]
     if dataset.sweep is not None:
@@ -220,7 +219,11 @@ def _attack_flags(results: "DatasetResults") -> str:
     n_classes = results.reader.files.count_classes(results.name)
     if results.n_images is None or n_classes is None:
         return ""
-    accuracies: dict[Any, Any] = {place: column.dropna().to_dict() for place, column in results.accuracies.items()}
+    accuracies: dict[Any, Any] = {
+        (key, strength): results.column(key, strength).dropna().to_dict()
+        for key, strength in results.columns
+        if results.reader.files.kind_of(key) != "corruption"  # no sign is looked for there
+    }
     key, strength = ZERO_GRADIENTS
     if (measured := (*key.split(), strength)) in results.measures:
         accuracies[ZERO_GRADIENTS] = results.measures[measured].dropna().to_dict()
@@ -232,7 +235,7 @@ def _attack_flags(results: "DatasetResults") -> str:
     return f'<div class="warning">Signs of weak attacks: <ul>{lines}</ul></div>'
 
 
-def _section(results: "DatasetResults", rows: Sequence[SummaryRow]) -> str:
+def _section(results: "DatasetResults") -> str:
     from robust201.figures.table import FIGURES
 
     blocks, links, lacking = [], [], []
@@ -253,7 +256,7 @@ def _section(results: "DatasetResults", rows: Sequence[SummaryRow]) -> str:
         f'<section data-dataset="{name}"><h2>{name}</h2>{count}{_attack_flags(results)}'
         f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
         f'{"".join(blocks)}<p class="muted">{left_out}</p>'
-        f"{_table(rows)}{_ranking_table(results)}{_measure_table(results)}</section>"
+        f"{_table(_summarise(results))}{_ranking_table(results)}{_measure_table(results)}</section>"
     )
 
 

@@ -1,8 +1,9 @@
 """Figures as SVG, PDF and PNG: a specification is drawn by vl-convert, as wide as asked for."""
 
 import base64
+import json
 import re
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -81,6 +82,11 @@ def convert(svg: str, kind: str) -> bytes:
 
 def draw_svg(spec: Spec) -> str:
     """Draw a specification, a pixel for a point."""
+    return _draw_text(json.dumps(spec))
+
+
+@lru_cache(maxsize=1)  # a figure without texts above and below is drawn as it was measured
+def _draw_text(spec: str) -> str:
     _register_fonts()
     svg = vl_convert.vegalite_to_svg(spec, vl_version="6.4", allowed_base_urls=[])
     # Vega numbers clips and gradients through all drawings of a process.

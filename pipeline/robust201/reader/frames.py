@@ -9,7 +9,7 @@ import pandas as pd
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.reader.overlay import NOWHERE, OverlaidFiles
-from robust201.reader.result_files import ResultFiles, values_by_strength
+from robust201.reader.result_files import ResultFiles, paper_key, values_by_strength
 from robust201.reader.value_checks import architecture_of, show_id
 from robust201.tasks.columns import MEASUREMENTS
 
@@ -81,10 +81,38 @@ def read_frame(
     return make_frame(tables, files, wide=wide, isomorphs=isomorphs)
 
 
+def read_accuracies(files: ResultFiles, dataset: str) -> pd.DataFrame:
+    """Read all accuracies of a dataset, without the clean ones in front of attacks.
+
+    Returns:
+        float64 by architecture (index, ascending) and (key, strength): keys in the paper's style and in the order of
+        the table of tasks, strengths ascending. NaN where an evaluation is missing; without columns where all are.
+    """
+    columns = {}
+    for key in files.keys:
+        if files.find(dataset, key, "accuracy") is None:
+            continue
+        strengths = files.strengths(dataset, key)
+        rows, _ = _read_rows(files, dataset, key, "accuracy", keep=False)
+        values = np.array(list(rows.values()), np.float64).reshape(len(rows), len(strengths))
+        frame = pd.DataFrame(values, _ids([architecture_of(i) for i in rows]), strengths)
+        if isinstance(files, OverlaidFiles):  # evaluations that no folder has
+            frame = frame.dropna(axis=0, how="all").dropna(axis=1, how="all")
+        columns[paper_key(key)] = frame.sort_index(axis=1)
+    if not columns:
+        return pd.DataFrame()
+    wide = pd.concat(columns, axis=1, names=["key", "strength"]).rename_axis("architecture").sort_index()
+    # An architecture's numbers lie together: the last bits of sums over them depend on it.
+    return pd.DataFrame(np.ascontiguousarray(wide.to_numpy()), wide.index, wide.columns, copy=False)
+
+
 def _read_rows(
-    files: ResultFiles, dataset: str, key: str, measure: str
+    files: ResultFiles, dataset: str, key: str, measure: str, *, keep: bool = True
 ) -> tuple[dict[str, list[Any]], dict[str, list[str | None]] | None]:
-    """Read the values of a key by id, one per strength, and where they are from (see `Table`)."""
+    """Read the values of a key by id, one per strength, and where they are from (see `Table`).
+
+    Accuracies are kept for the next time if `keep` is true.
+    """
     sources = None
     found: Mapping[str, Any]
     if isinstance(files, OverlaidFiles):
@@ -93,13 +121,18 @@ def _read_rows(
         sources = {
             i: [None if number == NOWHERE else names[number] for number in numbers] for i, numbers in layers.items()
         }
-    elif measure == "accuracy":
+    elif measure == "accuracy" and keep:
         found = files.read_accuracies(dataset, key)
     else:
         found = files.read(dataset, key, measure)
     strengths, single = files.strengths(dataset, key), files.is_single(dataset, key)
+    if single:
+        return {i: [row] for i, row in found.items()}, sources
+    n = len(strengths)
     rows = {
-        i: [row] if single else values_by_strength(row, strengths, f"{show_id(i)} {dataset} {key} {measure}")
+        i: row
+        if type(row) is list and len(row) == n
+        else values_by_strength(row, strengths, f"{show_id(i)} {dataset} {key} {measure}")
         for i, row in found.items()
     }
     return rows, sources

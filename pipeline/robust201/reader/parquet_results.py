@@ -172,8 +172,12 @@ def read_parquet_values(
         ConfigError: the file has rows of several weights and none is named, or none of those named.
         ResultsError: the file is damaged, or an architecture has values at other strengths.
     """
-    found: dict[str, dict[float, Any]] = {}
     chosen = _choose_weights(path, weights)
+    if architecture is None:
+        rows = _read_numbers(path, measure, None if single else sorted(strengths), chosen, text_ids)
+        if rows is not None:
+            return rows
+    found: dict[str, dict[float, Any]] = {}
     for identifier, values in _iter_parts(path, measure, architecture, chosen, text_ids):
         # Files that others sorted anew may have an architecture's strengths apart.
         held = found.setdefault(identifier, {})
@@ -183,6 +187,44 @@ def read_parquet_values(
     if single:
         return {identifier: _only_value(path, identifier, values) for identifier, values in found.items()}
     return {identifier: _in_order(path, identifier, values, strengths) for identifier, values in found.items()}
+
+
+def _read_numbers(
+    path: Path, measure: str, strengths: Sequence[float] | None, weights: str | None, text_ids: bool
+) -> dict[str, Any] | None:
+    """Read a measurement of one number per row, all rows at once, as `read_parquet_values` does.
+
+    Args:
+        path: the file.
+        measure: the measurement.
+        strengths: of each architecture's rows, ascending; None where each has one row.
+        weights: whose rows are read; None for all.
+        text_ids: whether architectures are named by text.
+
+    Returns:
+        None where a row is not as an export writes it, so that rows have to be gone through one by one.
+    """
+    forms = parquet_forms(measure)
+    with _naming(path), _open(path) as file:
+        _check_columns(path, file.schema_arrow, text_ids=text_ids)
+        if len(forms) > 1 or not pa.types.is_floating(file.schema_arrow.field(*forms).type):
+            return None
+        columns = ["architecture", "strength", *forms] + ([_WEIGHTS] if weights is not None else [])
+        table = file.read(columns, use_threads=False)
+    if weights is not None:
+        table = table.filter(pc.equal(table[_WEIGHTS].cast(pa.string()), weights))
+    n_values = 1 if strengths is None else len(strengths)
+    if not n_values or len(table) % n_values or table["architecture"].null_count or table["strength"].null_count:
+        return None
+    names = np.array(table["architecture"].to_pylist() if text_ids else table["architecture"]).reshape(-1, n_values)
+    if (names != names[:, :1]).any() or len(np.unique(names[:, 0])) < len(names):
+        return None
+    if strengths is not None and (table["strength"].to_numpy().reshape(names.shape) != strengths).any():
+        return None
+    (column,) = forms
+    values = np.array(table[column].to_pylist() if table[column].null_count else table[column]).reshape(names.shape)
+    rows = values[:, 0] if strengths is None else values
+    return dict(zip(map(str, names[:, 0].tolist()), rows.tolist(), strict=True))
 
 
 def _only_value(path: Path, identifier: str, values: Mapping[float, Any]) -> Any:

@@ -21,6 +21,7 @@ from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.terms import NUMBER_PATTERN, Terms
 from robust201.core.errors import ConfigError, closest
 from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.frames import read_accuracies
 from robust201.search.benchmark import WeightedSum
 from robust201.spaces.cell_space import CellSpace
 
@@ -115,7 +116,7 @@ class TableValues:
                 f"Searching failed for {reader.path}: expected one of its datasets, got {dataset!r}."
                 f"{closest(dataset, held)}"
             )
-        self.terms = Terms(DatasetResults.of(reader, reader.to_frame(dataset), dataset))
+        self.terms = Terms(DatasetResults(dataset, reader, read_accuracies(reader.files, dataset)))
 
     def join(self, tables: Sequence[pd.DataFrame]) -> None:
         self.terms = Terms(self.terms.results, tables)

@@ -10,9 +10,11 @@ fresh forward pass on the images that an attack returned. Gradients that are exa
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import sqrt
 from types import MappingProxyType
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, show_architecture
 
@@ -62,6 +64,8 @@ _LINF = _FAMILIES[0]
 
 Accuracies = Mapping[ArchitectureId, float]
 """Fraction correct by network."""
+
+_Floats = NDArray[np.float64]
 
 Evaluated = tuple[str, float]
 """Key in the paper's style, and strength."""
@@ -297,28 +301,32 @@ def _flag(
     reason: str,
     higher: Accuracies,
     lower: Accuracies,
-    margin: Callable[[float, float], float],
+    margin: Callable[[_Floats, _Floats], _Floats | float],
 ) -> Iterator[_Flag]:
     """Name the networks whose first accuracy exceeds the second by more than a margin; nothing where none does."""
-    both = [(name, higher[name], lower[name]) for name in higher if name in lower]
-    excess = {name: high - low - margin(high, low) for name, high, low in both}
-    named = sorted((item for item in both if excess[item[0]] > 0), key=lambda item: -excess[item[0]])
+    names = [name for name in higher if name in lower]
+    high = np.array([higher[name] for name in names], np.float64)
+    low = np.array([lower[name] for name in names], np.float64)
+    excess = high - low - margin(high, low)
+    order = np.argsort(-excess, kind="stable")
+    named = [(names[place], float(high[place]), float(low[place])) for place in order[excess[order] > 0].tolist()]
     if named:
-        yield check, where, reason, tuple(named), len(both)
+        yield check, where, reason, tuple(named), len(names)
 
 
-def _margin(n_images: int | None, n_comparisons: int) -> Callable[[float, float], float]:
+def _margin(n_images: int | None, n_comparisons: int) -> Callable[[_Floats, _Floats], _Floats | float]:
     """Return the difference of two accuracies that chance explains among so many comparisons; 0 without `n_images`."""
     if n_images is None:
         return lambda _high, _low: 0.0
 
-    from scipy.stats import norm
+    from scipy.special import ndtri
 
-    quantile = float(norm.isf(FLAG_LEVEL / max(1, n_comparisons)))
+    quantile = -float(ndtri(FLAG_LEVEL / max(1, n_comparisons)))
 
-    def margin(high: float, low: float) -> float:
+    def margin(high: _Floats, low: _Floats) -> _Floats:
         # Never below the spread of one image: a variance of zero is an estimate, too.
-        variance = max(high * (1 - high) + low * (1 - low), 1 / n_images)
-        return quantile * sqrt(variance / n_images)
+        variance = np.maximum(high * (1 - high) + low * (1 - low), 1 / n_images)
+        spread: _Floats = quantile * np.sqrt(variance / n_images)
+        return spread
 
     return margin

@@ -10,11 +10,12 @@ Equal seeds give equal draws, with equal versions of NumPy.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robust201.statistics.kendall import kendall_taus
 from robust201.statistics.outcomes import Packed, weighted_counts
 
 N_DRAWS = 1000
@@ -117,18 +118,9 @@ def kendall_estimate(
     Scatter of the accuracies lowers tau: with fewer images, or closer accuracies, tau is lower, whatever the networks
     (see `Estimate.bias`). Without two different accuracies on each side, tau is NaN.
     """
-    value = _tau(np.asarray(first, np.float64), np.asarray(second, np.float64))
-    drawn = [_tau(one, other) for one, other in zip(drawn_first, drawn_second, strict=True)]
+    value = float(kendall_taus(np.column_stack([first, second]))[0, 1])
+    drawn = [kendall_taus(np.column_stack(pair))[0, 1] for pair in zip(drawn_first, drawn_second, strict=True)]
     return _estimate(value, np.array(drawn), level, (-1.0, 1.0))
-
-
-def _tau(first: NDArray[Any], second: NDArray[Any]) -> float:
-    from scipy.stats import kendalltau
-
-    if len(first) < 3:  # SciPy's p-value, which is not used, would divide by zero
-        product = float(np.sign(first[0] - first[-1]) * np.sign(second[0] - second[-1]))
-        return product or float("nan")
-    return float(kendalltau(first, second, method="asymptotic").statistic)
 
 
 def _estimate(value: float, drawn: NDArray[np.float64], level: float, limits: tuple[float, float]) -> Estimate:

@@ -1,7 +1,9 @@
 """Cells of NAS-Bench-201 as the figures compare them: how large they are, how far apart, and what lies beside them."""
 
+import functools
+
 from robust201.spaces.cell_space import Neighbour
-from robust201.spaces.nasbench201.cells import EDGES, N_NODES, OPERATIONS, format_spec, parse
+from robust201.spaces.nasbench201.cells import EDGES, N_ARCHITECTURES, N_NODES, OPERATIONS, format_spec, parse
 
 NODE_NAMES = ("in", "1", "2", "out")
 """What figures call the nodes of a cell."""
@@ -12,6 +14,7 @@ EDGE_LABELS = tuple(f"{NODE_NAMES[source]}→{NODE_NAMES[target]}" for source, t
 _KERNEL_AREAS = {"nor_conv_1x1": 1, "nor_conv_3x3": 9}
 
 
+@functools.lru_cache(maxsize=N_ARCHITECTURES)  # figures ask for those of all cells a dozen times
 def kernel_parameters(spec: str) -> int:
     """Count the kernel parameters of a cell's convolutions, 9 for a 3x3 and 1 for a 1x1, one channel each: 0 to 54.
 
