@@ -96,7 +96,9 @@ def test_pgd_is_compared_with_apgd(tmp_path, gap, expected):
     assert verdict_on(found, "have this order") == expected
 
 
-@pytest.mark.parametrize(("taus", "expected"), [((-0.6, -0.2), HOLDS), ((-0.1, 0.5), FAILS)])
+@pytest.mark.parametrize(
+    ("taus", "expected"), [((-0.6, -0.2), HOLDS), ((-0.1, 0.5), FAILS), ((-0.6, float("nan")), UNTESTED)]
+)
 def test_the_jacobian_is_followed_over_epsilon(tmp_path, taus, expected):
     rows = pd.DataFrame({"measure": "Jacobian norm", "key": "pgd", "strength": (1.0, 8.0), "kendall": taus})
     results = results_of(write_results(tmp_path, {"clean": {"21": 0.5}}))
