@@ -20,12 +20,14 @@ from torch import nn
 
 from robust201.analysis.evaluation import Comparison, Evaluation, compare_evaluations
 from robust201.analysis.first_look import Costs, choose_count, describe_plan, first_keys
+from robust201.analysis.robustbench import DATASET, N_CLASSES, Benchmark, find_benchmark
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning, closest
 from robust201.core.files import bundled
 from robust201.core.records import ArchitectureId, EvaluationResult, ImageSet, Normalisation, Part, Unit
-from robust201.images import check_count, select
+from robust201.images import check_selection, data_folder, load_images, select
 from robust201.images import dataset as dataset_spec
 from robust201.images.checks import LabelledImages
+from robust201.images.corrupted import open_published
 from robust201.images.user_arrays import as_labelled_images, check_label_range
 from robust201.models.classifier import Classifier
 from robust201.models.model import CompiledNetwork
@@ -37,7 +39,7 @@ from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
 from robust201.statistics.attack_flags import ZERO_GRADIENTS, Accuracies, AttackFlag, Evaluated, find_flags
 from robust201.statistics.intervals import accuracy_intervals
-from robust201.tasks import KEY_GROUPS, TASKS, Task, expand_keys, find_task
+from robust201.tasks import CORRUPTIONS, KEY_GROUPS, TASKS, Task, expand_keys, find_task
 from robust201.tasks.attack_kit.context import Context, CorruptedImages, Request, to_float
 from robust201.tasks.columns import PREDICTIONS
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
@@ -142,10 +144,11 @@ def _plain(architecture: ArchitectureId) -> ArchitectureId:
 
 def evaluate(
     model: nn.Module,
-    images: Any,
-    labels: Any,
+    images: Any = None,
+    labels: Any = None,
     keys: _Keys | None = None,
     *,
+    benchmark: str | None = None,
     epsilon: str | float | None = None,
     count: int | None = None,
     normalisation: Normalisation | tuple[Sequence[float], Sequence[float]] | None = None,
@@ -173,6 +176,10 @@ def evaluate(
         keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``;
             ``"corruptions"`` stands for all corruptions, ``"autoattack"`` for AutoAttack, ``"all"`` for the keys of the
             paper. None takes a first look.
+        benchmark: instead of keys, the protocol of a RobustBench leaderboard on CIFAR-10: ``"robustbench-linf"``,
+            ``"robustbench-l2"`` or ``"robustbench-corruptions"``. Images and labels may be left out: they are then the
+            test images of the data folder. `count` takes the first images in their order. `model_info` of the table is
+            the leaderboard's row.
         epsilon: radius of the Linf ball of a first look in units of pixels, such as ``"8/255"``, the default.
         count: evaluate a class-stratified subset of this many images, which the seed decides; None evaluates all
             images, or in a first look as many as the time allows.
@@ -196,7 +203,7 @@ def evaluate(
         further columns by the names that it declares, such as `squared_norm`, which are NaN in all other rows.
 
     Raises:
-        ConfigError: no such key, parameter, engine or device, or `epsilon` with keys.
+        ConfigError: no such key, parameter, engine, device or benchmark, or `epsilon` with keys.
         DatasetError: images or labels of another form or range, images that cannot be corrupted, or fewer images than
             `count`.
         EvaluationError: the module fails, or its output is not logits, NaN, or different for the same images.
@@ -205,15 +212,19 @@ def evaluate(
         RobustWarning: the module seems to end in a softmax, steps are too short for their ball, a weaker attack beat a
             stronger one, or another sign of a weak attack (docs/trust.md).
     """
+    leaderboard = None if benchmark is None else find_benchmark(benchmark)
+    if leaderboard is not None:
+        _check_no_keys(leaderboard, keys)
+        keys = leaderboard.keys
     chosen = None if keys is None else parse_keys(keys, engine)
     if keys is not None and epsilon is not None:
         raise ConfigError(
-            "Reading arguments failed for epsilon: expected it without keys, got both. Give the epsilons of each key "
-            "in keys, such as {'pgd': {'epsilons': ['8/255']}}."
+            "Reading arguments failed for epsilon: expected it without keys and benchmark, got both. Give the epsilons "
+            "of each key in keys, such as {'pgd': {'epsilons': ['8/255']}}."
         )
-    given = as_labelled_images(images, labels)
+    given = _read_images(leaderboard, images, labels)
     if count is not None:
-        check_count(count, len(given.labels), "the images given")
+        check_selection(count, len(given.labels), "the images given")
     for row, parameters in chosen or ():
         _check_shape(given, row, parameters)
         _warn_of_parameters(row, parameters)
@@ -223,36 +234,101 @@ def evaluate(
         image_set = _image_set(given, context.classifier)
         if chosen is None:
             chosen, count = _plan_first_look(context, image_set, epsilon, count, state)
-        if count is not None:
+        if leaderboard is not None:
+            image_set = _first_images(leaderboard, image_set, count)
+        elif count is not None:
             image_set = select(image_set, count=count, seed=seed)
         if keys is not None:
             _estimate_time(context, image_set, chosen, state)
-        state.evaluations = sum(len(parameters.strengths) for _, parameters in chosen)
-        rows: list[dict[str, Any]] = []
-        outcomes: dict[tuple[str, float], NDArray[np.bool_]] = {}
-        for row, parameters in chosen:
-            state.begin(row.key, parameters.strengths, len(image_set))
-            results = []
-            for result in _evaluate_key(context, row, parameters, image_set, state):
-                results.append(result)
-                state.evaluations_done += 1
-                if not isinstance(progress, bool):
-                    progress(state.evaluations_done, state.evaluations)
-            results.sort(key=lambda result: result.strength)
-            rows += map(_row, results)
-            outcomes |= {
-                (row.key, result.strength): result.values[PREDICTIONS] == image_set.labels
-                for result in results
-                if PREDICTIONS in result.values
-            }
+        corrupted = context.corrupted
+        if leaderboard is not None and leaderboard.is_corrupted:
+            corrupted = open_published(data_folder(), image_set, n_images=len(given.labels), keys=CORRUPTIONS)
+        rows, outcomes = _evaluate_keys(
+            dataclasses.replace(context, corrupted=corrupted), chosen, image_set, state, progress
+        )
     _warn_of_weak_attacks(rows, name, len(image_set), image_set.n_classes)
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measured = dict.fromkeys(column for row, _ in chosen for column in row.columns)
     shared = {"seed": seed, "engine": engine, "batch_size": batch_size if engine == "reference" else None}
     if count is not None:
-        shared["images"] = f"class-stratified subset of {count} of {len(given.labels)}"
+        subset = "class-stratified subset" if leaderboard is None else "first images"
+        shared["images"] = f"{subset}, {count} of {len(given.labels)}"
+    if leaderboard is not None and leaderboard.is_corrupted:
+        shared["corruptions"] = "published"
     protocols = {row.key: shared | parameters.identity() for row, parameters in chosen}
-    return Evaluation.of(rows, [*columns, *measured], outcomes, image_set.indices, _digest(image_set), protocols)
+    return Evaluation.of(
+        rows, [*columns, *measured], outcomes, image_set.indices, _digest(image_set), protocols, leaderboard
+    )
+
+
+def _check_no_keys(leaderboard: Benchmark, keys: _Keys | None) -> None:
+    if keys is not None:
+        raise ConfigError(
+            f"Reading arguments failed for benchmark {leaderboard.name}: it names its keys, but keys are given, too. "
+            "Leave keys or benchmark out."
+        )
+
+
+def _read_images(leaderboard: Benchmark | None, images: Any, labels: Any) -> LabelledImages:
+    """Read the images given; for a benchmark check their size, or load the test images if none are given."""
+    if leaderboard is None:
+        return as_labelled_images(images, labels)
+    if images is None and labels is None:
+        test = load_images(DATASET)
+        images, labels = test.images, test.labels
+    given = as_labelled_images(images, labels)
+    _check_benchmark_images(leaderboard, given)
+    return given
+
+
+def _check_benchmark_images(leaderboard: Benchmark, given: LabelledImages) -> None:
+    size = dataset_spec(DATASET).image_size
+    if given.images.shape[2:] != (size, size):
+        raise DatasetError(
+            f"Reading images failed for {leaderboard.name}: expected the test images of {DATASET}, of {size}x{size} "
+            f"pixels, got {given.images.shape[2]}x{given.images.shape[3]}. Leave images and labels out to load them "
+            "from the data folder."
+        )
+
+
+def _first_images(leaderboard: Benchmark, images: ImageSet, count: int | None) -> ImageSet:
+    """Take the first images of the test images; a ConfigError if the network has other classes."""
+    if images.n_classes != N_CLASSES:
+        raise ConfigError(
+            f"Evaluating failed for {leaderboard.name}: expected a network of {N_CLASSES} classes, got "
+            f"{images.n_classes}. Give a network that was trained on {DATASET}."
+        )
+    first = (images.images[:count], images.labels[:count], images.indices[:count])
+    return dataclasses.replace(images, dataset=DATASET, images=first[0], labels=first[1], indices=first[2])
+
+
+def _evaluate_keys(
+    context: Context,
+    chosen: Sequence[tuple[Task, Parameters]],
+    image_set: ImageSet,
+    state: EvaluationProgress,
+    progress: ProgressOption,
+) -> tuple[list[dict[str, Any]], dict[tuple[str, float], NDArray[np.bool_]]]:
+    """Evaluate all images under all keys: rows of the table, and per-image outcomes by key and strength."""
+    rows: list[dict[str, Any]] = []
+    outcomes: dict[tuple[str, float], NDArray[np.bool_]] = {}
+    state.evaluations = sum(len(parameters.strengths) for _, parameters in chosen)
+    for row, parameters in chosen:
+        state.begin(row.key, parameters.strengths, len(image_set))
+        results = []
+        for result in _evaluate_key(context, row, parameters, image_set, state):
+            results.append(result)
+            state.evaluations_done += 1
+            if not isinstance(progress, bool):
+                progress(state.evaluations_done, state.evaluations)
+        results.sort(key=lambda result: result.strength)
+        rows += map(_row, results)
+        outcomes |= {
+            (row.key, result.strength): result.values[PREDICTIONS] == image_set.labels
+            for result in results
+            if PREDICTIONS in result.values
+        }
+    return rows, outcomes
 
 
 def _image_set(given: LabelledImages, classifier: Classifier) -> ImageSet:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from robust201.analysis.robustbench import BENCHMARKS, Benchmark
 from robust201.core.errors import ConfigError
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import pack_outcomes
@@ -29,11 +30,14 @@ class Evaluation(pd.DataFrame):
     A part of the table is a plain DataFrame: only the whole one has outcomes.
     """
 
-    _metadata = ["_outcomes", "_positions", "_images_sha256", "_protocols"]  # noqa: RUF012 - pandas reads a list
+    _metadata = [  # noqa: RUF012 - pandas reads a list
+        *("_outcomes", "_positions", "_images_sha256", "_protocols", "_benchmark"),
+    ]
     _outcomes: dict[tuple[str, float], NDArray[np.bool_]]
     _positions: NDArray[np.int64]
     _images_sha256: str
     _protocols: dict[str, Mapping[str, Any]]
+    _benchmark: Benchmark | None
 
     @classmethod
     def of(
@@ -44,6 +48,7 @@ class Evaluation(pd.DataFrame):
         positions: NDArray[np.int64],
         images_sha256: str,
         protocols: Mapping[str, Mapping[str, Any]],
+        benchmark: Benchmark | None = None,
     ) -> "Evaluation":
         """Make the table of some rows, with the outcomes of N images by key and strength.
 
@@ -54,10 +59,12 @@ class Evaluation(pd.DataFrame):
             positions: (N,) positions of the evaluated images among the images given.
             images_sha256: digest of images and labels, which comparisons need to be of the same images.
             protocols: by key, its parameters and all else that decides its numbers.
+            benchmark: the leaderboard's protocol that was followed.
         """
         table = cls(rows, columns=list(columns))
         table._outcomes, table._positions = dict(outcomes), positions
         table._images_sha256, table._protocols = images_sha256, dict(protocols)
+        table._benchmark = benchmark
         return table
 
     @property
@@ -83,6 +90,20 @@ class Evaluation(pd.DataFrame):
     def protocols(self) -> Mapping[str, Mapping[str, Any]]:
         """By key, its parameters and all else that decides its numbers."""
         return self._protocols
+
+    @property
+    def model_info(self) -> dict[str, Any]:
+        """The results of a benchmark as a row of RobustBench's `model_info` files (see `Benchmark.model_info`).
+
+        Raises:
+            ConfigError: the evaluation did not follow a benchmark.
+        """
+        if self._benchmark is None:
+            raise ConfigError(
+                "Writing a leaderboard's row failed for this evaluation: it did not follow a benchmark. Evaluate with "
+                f"benchmark={next(iter(BENCHMARKS))!r}, or another of {', '.join(BENCHMARKS)}."
+            )
+        return self._benchmark.model_info(self, len(self._positions))
 
     @property
     def summary(self) -> str:

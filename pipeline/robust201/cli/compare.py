@@ -7,10 +7,10 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.evaluate import (
+    DATA,
     KEYS_HELP,
     BatchSize,
     Count,
-    Data,
     Device,
     Engine,
     ImageSize,
@@ -42,7 +42,7 @@ def compare(
             metavar="FILE:FUNCTION...", help="Two or more Python files, each with its function that returns a network."
         ),
     ],
-    data: Data,
+    data: Annotated[str, DATA],
     weights: Annotated[
         list[Path] | None,
         typer.Option(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robust201.cli import console
+from robust201.cli.monitoring import print_json
 from robust201.cli.user_file import parse_function
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ArchitectureError, ConfigError, EvaluationError, RobustError, closest
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from robust201.core.records import ImageSet, Normalisation
 
 
-Data = Annotated[str, typer.Option(help="A .npz or Parquet file of images, a folder with one, or a dataset's name.")]
+DATA = typer.Option(help="A .npz or Parquet file of images, a folder with one, or a dataset's name.")
 KEYS_HELP = "Keys separated by commas, such as clean,pgd,autoattack,corruptions."
 Settings = Annotated[
     list[str] | None,
@@ -52,7 +53,7 @@ def evaluate(
     network: Annotated[
         str, typer.Argument(metavar="FILE:FUNCTION", help="A Python file, and its function that returns the network.")
     ],
-    data: Data,
+    data: Annotated[str | None, DATA] = None,
     weights: Annotated[
         Path | None,
         typer.Option(
@@ -64,6 +65,13 @@ def evaluate(
         typer.Option(
             help=f"{KEYS_HELP} If absent, a first look of about a minute for a small network: clean, FGSM, PGD, "
             "AutoAttack and three corruptions on as many images as the time allows."
+        ),
+    ] = None,
+    benchmark: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of --keys, the protocol of a RobustBench leaderboard on CIFAR-10: robustbench-linf, "
+            "robustbench-l2 or robustbench-corruptions. Prints its JSON row; --count takes the first images."
         ),
     ] = None,
     epsilon: Annotated[
@@ -85,6 +93,7 @@ def evaluate(
 
     The network takes pixels in [0, 1], unless --mean and --std are given, and returns logits.
     """
+    from robust201.analysis.robustbench import DATASET, find_benchmark
     from robust201.api import evaluate as evaluate_model
     from robust201.api import parse_keys
 
@@ -94,6 +103,11 @@ def evaluate(
     chosen = read_keys(keys, settings or [])
     if chosen is not None:
         parse_keys(chosen, engine)  # before the user's file is executed
+    if benchmark is not None:
+        find_benchmark(benchmark)
+    if data is None and benchmark is None:
+        raise ConfigError("Reading the command line failed for --data: it is missing. Name images to evaluate on.")
+    data = data or DATASET
     images = load_data(data, image_size, count)
     module = build_module(network, weights)
     collect_as_usual()
@@ -103,6 +117,7 @@ def evaluate(
             images.images,
             images.labels,
             chosen,
+            benchmark=benchmark,
             epsilon=epsilon,
             count=count,
             normalisation=normalisation,
@@ -114,6 +129,10 @@ def evaluate(
         )
     if out is not None:
         write_csv(out, frame)
+    if benchmark is not None:
+        console.say(frame.summary)
+        print_json(frame.model_info)
+        return
     _show(frame, f"{network} on {console.show_count(len(frame.outcomes), 'image')} of {data}")
     if chosen is None:
         typer.echo(frame.summary)
@@ -202,7 +221,7 @@ def _three_numbers(option: str, text: str) -> tuple[float, float, float]:
 def load_data(data: str, image_size: int, count: int | None) -> "ImageSet":
     """Load the images of a file, a folder or a dataset's name, and check that there are `count` of them."""
     from robust201.core.records import MAX_CLASSES
-    from robust201.images import DATASETS, check_count, load_images
+    from robust201.images import DATASETS, check_selection, load_images
     from robust201.images.specs import own_dataset
 
     path = Path(data)
@@ -219,7 +238,7 @@ def load_data(data: str, image_size: int, count: int | None) -> "ImageSet":
             f"{closest(data, DATASETS)}"
         )
     if count is not None:
-        check_count(count, len(images), data)
+        check_selection(count, len(images), data)
     return images
 
 

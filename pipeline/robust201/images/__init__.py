@@ -34,7 +34,7 @@ __all__ = [
     "DatasetSpec",
     "Form",
     "Split",
-    "check_count",
+    "check_selection",
     "data_folder",
     "dataset",
     "load_images",
@@ -160,7 +160,7 @@ def select(images: ImageSet, *, count: int, seed: int) -> ImageSet:
     Raises:
         DatasetError: `count` is below 1 or above the number of images.
     """
-    check_count(count, len(images), images.dataset)
+    check_selection(count, len(images), images.dataset)
     class_order = _shuffled(seed, images.n_classes, "image selection", "classes")
     # An image's turn is its place in its own class, then its class's place: the first `count` turns are stratified.
     rank = np.empty(len(images), np.int64)
@@ -173,7 +173,7 @@ def select(images: ImageSet, *, count: int, seed: int) -> ImageSet:
     return replace(images, images=parts[0], labels=parts[1], indices=parts[2], sha256=image_hash(*parts))
 
 
-def check_count(count: int, n_images: int, name: str) -> None:
+def check_selection(count: int, n_images: int, name: str) -> None:
     """Check that so many images can be selected (see `select`)."""
     if not 1 <= count <= n_images:
         raise DatasetError(
