@@ -39,7 +39,7 @@ from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
 from robust201.statistics.attack_flags import ZERO_GRADIENTS, Accuracies, AttackFlag, Evaluated, find_flags
 from robust201.statistics.intervals import accuracy_intervals
-from robust201.tasks import CORRUPTIONS, KEY_GROUPS, TASKS, Task, expand_keys, find_task
+from robust201.tasks import CORRUPTIONS, KEY_GROUPS, RANDOMISED_GROUPS, TASKS, Task, expand_keys, find_task
 from robust201.tasks.attack_kit.context import Context, CorruptedImages, Request, to_float
 from robust201.tasks.columns import PREDICTIONS
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
@@ -151,6 +151,7 @@ def evaluate(
     benchmark: str | None = None,
     epsilon: str | float | None = None,
     count: int | None = None,
+    randomised: bool = False,
     normalisation: Normalisation | tuple[Sequence[float], Sequence[float]] | None = None,
     n_classes: int | None = None,
     seed: int = 0,
@@ -183,6 +184,8 @@ def evaluate(
         epsilon: radius of the Linf ball of a first look in units of pixels, such as ``"8/255"``, the default.
         count: evaluate a class-stratified subset of this many images, which the seed decides; None evaluates all
             images, or in a first look as many as the time allows.
+        randomised: whether the module's outputs are random on purpose. ``"autoattack"`` is then AutoAttack's version
+            for randomised networks (`aa_rand`), which averages gradients over 20 passes.
         normalisation: mean and standard deviation per channel, where the module takes normalised images.
         n_classes: number of classes C; None takes it from the module's output.
         seed: seed of the subset and of all random numbers.
@@ -216,7 +219,7 @@ def evaluate(
     if leaderboard is not None:
         _check_no_keys(leaderboard, keys)
         keys = leaderboard.keys
-    chosen = None if keys is None else parse_keys(keys, engine)
+    chosen = None if keys is None else parse_keys(keys, engine, randomised=randomised)
     if keys is not None and epsilon is not None:
         raise ConfigError(
             "Reading arguments failed for epsilon: expected it without keys and benchmark, got both. Give the epsilons "
@@ -227,13 +230,17 @@ def evaluate(
         check_selection(count, len(given.labels), "the images given")
     for row, parameters in chosen or ():
         _check_shape(given, row, parameters)
-        _warn_of_parameters(row, parameters)
+        _warn_of_parameters(row, parameters, randomised=randomised)
     name = type(model).__name__
-    setup = _Setup(_as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
+    setup = _Setup(_as_normalisation(normalisation), n_classes, seed, engine, device, batch_size, randomised)
     with shown_progress(progress) as state, setup.context(model, given) as context:
         image_set = _image_set(given, context.classifier)
         if chosen is None:
-            chosen, count = _plan_first_look(context, image_set, epsilon, count, state)
+            keys_of_look = first_keys(
+                image_set.n_classes, given.images.shape[2:], epsilon=epsilon, randomised=randomised
+            )
+            chosen = parse_keys(keys_of_look, engine)
+            count = _plan_first_look(context, image_set, chosen, count, state)
         if leaderboard is not None:
             image_set = _first_images(leaderboard, image_set, count)
         elif count is not None:
@@ -250,6 +257,8 @@ def evaluate(
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measured = dict.fromkeys(column for row, _ in chosen for column in row.columns)
     shared = {"seed": seed, "engine": engine, "batch_size": batch_size if engine == "reference" else None}
+    if randomised:
+        shared["randomised"] = True
     if count is not None:
         subset = "class-stratified subset" if leaderboard is None else "first images"
         shared["images"] = f"{subset}, {count} of {len(given.labels)}"
@@ -316,11 +325,13 @@ def _evaluate_keys(
     for row, parameters in chosen:
         state.begin(row.key, parameters.strengths, len(image_set))
         results = []
-        for result in _evaluate_key(context, row, parameters, image_set, state):
-            results.append(result)
-            state.evaluations_done += 1
-            if not isinstance(progress, bool):
-                progress(state.evaluations_done, state.evaluations)
+        # A randomised network draws from torch's generator: its numbers follow from the seed and the key.
+        with dataclasses.replace(context, key=row.key).draws(0):
+            for result in _evaluate_key(context, row, parameters, image_set, state):
+                results.append(result)
+                state.evaluations_done += 1
+                if not isinstance(progress, bool):
+                    progress(state.evaluations_done, state.evaluations)
         results.sort(key=lambda result: result.strength)
         rows += map(_row, results)
         outcomes |= {
@@ -364,11 +375,13 @@ def _evaluate_key(
 
 
 def _plan_first_look(
-    context: Context, images: ImageSet, epsilon: str | float | None, count: int | None, state: EvaluationProgress
-) -> tuple[list[tuple[Task, Parameters]], int]:
-    """Choose keys and the number of images of a first look, and announce them."""
-    n_classes, shape = context.classifier.n_classes, images.images.shape[2:]
-    chosen = parse_keys(first_keys(n_classes, shape, epsilon=epsilon), context.engine)
+    context: Context,
+    images: ImageSet,
+    chosen: Sequence[tuple[Task, Parameters]],
+    count: int | None,
+    state: EvaluationProgress,
+) -> int:
+    """Choose the number of images of a first look unless it is given, and announce the look."""
     parameters_by_key = {row.key: parameters for row, parameters in chosen}
     pilot = select(images, count=min(len(images), _CHECKED_IMAGES, context.batch_size), seed=context.seed)
     few_steps = parameters_by_key["pgd"].model_copy(update={"steps": 10, "rel_stepsize": 0.25})
@@ -379,7 +392,7 @@ def _plan_first_look(
     state.say(describe_plan(count, len(images), context.seed, by_time=by_time, costs=costs, keys=parameters_by_key))
     state.costs = {key: costs.seconds(key, parameters, count) for key, parameters in parameters_by_key.items()}
     state.seconds_per_cost = 1.0
-    return chosen, count
+    return count
 
 
 def _measure_costs(context: Context, images: ImageSet) -> Costs:
@@ -609,6 +622,7 @@ class _Setup:
     engine: str
     device: torch.device | str | None
     batch_size: int
+    randomised: bool = False
 
     @contextmanager
     def context(self, model: nn.Module, given: LabelledImages, key: str = "") -> Iterator[Context]:
@@ -623,6 +637,7 @@ class _Setup:
             n_classes=self.n_classes,
             device=self.device,
             batch_size=self.batch_size,
+            randomised=self.randomised,
         )
         with prepared as classifier:
             check_label_range(given.labels, classifier.n_classes)
@@ -691,11 +706,13 @@ def _as_normalisation(given: Normalisation | tuple[Sequence[float], Sequence[flo
     return normalisation
 
 
-def parse_keys(keys: _Keys, engine: str) -> list[tuple[Task, Parameters]]:
+def parse_keys(keys: _Keys, engine: str, *, randomised: bool = False) -> list[tuple[Task, Parameters]]:
     """Parse the keys of `evaluate` with their parameters; a ConfigError names the first that is wrong."""
     chosen: dict[str, tuple[Task, Parameters]] = {}
     items = [keys] if isinstance(keys, str | Mapping) else list(keys)
     listed = [pair for item in items for pair in (item.items() if isinstance(item, Mapping) else [(item, {})])]
+    if randomised:
+        listed = [(RANDOMISED_GROUPS.get(key, key) if isinstance(key, str) else key, given) for key, given in listed]
     named = [key for key, _ in listed]
     for name, fields in listed:
         # A key of a group that is also listed by name keeps its own parameters, as in a sweep.
@@ -759,10 +776,16 @@ def _parse_parameters(row: Task, fields: object, engine: str) -> Parameters:
     return parameters
 
 
-def _warn_of_parameters(row: Task, parameters: Parameters) -> None:
+def _warn_of_parameters(row: Task, parameters: Parameters, *, randomised: bool = False) -> None:
     """Warn the caller of `evaluate` or `attack` of doubtful parameters (see `Parameters.cautions`)."""
     for caution in parameters.cautions:
         message = f"{row.key}.{caution.field}: {caution.what}. {caution.fix}"
+        warnings.warn(message, RobustWarning, stacklevel=3)
+    if randomised and row.key.startswith("aa_standard"):
+        message = (
+            f"{row.key} does not average over the network's random numbers, so accuracies come out too high. Evaluate "
+            "aa_rand, or the group autoattack."
+        )
         warnings.warn(message, RobustWarning, stacklevel=3)
 
 

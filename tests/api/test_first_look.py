@@ -47,7 +47,7 @@ def test_images_chosen_by_time_are_named_and_reproduced_by_a_count(capsys: pytes
     assert captured.out == ""
     assert (by_time["n_images"] == 20).all()
     assert by_time.outcomes.index.tolist() == np.flatnonzero(np.isin(IMAGES.indices, subset(20, 4))).tolist()
-    assert {protocol["images"] for protocol in by_time.protocols.values()} == {"class-stratified subset of 20 of 60"}
+    assert {protocol["images"] for protocol in by_time.protocols.values()} == {"class-stratified subset, 20 of 60"}
     by_count = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, count=20, seed=4, **NORMALISED)
     pd.testing.assert_frame_equal(numbers(by_count), numbers(by_time))
     assert by_count.images_sha256 == by_time.images_sha256

@@ -53,6 +53,15 @@ class Late(TinyNetwork):
             raise RuntimeError("no gradients here")
         return super().forward(images)
 
+class Noisy(TinyNetwork):
+    def forward(self, images):
+        import torch
+        features, logits = super().forward(images)
+        return features, logits + 0.1 * torch.randn_like(logits)
+
+def noisy():
+    return Noisy()
+
 class Refused(TinyNetwork):
     def forward(self, images):
         raise RuntimeError("no images here")
@@ -143,6 +152,17 @@ def test_groups_are_keys(files: Path, robust201: RunCommand, keys: str) -> None:
     assert pd.read_csv(files / "results.csv")["key"].tolist()[-1] == "aa_standard"
 
 
+def test_randomised_networks(files: Path, robust201: RunCommand) -> None:
+    options = ("--set", "autoattack.steps=2", "--set", "autoattack.passes=2", "--set", "autoattack.epsilons=8/255")
+    words = arguments(network="my_model.py:noisy", weights=None, keys="clean,autoattack", out="results.csv")
+    assert "evaluate with randomised=True (--randomised)" in robust201(
+        *arguments(network="my_model.py:noisy", weights=None, keys="clean")
+    ).refusal(2)
+    ended = robust201(*words, *options, "--randomised")
+    assert ended.code == 0, ended.err
+    assert pd.read_csv(files / "results.csv")["key"].tolist() == ["clean", "aa_rand"]
+
+
 def break_file(content: str) -> Callable[[Path], object]:
     return lambda folder: (folder / "my_model.py").write_text(content)
 
@@ -177,7 +197,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
     "values on the meta device": (keep, {"network": "my_model.py:on_meta"}, 2, "got one on the meta device"),
     "a lazy layer": (keep, {"network": "my_model.py:lazy"}, 2, "got one without a shape (a lazy layer)"),
     "parameters without keys": (keep, {"keys": None, "set": "pgd.steps=3"}, 2, "a first look has no parameters"),
-    "an epsilon with keys": (keep, {"epsilon": "8/255"}, 2, "expected it without keys, got both"),
+    "an epsilon with keys": (keep, {"epsilon": "8/255"}, 2, "expected it without keys and benchmark, got both"),
     "an epsilon of 8": (keep, {"keys": None, "epsilon": 8}, 2, "Write 8/255"),
     "too many images": (keep, {"count": 99}, 2, "expected a count from 1 to 21, got 99"),
 }

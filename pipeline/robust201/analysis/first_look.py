@@ -93,7 +93,8 @@ def first_keys(
 
 
 def _strongest(n_classes: int, randomised: bool) -> tuple[str, ...]:
-    del randomised
+    if randomised and n_classes >= 3:
+        return ("aa_rand",)
     if n_classes >= 4:
         return ("aa_standard",)
     return ("aa_apgd-ce", *(("aa_apgd-dlr",) if n_classes == 3 else ()), "aa_fab", "aa_square")

@@ -16,6 +16,7 @@ from robust201.cli.evaluate import (
     ImageSize,
     Mean,
     Quiet,
+    Randomised,
     Seed,
     Settings,
     Std,
@@ -59,6 +60,7 @@ def compare(
     engine: Engine = "fused",
     batch_size: BatchSize = 250,
     device: Device = "cpu",
+    randomised: Randomised = False,
     quiet: Quiet = False,
     out: Annotated[Path | None, typer.Option("--out", help="Also write the table to this CSV file.")] = None,
     as_json: AsJson = False,
@@ -75,7 +77,7 @@ def compare(
     named = _name_networks(networks, weights or [])
     normalisation = read_normalisation(mean, std)
     chosen = read_keys(keys, settings or []) or {}
-    parse_keys(chosen, engine)  # before the user's files are executed
+    parse_keys(chosen, engine, randomised=randomised)  # before the user's files are executed
     images = load_data(data, image_size, count)
     modules = {name: build_module(network, file) for name, (network, file) in named.items()}
     collect_as_usual()
@@ -91,6 +93,7 @@ def compare(
             engine=engine,
             device=device,
             batch_size=batch_size,
+            randomised=randomised,
             progress=not quiet,
         )
     n_images = len(images) if count is None else count

@@ -45,6 +45,9 @@ ImageSize = Annotated[int, typer.Option(min=1, help="Height and width of the ima
 Seed = Annotated[int, typer.Option(help="Seed of the subset and of every draw.")]
 Engine = Annotated[str, typer.Option(help="fused, or reference for the libraries themselves.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Maximum number of images per batch.")]
+Randomised = Annotated[
+    bool, typer.Option("--randomised", help="The network's outputs are random: autoattack is its version for these.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
 
@@ -86,6 +89,7 @@ def evaluate(
     engine: Engine = "fused",
     batch_size: BatchSize = 250,
     device: Device = "cpu",
+    randomised: Randomised = False,
     quiet: Quiet = False,
     out: Annotated[Path | None, typer.Option("--out", help="Also write the table to this CSV file.")] = None,
 ) -> None:
@@ -102,7 +106,7 @@ def evaluate(
     normalisation = read_normalisation(mean, std)
     chosen = read_keys(keys, settings or [])
     if chosen is not None:
-        parse_keys(chosen, engine)  # before the user's file is executed
+        parse_keys(chosen, engine, randomised=randomised)  # before the user's file is executed
     if benchmark is not None:
         find_benchmark(benchmark)
     if data is None and benchmark is None:
@@ -125,6 +129,7 @@ def evaluate(
             engine=engine,
             device=device,
             batch_size=batch_size,
+            randomised=randomised,
             progress=not quiet,
         )
     if out is not None:

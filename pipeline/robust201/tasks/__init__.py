@@ -40,6 +40,7 @@ from robust201.tasks.parameters import (
     PgdL2Parameters,
     PgdLinf7Parameters,
     PgdParameters,
+    Rand,
     RotationParameters,
     SmallRotationParameters,
     SpatialParameters,
@@ -264,6 +265,10 @@ def standard_passes(parameters: Any, n_classes: int, resisting: float | None = N
     return float(3.0 * (parameters.steps + 1) + 10 + attacked * targets * per_target + queried * parameters.queries)
 
 
+def _rand_passes(parameters: Any, _n_classes: int) -> float:
+    return float((1 + _RESISTING) * 3.0 * parameters.passes * (parameters.steps + 1) + 8)
+
+
 _CORRUPTIONS = (
     _corruption("brightness"),
     _corruption("contrast"),
@@ -296,6 +301,8 @@ TASKS: dict[str, Task] = {
         *_in_balls("aa_fab-t", "fab_targeted", FabTargeted, _fab_targeted_passes, "FAB-T"),
         *_in_balls("aa_square", "square", Square, _square_passes, "Square", other_balls="square_lp"),
         *_in_balls("aa_standard", "standard", Standard, standard_passes, "AutoAttack"),
+        _attack("aa_rand", "rand", in_ball(Rand, "Linf"), _rand_passes, name="AutoAttack, randomised"),
+        _attack("aa_rand_l2", "rand", in_ball(Rand, "L2"), _rand_passes, L2, name="AutoAttack, randomised, L2"),
         _attack("fgsm", "fgsm", FgsmParameters, lambda _p, _c: 5.0, name="FGSM"),
         _attack("pgd", "pgd", PgdParameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD"),
         _attack("pgd_linf7", "pgd_linf7", PgdLinf7Parameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD-7"),
@@ -327,8 +334,11 @@ TASKS: dict[str, Task] = {
 }
 """Key to row, in the order in which results are listed."""
 
-ENSEMBLES = ("aa_standard",)
+ENSEMBLES = ("aa_standard", "aa_rand")
 """Beginnings of the keys of AutoAttack's versions: ensembles of attacks."""
+
+RANDOMISED_GROUPS = {"autoattack": "aa_rand", "autoattack_l2": "aa_rand_l2"}
+"""What a group of keys means for networks whose outputs are random."""
 
 PAPER_KEYS = ("clean", "aa_apgd-ce", "aa_square", "fgsm", "pgd", *CORRUPTIONS)
 """What a sweep evaluates that names no keys: the twenty of the paper."""
