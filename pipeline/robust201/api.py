@@ -1,10 +1,11 @@
 """The Python API: load a network, evaluate any network, attack it, and see where it stands; no file is written."""
 
+import dataclasses
 import hashlib
 import operator
 import reprlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,21 +19,27 @@ from pydantic import ValidationError
 from torch import nn
 
 from robust201.analysis.evaluation import Comparison, Evaluation, compare_evaluations
+from robust201.analysis.first_look import Costs, choose_count, describe_plan, first_keys
+from robust201.analysis.robustbench import DATASET, N_CLASSES, Benchmark, find_benchmark
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning, closest
 from robust201.core.files import bundled
 from robust201.core.records import ArchitectureId, EvaluationResult, ImageSet, Normalisation, Part, Unit
+from robust201.images import check_selection, data_folder, load_images, select
 from robust201.images import dataset as dataset_spec
 from robust201.images.checks import LabelledImages
+from robust201.images.corrupted import open_published
 from robust201.images.user_arrays import as_labelled_images, check_label_range
 from robust201.models.classifier import Classifier
 from robust201.models.model import CompiledNetwork
 from robust201.models.network_check import check_compiled
+from robust201.models.pass_time import measure_pass
 from robust201.models.user_module import as_classifier, choose_given_device
+from robust201.monitoring.evaluation_progress import EvaluationProgress, ProgressOption, shown_progress
 from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
 from robust201.statistics.attack_flags import ZERO_GRADIENTS, Accuracies, AttackFlag, Evaluated, find_flags
 from robust201.statistics.intervals import accuracy_intervals
-from robust201.tasks import CORRUPTION_GROUP, TASKS, Task, expand_keys, find_task
+from robust201.tasks import CORRUPTIONS, KEY_GROUPS, RANDOMISED_GROUPS, TASKS, Task, expand_keys, find_task
 from robust201.tasks.attack_kit.context import Context, CorruptedImages, Request, to_float
 from robust201.tasks.columns import PREDICTIONS
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
@@ -48,9 +55,11 @@ if TYPE_CHECKING:
     from robust201.reader.dataset import RobustnessDataset
 
 _Keys = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
-_Progress = Callable[[int, int], None] | bool
 
 _CHECKED_IMAGES = 64
+
+_TIMED_PASSES = 100_000
+"""Passes of an evaluation from which on a pass is timed, so that progress knows the time left."""
 
 _MEASURED = ("accuracy", "confidence", PREDICTIONS)
 
@@ -135,23 +144,30 @@ def _plain(architecture: ArchitectureId) -> ArchitectureId:
 
 def evaluate(
     model: nn.Module,
-    images: Any,
-    labels: Any,
-    keys: _Keys,
+    images: Any = None,
+    labels: Any = None,
+    keys: _Keys | None = None,
     *,
+    benchmark: str | None = None,
+    epsilon: str | float | None = None,
+    count: int | None = None,
+    randomised: bool = False,
     normalisation: Normalisation | tuple[Sequence[float], Sequence[float]] | None = None,
     n_classes: int | None = None,
     seed: int = 0,
     engine: str = "fused",
     device: torch.device | str | None = None,
     batch_size: int = 250,
-    progress: _Progress = True,
+    progress: ProgressOption = True,
 ) -> Evaluation:
     """Evaluate a network on images as they are, attacked and corrupted.
 
-    The module itself is left as it was. Attacks are those of a sweep (docs/protocol.md); an image's draws are named by
-    seed, key and its position. Corruptions are generated with the constants for 32x32 pixels, scaled to the image, and
-    frost is synthetic.
+    Without `keys` it takes a first look, of about a minute for a small network: clean images, FGSM, PGD, AutoAttack and
+    three corruptions, on as many images as the time allows.
+
+    The module itself is left as it was. Attacks are those of a sweep (docs/protocol.md); an image's random numbers are
+    keyed by seed, key and its position. Corruptions are generated with the constants for 32x32 pixels, scaled to the
+    image, and frost is synthetic.
 
     Args:
         model: any module from (B, 3, H, W) float32 in [0, 1] to logits (B, C), up to 256 classes.
@@ -159,83 +175,247 @@ def evaluate(
             (others are refused, as attacks start from pixels of 8 bits).
         labels: (N,) integers in [0, C).
         keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``;
-            ``"corruptions"`` stands for all corruptions.
+            ``"corruptions"`` stands for all corruptions, ``"autoattack"`` for AutoAttack, ``"all"`` for the keys of the
+            paper. None takes a first look.
+        benchmark: instead of keys, the protocol of a RobustBench leaderboard on CIFAR-10: ``"robustbench-linf"``,
+            ``"robustbench-l2"`` or ``"robustbench-corruptions"``. Images and labels may be left out: they are then the
+            test images of the data folder. `count` takes the first images in their order. `model_info` of the table is
+            the leaderboard's row.
+        epsilon: radius of the Linf ball of a first look in units of pixels, such as ``"8/255"``, the default.
+        count: evaluate a class-stratified subset of this many images, which the seed decides; None evaluates all
+            images, or in a first look as many as the time allows.
+        randomised: whether the module's outputs are random on purpose. ``"autoattack"`` is then AutoAttack's version
+            for randomised networks (`aa_rand`), which averages gradients over 20 passes.
         normalisation: mean and standard deviation per channel, where the module takes normalised images.
-        n_classes: number of classes C; None takes it from what the module answers.
-        seed: of all that is drawn.
+        n_classes: number of classes C; None takes it from the module's output.
+        seed: seed of the subset and of all random numbers.
         engine: ``"fused"``, or ``"reference"`` for the libraries themselves.
         device: where to compute; None computes where the module lies.
         batch_size: maximum number of images per pass; with the reference engine this many share
-            their draws.
-        progress: show a bar on a terminal, or not, or what is called with (evaluations done, in all).
+            their random numbers.
+        progress: show progress on stderr (a bar on a terminal, elsewhere a line every ten seconds), or not, or a
+            function that is called with (evaluations done, in all).
 
     Returns:
-        A DataFrame whose property `outcomes` says which image was classified correctly; one row per key and strength,
+        A DataFrame whose property `outcomes` says which image was classified correctly, and `summary` how many
+        withstand all attacks; one row per key and strength,
         in the order of `keys` and ascending: `key`, `strength` (epsilon in 1/255, in
-        pixels for L2 and L1; severity; 0 where there is none), `accuracy`, `low` and `high` (its 95 % interval),
+        pixels for L2 and L1; severity; 0 where there is none), `accuracy`, `low` and `high` (its 95% interval),
         `confidence` (mean softmax of the predicted class), `n_images`, `seconds` (of strengths that were attacked
         together only the sum means something). A measure (kind ``measure``) has no accuracy: its numbers stand in
         further columns by the names that it declares, such as `squared_norm`, which are NaN in all other rows.
 
     Raises:
-        ConfigError: no such key, parameter, engine or device.
-        DatasetError: images or labels of another form or range, or images that cannot be corrupted.
-        EvaluationError: the module fails, or answers no logits, NaN, or other logits to the same images.
+        ConfigError: no such key, parameter, engine, device or benchmark, or `epsilon` with keys.
+        DatasetError: images or labels of another form or range, images that cannot be corrupted, or fewer images than
+            `count`.
+        EvaluationError: the module fails, or its output is not logits, NaN, or different for the same images.
 
     Warns:
         RobustWarning: the module seems to end in a softmax, steps are too short for their ball, a weaker attack beat a
             stronger one, or another sign of a weak attack (docs/trust.md).
     """
-    chosen = _parse_keys(keys, engine)
-    given = as_labelled_images(images, labels)
-    for row, parameters in chosen:
-        _check_shape(given, row, parameters)
-        _warn_of_parameters(row, parameters)
-    name = type(model).__name__
-    rows: list[dict[str, Any]] = []
-    outcomes: dict[tuple[str, float], NDArray[np.bool_]] = {}
-    setup = _Setup(as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
-    total = sum(len(parameters.strengths) for _, parameters in chosen)
-    with setup.context(model, given) as context, _telling(progress, total) as tell:
-        classifier = context.classifier
-        image_set = ImageSet(
-            dataset="images",
-            images=given.images,
-            labels=given.labels,
-            indices=np.arange(len(given.labels)),
-            n_classes=classifier.n_classes,
-            normalisation=_normalisation_of(classifier),
-            sha256="",
+    leaderboard = None if benchmark is None else find_benchmark(benchmark)
+    if leaderboard is not None:
+        _check_no_keys(leaderboard, keys)
+        keys = leaderboard.keys
+    chosen = None if keys is None else parse_keys(keys, engine, randomised=randomised)
+    if keys is not None and epsilon is not None:
+        raise ConfigError(
+            "Reading arguments failed for epsilon: expected it without keys and benchmark, got both. Give the epsilons "
+            "of each key in keys, such as {'pgd': {'epsilons': ['8/255']}}."
         )
-        for row, parameters in chosen:
-            unit = Unit(
-                id="",
-                architecture=name,
-                dataset=image_set.dataset,
-                key=row.key,
-                strengths=parameters.strengths,
-                n_images=len(image_set),
-                protocol="",
-                checkpoint_sha256="",
+    given = _read_images(leaderboard, images, labels)
+    if count is not None:
+        check_selection(count, len(given.labels), "the images given")
+    for row, parameters in chosen or ():
+        _check_shape(given, row, parameters)
+        _warn_of_parameters(row, parameters, randomised=randomised)
+    name = type(model).__name__
+    setup = _Setup(as_normalisation(normalisation), n_classes, seed, engine, device, batch_size, randomised)
+    with shown_progress(progress) as state, setup.context(model, given) as context:
+        image_set = _image_set(given, context.classifier)
+        if chosen is None:
+            keys_of_look = first_keys(
+                image_set.n_classes, given.images.shape[2:], epsilon=epsilon, randomised=randomised
             )
-            part = Part(unit, parameters.strengths, 0, len(image_set))
-            found = []
-            for result in evaluate_part(context, row, parameters, part, image_set, _MEASURED, provenance={}):
-                found.append(result)
-                tell(len(rows) + len(found), total)
-            found.sort(key=lambda result: result.strength)
-            rows += map(_row, found)
-            outcomes |= {
-                (row.key, result.strength): result.values[PREDICTIONS] == given.labels
-                for result in found
-                if PREDICTIONS in result.values
-            }
+            chosen = parse_keys(keys_of_look, engine)
+            count = _plan_first_look(context, image_set, chosen, count, state)
+        if leaderboard is not None:
+            image_set = _first_images(leaderboard, image_set, count)
+        elif count is not None:
+            image_set = select(image_set, count=count, seed=seed)
+        if keys is not None:
+            _estimate_time(context, image_set, chosen, state)
+        corrupted = context.corrupted
+        if leaderboard is not None and leaderboard.is_corrupted:
+            corrupted = open_published(data_folder(), image_set, n_images=len(given.labels), keys=CORRUPTIONS)
+        rows, outcomes = _evaluate_keys(
+            dataclasses.replace(context, corrupted=corrupted), chosen, image_set, state, progress
+        )
     _warn_of_weak_attacks(rows, name, len(image_set), image_set.n_classes)
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measured = dict.fromkeys(column for row, _ in chosen for column in row.columns)
     shared = {"seed": seed, "engine": engine, "batch_size": batch_size if engine == "reference" else None}
+    if randomised:
+        shared["randomised"] = True
+    if count is not None:
+        subset = "class-stratified subset" if leaderboard is None else "first images"
+        shared["images"] = f"{subset}, {count} of {len(given.labels)}"
+    if leaderboard is not None and leaderboard.is_corrupted:
+        shared["corruptions"] = "published"
     protocols = {row.key: shared | parameters.identity() for row, parameters in chosen}
-    return Evaluation.of(rows, [*columns, *measured], outcomes, _digest(given), protocols)
+    return Evaluation.of(
+        rows, [*columns, *measured], outcomes, image_set.indices, _digest(image_set), protocols, leaderboard
+    )
+
+
+def _check_no_keys(leaderboard: Benchmark, keys: _Keys | None) -> None:
+    if keys is not None:
+        raise ConfigError(
+            f"Reading arguments failed for benchmark {leaderboard.name}: it names its keys, but keys are given, too. "
+            "Leave keys or benchmark out."
+        )
+
+
+def _read_images(leaderboard: Benchmark | None, images: Any, labels: Any) -> LabelledImages:
+    """Read the images given; for a benchmark check their size, or load the test images if none are given."""
+    if leaderboard is None:
+        return as_labelled_images(images, labels)
+    if images is None and labels is None:
+        test = load_images(DATASET)
+        images, labels = test.images, test.labels
+    given = as_labelled_images(images, labels)
+    _check_benchmark_images(leaderboard, given)
+    return given
+
+
+def _check_benchmark_images(leaderboard: Benchmark, given: LabelledImages) -> None:
+    size = dataset_spec(DATASET).image_size
+    if given.images.shape[2:] != (size, size):
+        raise DatasetError(
+            f"Reading images failed for {leaderboard.name}: expected the test images of {DATASET}, of {size}x{size} "
+            f"pixels, got {given.images.shape[2]}x{given.images.shape[3]}. Leave images and labels out to load them "
+            "from the data folder."
+        )
+
+
+def _first_images(leaderboard: Benchmark, images: ImageSet, count: int | None) -> ImageSet:
+    """Take the first images of the test images; a ConfigError if the network has other classes."""
+    if images.n_classes != N_CLASSES:
+        raise ConfigError(
+            f"Evaluating failed for {leaderboard.name}: expected a network of {N_CLASSES} classes, got "
+            f"{images.n_classes}. Give a network that was trained on {DATASET}."
+        )
+    first = (images.images[:count], images.labels[:count], images.indices[:count])
+    return dataclasses.replace(images, dataset=DATASET, images=first[0], labels=first[1], indices=first[2])
+
+
+def _evaluate_keys(
+    context: Context,
+    chosen: Sequence[tuple[Task, Parameters]],
+    image_set: ImageSet,
+    state: EvaluationProgress,
+    progress: ProgressOption,
+) -> tuple[list[dict[str, Any]], dict[tuple[str, float], NDArray[np.bool_]]]:
+    """Evaluate all images under all keys: rows of the table, and per-image outcomes by key and strength."""
+    rows: list[dict[str, Any]] = []
+    outcomes: dict[tuple[str, float], NDArray[np.bool_]] = {}
+    state.evaluations = sum(len(parameters.strengths) for _, parameters in chosen)
+    for row, parameters in chosen:
+        state.begin(row.key, parameters.strengths, len(image_set))
+        results = []
+        # A randomised network draws from torch's generator: its numbers follow from the seed and the key.
+        with dataclasses.replace(context, key=row.key).draws(0):
+            for result in _evaluate_key(context, row, parameters, image_set, state):
+                results.append(result)
+                state.evaluations_done += 1
+                if not isinstance(progress, bool):
+                    progress(state.evaluations_done, state.evaluations)
+        results.sort(key=lambda result: result.strength)
+        rows += map(_row, results)
+        outcomes |= {
+            (row.key, result.strength): result.values[PREDICTIONS] == image_set.labels
+            for result in results
+            if PREDICTIONS in result.values
+        }
+    return rows, outcomes
+
+
+def _image_set(given: LabelledImages, classifier: Classifier) -> ImageSet:
+    return ImageSet(
+        dataset="images",
+        images=given.images,
+        labels=given.labels,
+        indices=np.arange(len(given.labels)),
+        n_classes=classifier.n_classes,
+        normalisation=_normalisation_of(classifier),
+        sha256="",
+    )
+
+
+def _evaluate_key(
+    context: Context, row: Task, parameters: Parameters, image_set: ImageSet, state: EvaluationProgress
+) -> Iterator[EvaluationResult]:
+    """Evaluate all images under one key; yield a result for each strength, in any order."""
+    unit = Unit(
+        id="",
+        architecture=type(context.classifier.network).__name__,
+        dataset=image_set.dataset,
+        key=row.key,
+        strengths=parameters.strengths,
+        n_images=len(image_set),
+        protocol="",
+        checkpoint_sha256="",
+    )
+    part = Part(unit, parameters.strengths, 0, len(image_set))
+    yield from evaluate_part(
+        context, row, parameters, part, image_set, _MEASURED, provenance={}, on_images=state.add_images
+    )
+
+
+def _plan_first_look(
+    context: Context,
+    images: ImageSet,
+    chosen: Sequence[tuple[Task, Parameters]],
+    count: int | None,
+    state: EvaluationProgress,
+) -> int:
+    """Choose the number of images of a first look unless it is given, and announce the look."""
+    parameters_by_key = {row.key: parameters for row, parameters in chosen}
+    pilot = select(images, count=min(len(images), _CHECKED_IMAGES, context.batch_size), seed=context.seed)
+    few_steps = parameters_by_key["pgd"].model_copy(update={"steps": 10, "rel_stepsize": 0.25})
+    (attacked,) = _evaluate_key(context, find_task("pgd"), few_steps, pilot, EvaluationProgress())
+    costs = dataclasses.replace(_measure_costs(context, pilot), resisting=float(attacked.values["accuracy"]))
+    by_time = count is None
+    count = choose_count(costs, parameters_by_key, len(images)) if count is None else count
+    state.say(describe_plan(count, len(images), context.seed, by_time=by_time, costs=costs, keys=parameters_by_key))
+    state.costs = {key: costs.seconds(key, parameters, count) for key, parameters in parameters_by_key.items()}
+    state.seconds_per_cost = 1.0
+    return count
+
+
+def _measure_costs(context: Context, images: ImageSet) -> Costs:
+    device = context.classifier.device
+    batch = slice(0, min(_CHECKED_IMAGES, context.batch_size))
+    pixels, labels = torch.from_numpy(images.images[batch]), torch.from_numpy(images.labels[batch])
+    passes = measure_pass(context.attacked_model, to_float(pixels).to(device), labels.to(device))
+    return Costs(passes.fixed, passes.per_image, context.batch_size, images.n_classes)
+
+
+def _estimate_time(
+    context: Context, images: ImageSet, chosen: Sequence[tuple[Task, Parameters]], state: EvaluationProgress
+) -> None:
+    """Estimate the cost of each key; measure passes where there are many and progress is shown."""
+    state.costs = {
+        row.key: len(images) * len(parameters.strengths) * row.passes(parameters, images.n_classes)
+        for row, parameters in chosen
+    }
+    is_attacked = any(row.kind == "attack" for row, _ in chosen)
+    if state.is_shown and is_attacked and sum(state.costs.values()) > _TIMED_PASSES:
+        costs = _measure_costs(context, images)
+        state.costs = {row.key: costs.seconds(row.key, parameters, len(images)) for row, parameters in chosen}
+        state.seconds_per_cost = 1.0
 
 
 def compare(
@@ -287,7 +467,7 @@ def _name_networks(networks: Sequence[nn.Module | Evaluation]) -> dict[str, nn.M
     return dict(zip(names, networks, strict=True))
 
 
-def _digest(given: LabelledImages) -> str:
+def _digest(given: ImageSet) -> str:
     digest = hashlib.sha256(str(given.images.shape).encode())
     digest.update(given.images.tobytes())
     digest.update(given.labels.astype("<i8").tobytes())
@@ -442,6 +622,7 @@ class _Setup:
     engine: str
     device: torch.device | str | None
     batch_size: int
+    randomised: bool = False
 
     @contextmanager
     def context(self, model: nn.Module, given: LabelledImages, key: str = "") -> Iterator[Context]:
@@ -456,6 +637,7 @@ class _Setup:
             n_classes=self.n_classes,
             device=self.device,
             batch_size=self.batch_size,
+            randomised=self.randomised,
         )
         with prepared as classifier:
             check_label_range(given.labels, classifier.n_classes)
@@ -525,15 +707,18 @@ def as_normalisation(given: Normalisation | tuple[Sequence[float], Sequence[floa
     return normalisation
 
 
-def _parse_keys(keys: _Keys, engine: str) -> list[tuple[Task, Parameters]]:
+def parse_keys(keys: _Keys, engine: str, *, randomised: bool = False) -> list[tuple[Task, Parameters]]:
+    """Parse the keys of `evaluate` with their parameters; a ConfigError names the first that is wrong."""
     chosen: dict[str, tuple[Task, Parameters]] = {}
     items = [keys] if isinstance(keys, str | Mapping) else list(keys)
     listed = [pair for item in items for pair in (item.items() if isinstance(item, Mapping) else [(item, {})])]
+    if randomised:
+        listed = [(RANDOMISED_GROUPS.get(key, key) if isinstance(key, str) else key, given) for key, given in listed]
     named = [key for key, _ in listed]
     for name, fields in listed:
-        # A corruption that is also listed by name keeps its own parameters, as in a sweep.
+        # A key of a group that is also listed by name keeps its own parameters, as in a sweep.
         members = [name]
-        if name == CORRUPTION_GROUP:
+        if isinstance(name, str) and name in KEY_GROUPS:
             members = [key for key in expand_keys([name]) if key not in named]
         for key in members:
             row = _find_key(key)
@@ -592,10 +777,16 @@ def _parse_parameters(row: Task, fields: object, engine: str) -> Parameters:
     return parameters
 
 
-def _warn_of_parameters(row: Task, parameters: Parameters) -> None:
+def _warn_of_parameters(row: Task, parameters: Parameters, *, randomised: bool = False) -> None:
     """Warn the caller of `evaluate` or `attack` of doubtful parameters (see `Parameters.cautions`)."""
     for caution in parameters.cautions:
         message = f"{row.key}.{caution.field}: {caution.what}. {caution.fix}"
+        warnings.warn(message, RobustWarning, stacklevel=3)
+    if randomised and row.key.startswith("aa_standard"):
+        message = (
+            f"{row.key} does not average over the network's random numbers, so accuracies come out too high. Evaluate "
+            "aa_rand, or the group autoattack."
+        )
         warnings.warn(message, RobustWarning, stacklevel=3)
 
 
@@ -632,20 +823,3 @@ def _row(result: EvaluationResult) -> dict[str, Any]:
     correct, confidence = summarise(values)
     low, high = map(float, accuracy_intervals(correct / n_images, n_images))
     return row | {"accuracy": correct / n_images, "low": low, "high": high, "confidence": confidence}
-
-
-@contextmanager
-def _telling(progress: _Progress, total: int) -> Iterator[Callable[[int, int], None]]:
-    if not isinstance(progress, bool):
-        yield progress
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as ProgressBar
-
-    console = Console(stderr=True)
-    shown = progress and (console.is_terminal or console.is_jupyter)
-    columns = (TextColumn("Evaluating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with ProgressBar(*columns, console=console, disable=not shown) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda done, _total: bar.update(task, completed=done)

@@ -53,6 +53,15 @@ class Late(TinyNetwork):
             raise RuntimeError("no gradients here")
         return super().forward(images)
 
+class Noisy(TinyNetwork):
+    def forward(self, images):
+        import torch
+        features, logits = super().forward(images)
+        return features, logits + 0.1 * torch.randn_like(logits)
+
+def noisy():
+    return Noisy()
+
 class Refused(TinyNetwork):
     def forward(self, images):
         raise RuntimeError("no images here")
@@ -106,6 +115,54 @@ def test_a_subset_and_a_measure(files: Path, robust201: RunCommand) -> None:
     assert "nan" not in ended.out
 
 
+def test_first_look_without_keys(files: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+    weak = {"clean": {}, "fgsm": {"epsilons_255": [8]}, "pgd": {"epsilons_255": [8]}}
+    monkeypatch.setattr("robust201.api.first_keys", lambda *_arguments, **_options: weak)
+    ended = robust201(*arguments(keys=None, count=12))
+    assert ended.code == 0, ended.err
+    assert "First look: clean, fgsm, pgd on 12 of 21 images (class-stratified, seed 0), about " in ended.err
+    assert (
+        "withstand fgsm, pgd at epsilon 8/255 (Linf), each image under the worst of them. AutoAttack may"
+        in " ".join(ended.out.split())
+    )
+    quiet = robust201(*arguments(keys=None, count=12), "--quiet")
+    assert (quiet.out, "First look" in quiet.err) == (ended.out, False)
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "compare"])
+def test_keys_are_checked_before_files_are_executed(files: Path, robust201: RunCommand, verb: str) -> None:
+    (files / "my_model.py").write_text("raise SystemExit('executed')")
+    words = [verb, "my_model.py:build", "--data", "images.npz", "--image-size", SIZE, "--weights", "w.safetensors"]
+    words += ["--weights", "other.safetensors"] if verb == "compare" else []
+    for options, message in (
+        (("--keys", "clean,nope"), "no such key"),
+        (("--keys", "pgd", "--set", "pgd.steps=0"), "pgd: steps"),
+        (("--keys", "clean", "--count", 99), "expected a count from 1 to 21"),
+    ):
+        ended = robust201(*words, *options)
+        assert message in ended.refusal(2)
+        assert "Executing" not in ended.err
+
+
+@pytest.mark.parametrize("keys", ["autoattack", "clean,autoattack"])
+def test_groups_are_keys(files: Path, robust201: RunCommand, keys: str) -> None:
+    few = ("--set", "autoattack.steps=3", "--set", "autoattack.queries=5", "--set", "autoattack.epsilons=8/255")
+    ended = robust201(*arguments(keys=keys, out="results.csv"), *few)
+    assert ended.code == 0, ended.err
+    assert pd.read_csv(files / "results.csv")["key"].tolist()[-1] == "aa_standard"
+
+
+def test_randomised_networks(files: Path, robust201: RunCommand) -> None:
+    options = ("--set", "autoattack.steps=2", "--set", "autoattack.passes=2", "--set", "autoattack.epsilons=8/255")
+    words = arguments(network="my_model.py:noisy", weights=None, keys="clean,autoattack", out="results.csv")
+    assert "evaluate with randomised=True (--randomised)" in robust201(
+        *arguments(network="my_model.py:noisy", weights=None, keys="clean")
+    ).refusal(2)
+    ended = robust201(*words, *options, "--randomised")
+    assert ended.code == 0, ended.err
+    assert pd.read_csv(files / "results.csv")["key"].tolist() == ["clean", "aa_rand"]
+
+
 def break_file(content: str) -> Callable[[Path], object]:
     return lambda folder: (folder / "my_model.py").write_text(content)
 
@@ -139,6 +196,9 @@ WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
     "the meta device": (keep, {"device": "meta"}, 2, "Choosing a device failed for 'meta'"),
     "values on the meta device": (keep, {"network": "my_model.py:on_meta"}, 2, "got one on the meta device"),
     "a lazy layer": (keep, {"network": "my_model.py:lazy"}, 2, "got one without a shape (a lazy layer)"),
+    "parameters without keys": (keep, {"keys": None, "set": "pgd.steps=3"}, 2, "a first look has no parameters"),
+    "an epsilon with keys": (keep, {"epsilon": "8/255"}, 2, "expected it without keys and benchmark, got both"),
+    "an epsilon of 8": (keep, {"keys": None, "epsilon": 8}, 2, "Write 8/255"),
     "too many images": (keep, {"count": 99}, 2, "expected a count from 1 to 21, got 99"),
 }
 

@@ -24,13 +24,14 @@ FORMS = (
     "aa_square_l1",
     "aa_standard_l2",
     "aa_standard_l1",
+    "aa_rand_l2",
     # The same function as grid775 and rot30, other defaults.
     "grid135",
     "grid775_10",
     "rot10",
 )
 
-MADE_OF_OTHERS = ("aa_standard",)
+MADE_OF_OTHERS = ("aa_standard", "aa_rand")
 """Rows whose attacks are other rows' in a sequence: by default they keep the contract, and the rest is slow."""
 
 ROWS = [row for row in TASKS.values() if row.kind != "measure"]

@@ -87,8 +87,9 @@ def autoattack_images(key, classifier, pixels, labels, epsilon, seed, parameters
     name, _, norm = key.removeprefix("aa_").partition("_")
     norm = norm.upper() or "Linf"
     device = classifier.device
+    attacks = ["apgd-ce", "apgd-dlr"] if name == "rand" else [name]
     adversary = AutoAttack(
-        classifier, attacks=[name], eps=epsilon, norm=norm, seed=seed, version="custom", device=device
+        classifier, attacks=attacks, eps=epsilon, norm=norm, seed=seed, version="custom", device=device
     )
     adversary.verbose = False
     if name == "standard":
@@ -110,6 +111,8 @@ def autoattack_images(key, classifier, pixels, labels, epsilon, seed, parameters
             device=device,
             n_target_classes=n_targets,
         )
+    elif name == "rand":
+        adversary.apgd = APGDAttack(classifier, n_iter=parameters.steps, eot_iter=parameters.passes, **shared)
     else:
         shared |= {"n_iter": parameters.steps, "n_restarts": parameters.restarts}
         shared["use_largereps"] = getattr(parameters, "larger_epsilons", False)

@@ -25,7 +25,12 @@ SMALL = {
     "random_start": True,
     "rotations": 3,
 }
-SMALLER = {"aa_standard": {"steps": 2, "queries": 4}, "aa_fab": {"steps": 2}, "aa_fab-t": {"steps": 2}}
+SMALLER = {
+    "aa_standard": {"steps": 2, "queries": 4},
+    "aa_rand": {"steps": 2, "passes": 2},
+    "aa_fab": {"steps": 2},
+    "aa_fab-t": {"steps": 2},
+}
 """By the key without its ball: attacks that are slow even so."""
 SMALL_EPSILONS_255 = (1.0, 8.0)
 

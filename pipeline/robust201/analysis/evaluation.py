@@ -8,10 +8,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from robust201.analysis.robustbench import BENCHMARKS, Benchmark
 from robust201.core.errors import ConfigError
+from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import pack_outcomes
 from robust201.statistics.paired import paired_differences
 from robust201.statistics.significance import holm_adjust
+from robust201.tasks import ENSEMBLES, TASKS
+from robust201.tasks.constraints import Constraint
 
 LEVEL = 0.05
 """Adjusted p-value below which a difference counts as significant."""
@@ -26,10 +30,14 @@ class Evaluation(pd.DataFrame):
     A part of the table is a plain DataFrame: only the whole one has outcomes.
     """
 
-    _metadata = ["_outcomes", "_images_sha256", "_protocols"]  # noqa: RUF012 - pandas reads a list
+    _metadata = [  # noqa: RUF012 - pandas reads a list
+        *("_outcomes", "_positions", "_images_sha256", "_protocols", "_benchmark"),
+    ]
     _outcomes: dict[tuple[str, float], NDArray[np.bool_]]
+    _positions: NDArray[np.int64]
     _images_sha256: str
     _protocols: dict[str, Mapping[str, Any]]
+    _benchmark: Benchmark | None
 
     @classmethod
     def of(
@@ -37,8 +45,10 @@ class Evaluation(pd.DataFrame):
         rows: Sequence[Mapping[str, Any]],
         columns: Sequence[str],
         outcomes: Mapping[tuple[str, float], NDArray[np.bool_]],
+        positions: NDArray[np.int64],
         images_sha256: str,
         protocols: Mapping[str, Mapping[str, Any]],
+        benchmark: Benchmark | None = None,
     ) -> "Evaluation":
         """Make the table of some rows, with the outcomes of N images by key and strength.
 
@@ -46,12 +56,15 @@ class Evaluation(pd.DataFrame):
             rows: the rows by name of the column.
             columns: the columns, in order.
             outcomes: (N,) whether each image was classified correctly.
+            positions: (N,) positions of the evaluated images among the images given.
             images_sha256: digest of images and labels, which comparisons need to be of the same images.
             protocols: by key, its parameters and all else that decides its numbers.
+            benchmark: the leaderboard's protocol that was followed.
         """
         table = cls(rows, columns=list(columns))
-        table._outcomes, table._images_sha256 = dict(outcomes), images_sha256
-        table._protocols = dict(protocols)
+        table._outcomes, table._positions = dict(outcomes), positions
+        table._images_sha256, table._protocols = images_sha256, dict(protocols)
+        table._benchmark = benchmark
         return table
 
     @property
@@ -60,8 +73,11 @@ class Evaluation(pd.DataFrame):
 
     @property
     def outcomes(self) -> pd.DataFrame:
-        """Whether each image was classified correctly: bool, one row per image, one column per (key, strength)."""
-        frame = pd.DataFrame(self._outcomes)
+        """Whether each image was classified correctly: bool, one row per image, one column per (key, strength).
+
+        The index holds the images' positions among the images given: all of them, unless a subset was evaluated.
+        """
+        frame = pd.DataFrame(self._outcomes, index=self._positions)
         frame.columns = pd.MultiIndex.from_tuples(list(self._outcomes), names=["key", "strength"])
         return frame.rename_axis("image")
 
@@ -74,6 +90,50 @@ class Evaluation(pd.DataFrame):
     def protocols(self) -> Mapping[str, Mapping[str, Any]]:
         """By key, its parameters and all else that decides its numbers."""
         return self._protocols
+
+    @property
+    def model_info(self) -> dict[str, Any]:
+        """The results of a benchmark as a row of RobustBench's `model_info` files (see `Benchmark.model_info`).
+
+        Raises:
+            ConfigError: the evaluation did not follow a benchmark.
+        """
+        if self._benchmark is None:
+            raise ConfigError(
+                "Writing a leaderboard's row failed for this evaluation: it did not follow a benchmark. Evaluate with "
+                f"benchmark={next(iter(BENCHMARKS))!r}, or another of {', '.join(BENCHMARKS)}."
+            )
+        return self._benchmark.model_info(self, len(self._positions))
+
+    @property
+    def summary(self) -> str:
+        """A sentence on the clean accuracy, and one for each ball on the images that withstand every attack in it."""
+        balls: dict[tuple[Constraint, float], list[str]] = {}
+        for key, strength in self._outcomes:
+            if (constraint := TASKS[key].constraint) is not None:
+                balls.setdefault((constraint, strength), []).append(key)
+        clean = [
+            f"{_show_fraction(correct)} of {len(correct):,} images are classified correctly (95% intervals)."
+            for (key, _), correct in self._outcomes.items()
+            if key == "clean"
+        ]
+        return "\n".join([*clean, *(self._describe_ball(*ball, keys) for ball, keys in balls.items())])
+
+    def _describe_ball(self, constraint: Constraint, strength: float, keys: Sequence[str]) -> str:
+        withstood = np.all([self._outcomes[key, strength] for key in keys], axis=0)
+        unit = "/255" if constraint.divisor == 255 else ""
+        worst = ", each image under the worst of them" if len(keys) > 1 else ""
+        missing = "" if any(key.startswith(ENSEMBLES) for key in keys) else " AutoAttack may fool more images."
+        return (
+            f"{_show_fraction(withstood)} withstand {', '.join(keys)} at epsilon {strength:g}{unit} "
+            f"({constraint.name}){worst}.{missing}"
+        )
+
+
+def _show_fraction(outcomes: NDArray[np.bool_]) -> str:
+    fraction = float(outcomes.mean())
+    low, high = accuracy_intervals(fraction, len(outcomes))
+    return f"{fraction:.1%} ({low:.1%} to {high:.1%})"
 
 
 class Comparison(pd.DataFrame):

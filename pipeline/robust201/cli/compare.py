@@ -7,14 +7,16 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.evaluate import (
+    DATA,
+    KEYS_HELP,
     BatchSize,
     Count,
-    Data,
     Device,
     Engine,
-    EvaluatedKeys,
     ImageSize,
     Mean,
+    Quiet,
+    Randomised,
     Seed,
     Settings,
     Std,
@@ -41,14 +43,14 @@ def compare(
             metavar="FILE:FUNCTION...", help="Two or more Python files, each with its function that returns a network."
         ),
     ],
-    data: Data,
+    data: Annotated[str, DATA],
     weights: Annotated[
         list[Path] | None,
         typer.Option(
             help="A file of a state_dict, safetensors or PyTorch, for each network in their order. Repeatable."
         ),
     ] = None,
-    keys: EvaluatedKeys = "clean,fgsm,pgd",
+    keys: Annotated[str, typer.Option(help=KEYS_HELP)] = "clean,fgsm,pgd",
     settings: Settings = None,
     mean: Mean = None,
     std: Std = None,
@@ -58,6 +60,8 @@ def compare(
     engine: Engine = "fused",
     batch_size: BatchSize = 250,
     device: Device = "cpu",
+    randomised: Randomised = False,
+    quiet: Quiet = False,
     out: Annotated[Path | None, typer.Option("--out", help="Also write the table to this CSV file.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -66,13 +70,15 @@ def compare(
     One file with several --weights compares these weights.
     """
     from robust201.api import compare as compare_networks
+    from robust201.api import parse_keys
 
     if out is not None:
         check_output_file(out)
     named = _name_networks(networks, weights or [])
     normalisation = read_normalisation(mean, std)
-    chosen = read_keys(keys, settings or [])
-    images = load_data(data, image_size, count, seed)
+    chosen = read_keys(keys, settings or []) or {}
+    parse_keys(chosen, engine, randomised=randomised)  # before the user's files are executed
+    images = load_data(data, image_size, count)
     modules = {name: build_module(network, file) for name, (network, file) in named.items()}
     collect_as_usual()
     with calling_user_code(", ".join(named)):
@@ -81,18 +87,22 @@ def compare(
             images.images,
             images.labels,
             chosen,
+            count=count,
             normalisation=normalisation,
             seed=seed,
             engine=engine,
             device=device,
             batch_size=batch_size,
+            randomised=randomised,
+            progress=not quiet,
         )
+    n_images = len(images) if count is None else count
     if out is not None:
         write_csv(out, found)
     if as_json:
         print_json({"summary": found.summary.splitlines(), "comparisons": found.to_dict("records")})
     else:
-        _show(found, f"{console.show_count(len(images), 'image')} of {data}")
+        _show(found, f"{console.show_count(n_images, 'image')} of {data}")
 
 
 def _name_networks(networks: list[str], weights: list[Path]) -> dict[str, tuple[str, Path | None]]:

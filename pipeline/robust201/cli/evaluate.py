@@ -1,4 +1,4 @@
-"""`robust201 evaluate`: one network of the user's own, built by a Python file; a table, and a CSV where asked for."""
+"""`robust201 evaluate`: evaluate a user's network, built by a Python file; print a table, or write a CSV."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robust201.cli import console
+from robust201.cli.monitoring import print_json
 from robust201.cli.user_file import parse_function
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ArchitectureError, ConfigError, EvaluationError, RobustError, closest
@@ -18,14 +19,14 @@ from robust201.core.garbage import collect_as_usual
 from robust201.core.user_code import describe_failure
 
 if TYPE_CHECKING:
-    import pandas as pd
     from torch import nn
 
+    from robust201.analysis.evaluation import Evaluation
     from robust201.core.records import ImageSet, Normalisation
 
 
-Data = Annotated[str, typer.Option(help="A .npz or Parquet file of images, a folder with one, or a dataset's name.")]
-EvaluatedKeys = Annotated[str, typer.Option(help="Keys separated by commas, such as clean,pgd,autoattack,corruptions.")]
+DATA = typer.Option(help="A .npz or Parquet file of images, a folder with one, or a dataset's name.")
+KEYS_HELP = "Keys separated by commas, such as clean,pgd,autoattack,corruptions."
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -44,6 +45,10 @@ ImageSize = Annotated[int, typer.Option(min=1, help="Height and width of the ima
 Seed = Annotated[int, typer.Option(help="Seed of the subset and of every draw.")]
 Engine = Annotated[str, typer.Option(help="fused, or reference for the libraries themselves.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Maximum number of images per batch.")]
+Randomised = Annotated[
+    bool, typer.Option("--randomised", help="The network's outputs are random: autoattack is its version for these.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
 
 
@@ -51,14 +56,30 @@ def evaluate(
     network: Annotated[
         str, typer.Argument(metavar="FILE:FUNCTION", help="A Python file, and its function that returns the network.")
     ],
-    data: Data,
+    data: Annotated[str | None, DATA] = None,
     weights: Annotated[
         Path | None,
         typer.Option(
             help="A file of its state_dict, safetensors or PyTorch; if absent, the weights that the function sets."
         ),
     ] = None,
-    keys: EvaluatedKeys = "clean,fgsm,pgd",
+    keys: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{KEYS_HELP} If absent, a first look of about a minute for a small network: clean, FGSM, PGD, "
+            "AutoAttack and three corruptions on as many images as the time allows."
+        ),
+    ] = None,
+    benchmark: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of --keys, the protocol of a RobustBench leaderboard on CIFAR-10: robustbench-linf, "
+            "robustbench-l2 or robustbench-corruptions. Prints its JSON row; --count takes the first images."
+        ),
+    ] = None,
+    epsilon: Annotated[
+        str | None, typer.Option(help="Epsilon of a first look (without --keys), in units of pixels. [default: 8/255]")
+    ] = None,
     settings: Settings = None,
     mean: Mean = None,
     std: Std = None,
@@ -68,19 +89,30 @@ def evaluate(
     engine: Engine = "fused",
     batch_size: BatchSize = 250,
     device: Device = "cpu",
+    randomised: Randomised = False,
+    quiet: Quiet = False,
     out: Annotated[Path | None, typer.Option("--out", help="Also write the table to this CSV file.")] = None,
 ) -> None:
     """Evaluate your own network on clean, attacked and corrupted images. FILE is executed.
 
     The network takes pixels in [0, 1], unless --mean and --std are given, and returns logits.
     """
+    from robust201.analysis.robustbench import DATASET, find_benchmark
     from robust201.api import evaluate as evaluate_model
+    from robust201.api import parse_keys
 
     if out is not None:
         check_output_file(out)
     normalisation = read_normalisation(mean, std)
     chosen = read_keys(keys, settings or [])
-    images = load_data(data, image_size, count, seed)
+    if chosen is not None:
+        parse_keys(chosen, engine, randomised=randomised)  # before the user's file is executed
+    if benchmark is not None:
+        find_benchmark(benchmark)
+    if data is None and benchmark is None:
+        raise ConfigError("Reading the command line failed for --data: it is missing. Name images to evaluate on.")
+    data = data or DATASET
+    images = load_data(data, image_size, count)
     module = build_module(network, weights)
     collect_as_usual()
     with calling_user_code(network):
@@ -89,15 +121,26 @@ def evaluate(
             images.images,
             images.labels,
             chosen,
+            benchmark=benchmark,
+            epsilon=epsilon,
+            count=count,
             normalisation=normalisation,
             seed=seed,
             engine=engine,
             device=device,
             batch_size=batch_size,
+            randomised=randomised,
+            progress=not quiet,
         )
     if out is not None:
         write_csv(out, frame)
-    _show(frame, f"{network} on {console.show_count(len(images), 'image')} of {data}")
+    if benchmark is not None:
+        console.say(frame.summary)
+        print_json(frame.model_info)
+        return
+    _show(frame, f"{network} on {console.show_count(len(frame.outcomes), 'image')} of {data}")
+    if chosen is None:
+        typer.echo(frame.summary)
 
 
 @contextmanager
@@ -114,10 +157,17 @@ def calling_user_code(network: str) -> Iterator[None]:
         ) from error
 
 
-def read_keys(keys: str, settings: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Read names between commas, and their parameters, which `robust201.evaluate` checks."""
+def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, Any]] | None:
+    """Parse comma-separated keys and their parameters, which `robust201.api.parse_keys` checks; None without keys."""
     from robust201.tasks.parameters import STRENGTH_FIELDS
 
+    if keys is None and settings:
+        raise ConfigError(
+            f"Reading the command line failed for --set {settings[0]!r}: a first look has no parameters. Name the keys "
+            "with --keys."
+        )
+    if keys is None:
+        return None
     chosen: dict[str, dict[str, Any]] = {name.strip(): {} for name in keys.split(",") if name.strip()}
     for setting in settings:
         key, dot, rest = setting.partition(".")
@@ -173,10 +223,10 @@ def _three_numbers(option: str, text: str) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def load_data(data: str, image_size: int, count: int | None, seed: int) -> "ImageSet":
-    """Load the images of a file, a folder or a dataset's name, or a subset of them."""
+def load_data(data: str, image_size: int, count: int | None) -> "ImageSet":
+    """Load the images of a file, a folder or a dataset's name, and check that there are `count` of them."""
     from robust201.core.records import MAX_CLASSES
-    from robust201.images import DATASETS, load_images, select
+    from robust201.images import DATASETS, check_selection, load_images
     from robust201.images.specs import own_dataset
 
     path = Path(data)
@@ -192,7 +242,9 @@ def load_data(data: str, image_size: int, count: int | None, seed: int) -> "Imag
             f"Reading the command line failed for --data: expected a file, a folder or a dataset's name, got {data!r}."
             f"{closest(data, DATASETS)}"
         )
-    return images if count is None else select(images, count=count, seed=seed)
+    if count is not None:
+        check_selection(count, len(images), data)
+    return images
 
 
 def build_module(network: str, weights: Path | None) -> "nn.Module":
@@ -223,10 +275,10 @@ def build_module(network: str, weights: Path | None) -> "nn.Module":
     return built
 
 
-def _show(frame: "pd.DataFrame", title: str) -> None:
+def _show(frame: "Evaluation", title: str) -> None:
     answers_and_costs = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measured = [column for column in frame.columns if column not in answers_and_costs]
-    columns = ("key", "strength", "accuracy", "95 % interval", "confidence", *measured)
+    columns = ("key", "strength", "accuracy", "95% interval", "confidence", *measured)
     rows = []
     for row in frame.to_dict("records"):
         has_answers = row["accuracy"] == row["accuracy"]  # NaN, of a measure, differs from itself

@@ -8,7 +8,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.evaluate import (
-    Data,
+    DATA,
     Device,
     ImageSize,
     Mean,
@@ -37,7 +37,7 @@ def show(
     network: Annotated[
         str, typer.Argument(metavar="FILE:FUNCTION", help="A Python file, and its function that returns the network.")
     ],
-    data: Data,
+    data: Annotated[str, DATA],
     out: Annotated[Path, typer.Option("--out", help="The figure: a PNG, SVG or PDF file.")],
     images: Annotated[str, typer.Option(help="Positions of the images, separated by commas.")] = "0,1,2,3",
     key: Annotated[str, typer.Option(help="An attack.")] = "pgd",
@@ -56,8 +56,8 @@ def show(
 
     check_drawing(out)
     normalisation = read_normalisation(mean, std)
-    parameters = read_keys(key, settings or [])
-    every = load_data(data, image_size, None, seed)
+    parameters = read_keys(key, settings or []) or {}
+    every = load_data(data, image_size, None)
     places = _read_places(images, len(every))
     module = build_module(network, weights)
     name, given = next(iter(parameters.items()))

@@ -28,7 +28,18 @@ from robust201.images.mnist import find_idx, load_idx
 from robust201.images.npz import find_npz, load_npz
 from robust201.images.specs import DATASETS, DatasetSpec, dataset
 
-__all__ = ["DATASETS", "FORMS", "DatasetSpec", "Form", "Split", "data_folder", "dataset", "load_images", "select"]
+__all__ = [
+    "DATASETS",
+    "FORMS",
+    "DatasetSpec",
+    "Form",
+    "Split",
+    "check_selection",
+    "data_folder",
+    "dataset",
+    "load_images",
+    "select",
+]
 
 
 class Loader(Protocol):
@@ -149,11 +160,7 @@ def select(images: ImageSet, *, count: int, seed: int) -> ImageSet:
     Raises:
         DatasetError: `count` is below 1 or above the number of images.
     """
-    if not 1 <= count <= len(images):
-        raise DatasetError(
-            f"Selecting images failed for {images.dataset}: expected a count from 1 to {len(images):,}, got {count:,}. "
-            "Correct the count: --count, `images.count`, or `images` of a measure in `keys`."
-        )
+    check_selection(count, len(images), images.dataset)
     class_order = _shuffled(seed, images.n_classes, "image selection", "classes")
     # An image's turn is its place in its own class, then its class's place: the first `count` turns are stratified.
     rank = np.empty(len(images), np.int64)
@@ -164,6 +171,15 @@ def select(images: ImageSet, *, count: int, seed: int) -> ImageSet:
     chosen = np.sort(np.argsort(rank, kind="stable")[:count])
     parts = (images.images[chosen], images.labels[chosen], images.indices[chosen])
     return replace(images, images=parts[0], labels=parts[1], indices=parts[2], sha256=image_hash(*parts))
+
+
+def check_selection(count: int, n_images: int, name: str) -> None:
+    """Check that so many images can be selected (see `select`)."""
+    if not 1 <= count <= n_images:
+        raise DatasetError(
+            f"Selecting images failed for {name}: expected a count from 1 to {n_images:,}, got {count:,}. "
+            "Correct the count: --count, `images.count`, or `images` of a measure in `keys`."
+        )
 
 
 def _shuffled(seed: int, count: int, *names: str | int) -> NDArray[np.int64]:

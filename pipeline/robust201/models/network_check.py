@@ -22,7 +22,9 @@ _TOLERANCES = {"fp32": 1e-3, "tf32": 0.05, "bf16": 0.1}
 than rounding, far less than a mistake."""
 
 
-def check_network(classifier: Classifier, pixels: torch.Tensor, *, name: str, n_classes: int | None = None) -> int:
+def check_network(
+    classifier: Classifier, pixels: torch.Tensor, *, name: str, n_classes: int | None = None, randomised: bool = False
+) -> int:
     """Show a network a few images, twice.
 
     Args:
@@ -30,6 +32,7 @@ def check_network(classifier: Classifier, pixels: torch.Tensor, *, name: str, n_
         pixels: (B, 3, H, W) float32 in [0, 1], on its device.
         name: what it is called in messages.
         n_classes: number of classes C; None takes that of the answer.
+        randomised: whether outputs may differ between passes.
 
     Returns:
         The number of classes.
@@ -68,11 +71,12 @@ def check_network(classifier: Classifier, pixels: torch.Tensor, *, name: str, n_
             f"{failed}: expected finite logits, got NaN or infinity for {not_finite} of {len(pixels)} images. Check "
             "the weights and the normalisation."
         )
-    if not float((first - second).abs().max()) <= _REPEATED * float(first.abs().max()):
+    if not randomised and not float((first - second).abs().max()) <= _REPEATED * float(first.abs().max()):
         # Without the difference: failures are counted by their messages.
         raise NetworkError(
             f"{failed}: expected equal logits for equal images, got others in the second of two "
-            "passes. Switch off dropout and whatever else is random in evaluation mode."
+            "passes. Switch off dropout and whatever else is random in evaluation mode, or, if randomness is the "
+            "network's defence, evaluate with randomised=True (--randomised)."
         )
     if _are_probabilities(first):
         warnings.warn(

@@ -26,6 +26,7 @@ def as_classifier(
     n_classes: int | None = None,
     device: torch.device | str | None = None,
     batch_size: int | None = None,
+    randomised: bool = False,
 ) -> Iterator[Classifier]:
     """Freeze a module in evaluation mode, and check what it answers to some images.
 
@@ -42,6 +43,7 @@ def as_classifier(
         device: where to compute; a module that lies elsewhere is copied there. None computes where it lies. A module
             whose tensors were made in inference mode is copied, too, since it has no gradients.
         batch_size: maximum number of images per pass.
+        randomised: whether outputs may differ between passes.
 
     Yields:
         The classifier.
@@ -67,7 +69,7 @@ def as_classifier(
         classifier.eval().requires_grad_(requires_grad=False)
         classifier.micro_batch = classifier.micro_batch or batch_size
         classifier.n_classes = check_network(
-            classifier, pixels.to(device), name=type(model).__name__, n_classes=n_classes
+            classifier, pixels.to(device), name=type(model).__name__, n_classes=n_classes, randomised=randomised
         )
         yield classifier
 

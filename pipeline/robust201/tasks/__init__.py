@@ -40,6 +40,7 @@ from robust201.tasks.parameters import (
     PgdL2Parameters,
     PgdLinf7Parameters,
     PgdParameters,
+    Rand,
     RotationParameters,
     SmallRotationParameters,
     SpatialParameters,
@@ -244,11 +245,23 @@ def _square_passes(parameters: Any, _n_classes: int) -> float:
     return float(0.39 * parameters.queries * parameters.restarts + 6)
 
 
-def _standard_passes(parameters: Any, n_classes: int) -> float:
+def standard_passes(parameters: Any, n_classes: int, resisting: float | None = None) -> float:
+    """Estimate the cost of AutoAttack's standard version on an image, in forward-pass equivalents.
+
+    Args:
+        parameters: of `aa_standard`.
+        n_classes: number of classes.
+        resisting: fraction of the images that APGD on the cross-entropy does not fool; None for a typical network.
+    """
     # APGD-CE on all images; on what it leaves, which mostly resists to the end, every target and every query.
     targets = min(9, n_classes - 1)
     per_target = 3.0 * (parameters.steps + 1) + 1 + 4 * parameters.steps + 3
-    return float(3.0 * (parameters.steps + 1) + 10 + _RESISTING * targets * per_target + 0.39 * parameters.queries)
+    attacked, queried = (_RESISTING, 0.39) if resisting is None else (resisting, resisting)
+    return float(3.0 * (parameters.steps + 1) + 10 + attacked * targets * per_target + queried * parameters.queries)
+
+
+def _rand_passes(parameters: Any, _n_classes: int) -> float:
+    return float((1 + _RESISTING) * 3.0 * parameters.passes * (parameters.steps + 1) + 8)
 
 
 _CORRUPTIONS = (
@@ -282,7 +295,9 @@ TASKS: dict[str, Task] = {
         *_in_balls("aa_fab", "fab", Fab, _fab_passes, "FAB"),
         *_in_balls("aa_fab-t", "fab_targeted", FabTargeted, _fab_targeted_passes, "FAB-T"),
         *_in_balls("aa_square", "square", Square, _square_passes, "Square", other_balls="square_lp"),
-        *_in_balls("aa_standard", "standard", Standard, _standard_passes, "AutoAttack"),
+        *_in_balls("aa_standard", "standard", Standard, standard_passes, "AutoAttack"),
+        _attack("aa_rand", "rand", in_ball(Rand, "Linf"), _rand_passes, name="AutoAttack, randomised"),
+        _attack("aa_rand_l2", "rand", in_ball(Rand, "L2"), _rand_passes, L2, name="AutoAttack, randomised, L2"),
         _attack("fgsm", "fgsm", FgsmParameters, lambda _p, _c: 5.0, name="FGSM"),
         _attack("pgd", "pgd", PgdParameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD"),
         _attack("pgd_linf7", "pgd_linf7", PgdLinf7Parameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD-7"),
@@ -313,6 +328,12 @@ TASKS: dict[str, Task] = {
     )
 }
 """Key to row, in the order in which results are listed."""
+
+ENSEMBLES = ("aa_standard", "aa_rand")
+"""Beginnings of the keys of AutoAttack's versions: ensembles of attacks."""
+
+RANDOMISED_GROUPS = {"autoattack": "aa_rand", "autoattack_l2": "aa_rand_l2"}
+"""What a group of keys means for networks whose outputs are random."""
 
 PAPER_KEYS = ("clean", "aa_apgd-ce", "aa_square", "fgsm", "pgd", *CORRUPTIONS)
 """What a sweep evaluates that names no keys: the twenty of the paper."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,7 @@ def evaluate_part(
     *,
     provenance: Mapping[str, str],
     on_device: ResidentImages | None = None,
+    on_images: Callable[[int], None] | None = None,
 ) -> Iterator[EvaluationResult]:
     """Evaluate the strengths of a part, each as soon as it is complete.
 
@@ -61,6 +62,7 @@ def evaluate_part(
         measurements: names from `tasks.columns.MEASUREMENTS`.
         provenance: versions, host and device, passed on to the results.
         on_device: the same images on the classifier's device, where they are there already; else they are copied.
+        on_images: called with the number of images whenever some are done at one strength.
 
     Yields:
         A result for each strength. Every image that is measured goes through the network anew: the attacks' own
@@ -78,6 +80,8 @@ def evaluate_part(
     batches = checked(
         perturb(row, context, parameters, request), name=part.label, request=request, constraint=row.constraint
     )
+    if on_images is not None:
+        batches = _counted(batches, on_images)
     measured = _measure_answers(batches, context, request.labels, part.strengths, measurements, name=part.label)
     label_counts = np.bincount(images.labels[part.start : part.stop], minlength=images.n_classes)
     for strength, values, seconds in measured:
@@ -135,6 +139,12 @@ def _measure_network(
         values = dict(function(context, parameters, dataclasses.replace(request, strengths=(strength,))))
         check_measured(values, row.columns, name=part.label)
         yield EvaluationResult(part, strength, values, time.perf_counter() - before, provenance)
+
+
+def _counted(batches: Iterator[Perturbed], on_images: Callable[[int], None]) -> Iterator[Perturbed]:
+    for batch in batches:
+        yield batch
+        on_images(len(batch.positions))
 
 
 def _measure_answers(

@@ -485,6 +485,18 @@ class Standard(Attack, TargetedDlrLoss):
     queries: PositiveInt = 5000
 
 
+class Rand(Attack, DlrLoss):
+    """AutoAttack's version for randomised networks (Croce and Hein, 2020): APGD-CE and APGD-DLR, averaged gradients.
+
+    Attributes:
+        steps: of both.
+        passes: gradients that are averaged in each step (expectation over transformations).
+    """
+
+    steps: PositiveInt = 100
+    passes: PositiveInt = 20
+
+
 _BALLS: dict[Norm, type[Parameters]] = {"Linf": EpsilonParameters, "L2": L2Parameters, "L1": L1Parameters}
 _IN_L1: dict[type[Attack], type[Attack]] = {Apgd: ApgdL1, ApgdDlr: ApgdDlrL1, ApgdTargeted: ApgdTargetedL1}
 

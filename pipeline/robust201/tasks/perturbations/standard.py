@@ -7,7 +7,7 @@ images that the first leaves are those that `aa_apgd-ce` leaves. Images that res
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, SingleRun, attack_with_restarts, batches_by_strength
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
-from robust201.tasks.constraints import CONSTRAINTS
+from robust201.tasks.constraints import CONSTRAINTS, Constraint
 from robust201.tasks.parameters import Apgd, ApgdTargeted, FabTargeted, Square, Standard, in_ball
 from robust201.tasks.perturbations import apgd, apgd_targeted, fab, fab_targeted, square, square_lp
 
@@ -24,20 +24,28 @@ if TYPE_CHECKING:
     from pyautoattack import AutoAttack
     from pyautoattack.autoattack import AttackName
 
+    LibraryStage = tuple[AttackName, Callable[[AutoAttack], None]]
+
 
 def reference(context: Context, parameters: Standard, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack, one of its attacks at a time, so that it shows what each leaves."""
-    # Imported here: the fused engine must not wait for a library that it does not use.
-    from robust201.tasks.perturbations.autoattack_engine import run_autoattack
-
     given = _attacks(parameters)
-    constraint = CONSTRAINTS[parameters.norm]
-    stages: tuple[tuple[AttackName, Callable[[AutoAttack], None]], ...] = (
+    stages: tuple[LibraryStage, ...] = (
         ("apgd-ce", lambda adversary: apgd.configure_library(adversary, context, given.ce, "ce")),
         ("apgd-t", lambda adversary: apgd_targeted.configure_library(adversary, context, given.targeted)),
         ("fab-t", lambda adversary: fab.configure_library(adversary, context, given.boundary)),
         ("square", lambda adversary: square.configure_library(adversary, context, given.queries)),
     )
+    yield from library_stages(context, CONSTRAINTS[parameters.norm], request, stages)
+
+
+def library_stages(
+    context: Context, constraint: Constraint, request: Request, stages: "Sequence[LibraryStage]"
+) -> Iterator[Perturbed]:
+    """Run some of AutoAttack's attacks with the library, each on the images that resist so far."""
+    # Imported here: the fused engine must not wait for a library that it does not use.
+    from robust201.tasks.perturbations.autoattack_engine import run_autoattack
+
     for strength, value in enumerate(request.strengths):
         for number, batch in context.batches(len(request.images)):
             positions = positions_of(batch, request.images.device)
@@ -82,7 +90,7 @@ def _attacks(parameters: Standard) -> _Attacks:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Stage:
+class Stage:
     """One of the attacks.
 
     Attributes:
@@ -100,26 +108,31 @@ class _Stage:
     by_image: bool = False
 
 
-def _stages(job: AttackJob, parameters: Standard) -> tuple[_Stage, ...]:
+def _stages(job: AttackJob, parameters: Standard) -> tuple[Stage, ...]:
     ce, targeted, boundary, queries = _attacks(parameters)
     ball = "" if parameters.norm == "Linf" else f"_{parameters.norm.lower()}"
     samples, pool = job.batching.samples, max(job.batching.samples, job.batching.pool)
     single_run = square.single_run if parameters.norm == "Linf" else square_lp.single_run
     return (
-        _Stage(f"aa_apgd-ce{ball}", apgd.single_run(ce), ce.restarts, samples),
-        _Stage(f"aa_apgd-t{ball}", apgd_targeted.single_run(targeted), targeted.targets * targeted.restarts, samples),
-        _Stage(
+        Stage(f"aa_apgd-ce{ball}", apgd.single_run(ce), ce.restarts, samples),
+        Stage(f"aa_apgd-t{ball}", apgd_targeted.single_run(targeted), targeted.targets * targeted.restarts, samples),
+        Stage(
             f"aa_fab-t{ball}",
             fab_targeted.single_run(boundary),
             boundary.targets,
             samples * len(job.epsilons),
             by_image=True,
         ),
-        _Stage(f"aa_square{ball}", single_run(queries), queries.restarts, pool),
+        Stage(f"aa_square{ball}", single_run(queries), queries.restarts, pool),
     )
 
 
 def fused(job: AttackJob, parameters: Standard) -> Iterator[Perturbed]:
+    """Attack all epsilons together."""
+    yield from attack_in_stages(job, _stages(job, parameters))
+
+
+def attack_in_stages(job: AttackJob, stages: Sequence[Stage]) -> Iterator[Perturbed]:
     """Attack all epsilons together; what one stage leaves fills the batches of the next."""
     correct = job.correct()
     for samples in job.chunks(np.flatnonzero(~correct)):
@@ -128,7 +141,7 @@ def fused(job: AttackJob, parameters: Standard) -> Iterator[Perturbed]:
     strengths = np.arange(len(job.epsilons)).repeat(len(chosen))
     positions = np.tile(chosen, len(job.epsilons))
     left = np.arange(len(strengths))
-    for number, stage in enumerate(_stages(job, parameters), start=1):
+    for number, stage in enumerate(stages, start=1):
         staged = dataclasses.replace(job, draws=job.draws.of_key(stage.key))
         resisting = [np.zeros(0, np.int64)]
         for rows in _cut(job, left, positions, stage):
@@ -149,7 +162,7 @@ def fused(job: AttackJob, parameters: Standard) -> Iterator[Perturbed]:
 
 
 def _cut(
-    job: AttackJob, left: NDArray[np.int64], positions: NDArray[np.int64], stage: _Stage
+    job: AttackJob, left: NDArray[np.int64], positions: NDArray[np.int64], stage: Stage
 ) -> Iterator[NDArray[np.int64]]:
     """Cut samples, which are numbered strength by strength, into what a stage attacks side by side."""
     ordered = left[np.argsort(positions[left], kind="stable")] if stage.by_image else left

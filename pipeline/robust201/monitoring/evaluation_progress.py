@@ -1,0 +1,157 @@
+"""Progress of `robust201.evaluate`: a bar on a terminal, elsewhere (notebooks, logs) a plain line every ten seconds."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeAlias
+
+from robust201.tasks import TASKS
+
+LINE_SECONDS = 10.0
+"""Time between two lines where the output is not a terminal."""
+
+_BAR_SECONDS = 0.5
+
+_TELLING = 0.1
+"""Fraction of the whole cost above which the time of a complete key corrects the estimate of the others."""
+
+ProgressOption: TypeAlias = Callable[[int, int], None] | bool
+"""Whether to show progress, or a function that is called with (evaluations done, evaluations in all)."""
+
+
+@dataclass
+class EvaluationProgress:
+    """What has been done and what remains; the evaluation updates it, and a display reads it from its own thread.
+
+    Attributes:
+        costs: estimated cost of each key, in the order of the evaluation.
+        seconds_per_cost: what a unit of cost takes; None if unknown.
+        key: the key being evaluated; empty before the first one.
+        strengths: the key's strengths.
+        images: images to evaluate under this key, over all strengths.
+        images_done: images evaluated under this key, over all strengths.
+        evaluations: number of evaluations (pairs of key and strength).
+        evaluations_done: number of complete evaluations.
+    """
+
+    is_shown: bool = False
+    costs: Mapping[str, float] = field(default_factory=dict)
+    seconds_per_cost: float | None = None
+    key: str = ""
+    strengths: Sequence[float] = ()
+    images: int = 0
+    images_done: int = 0
+    evaluations: int = 0
+    evaluations_done: int = 0
+    _begun: float = 0.0
+    _key_begun: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._begun = time.monotonic()
+
+    def say(self, line: str) -> None:
+        """Print a line on stderr, if progress is shown."""
+        if self.is_shown:
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+
+    def begin(self, key: str, strengths: Sequence[float], n_images: int) -> None:
+        """Start a key, which completes the one before."""
+        now = time.monotonic()
+        if self.costs.get(self.key, 0.0) >= _TELLING * sum(self.costs.values()):
+            self.seconds_per_cost = (now - self._key_begun) / self.costs[self.key]
+        self.key, self.strengths, self._key_begun = key, strengths, now
+        self.images, self.images_done = len(strengths) * n_images, 0
+
+    def add_images(self, count: int) -> None:
+        """Count images that are done under the key at one strength."""
+        self.images_done += count
+
+    def describe(self) -> str:
+        """Return one line: key, epsilons, images done, time spent and time left."""
+        elapsed = f"{_clock(time.monotonic() - self._begun)} elapsed"
+        if not self.key:
+            return f"checking the network, {elapsed}"
+        done = f"{self.images_done:,} of {self.images:,} images"
+        return f"{self.key}{_show_strengths(self.key, self.strengths)}: {done}, {elapsed}, {self._describe_rest()}"
+
+    def _describe_rest(self) -> str:
+        if self.seconds_per_cost is None or self.key not in self.costs:
+            return "time left unknown"
+        keys = list(self.costs)
+        later = sum(self.costs[key] for key in keys[keys.index(self.key) + 1 :]) * self.seconds_per_cost
+        left = self.costs[self.key] * self.seconds_per_cost - (time.monotonic() - self._key_begun)
+        return f"about {_clock(left + later)} left" if left > 0 else "longer than estimated"
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _show_strengths(key: str, strengths: Sequence[float]) -> str:
+    row = TASKS[key]
+    if row.kind not in ("attack", "corruption") or strengths == (0.0,):
+        return ""
+    name = "severity" if row.constraint is None else "epsilon"
+    unit = "/255" if row.constraint is not None and row.constraint.divisor == 255 else ""
+    if len(strengths) == 1:
+        return f" at {name} {strengths[0]:g}{unit}"
+    names = "severities" if name == "severity" else "epsilons"
+    return f" at {len(strengths)} {names} {strengths[0]:g}{unit} to {strengths[-1]:g}{unit}"
+
+
+@contextmanager
+def shown_progress(option: ProgressOption) -> Iterator[EvaluationProgress]:
+    """Show the progress of an evaluation meanwhile: of one that is over sooner, nothing remains to be seen."""
+    if option is not True:
+        yield EvaluationProgress()
+        return
+    state = EvaluationProgress(is_shown=True)
+    if sys.stderr.isatty():
+        with _bar(state):
+            yield state
+    else:
+        with _repeated(lambda: state.say(state.describe()), LINE_SECONDS):
+            yield state
+
+
+@contextmanager
+def _bar(state: EvaluationProgress) -> Iterator[None]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    # While the bar is drawn, rich prints lines of stderr above it.
+    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console) as bar:
+        task = bar.add_task(state.describe(), total=None)
+
+        def update() -> None:
+            bar.update(
+                task, description=state.describe(), completed=state.evaluations_done, total=state.evaluations or None
+            )
+
+        with _repeated(update, _BAR_SECONDS):
+            yield
+        update()
+
+
+@contextmanager
+def _repeated(show: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Call a function at intervals, from a thread of its own: an attack may compute for minutes without a result."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(seconds):
+            show()
+
+    thread = threading.Thread(target=repeat, name="progress of evaluate", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

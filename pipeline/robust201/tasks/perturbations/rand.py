@@ -1,0 +1,89 @@
+"""AutoAttack's version for networks whose outputs are random: APGD-CE, then APGD-DLR on the images that resist.
+
+Source: Croce and Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free
+attacks", ICML 2020; `pyautoattack.AutoAttack` with `version="rand"`. One run of each, without restarts. Each step
+averages the gradient over several passes (expectation over transformations, Athalye et al., ICML 2018); whether an
+image is fooled, and its loss, come from the last of them. Images that resist come back clean.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from robust201.models.model import Model, Objective
+from robust201.tasks.attack_kit.attack_job import AttackJob
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request
+from robust201.tasks.constraints import CONSTRAINTS
+from robust201.tasks.parameters import Apgd, ApgdDlr, Rand, in_ball
+from robust201.tasks.perturbations import apgd, apgd_dlr
+from robust201.tasks.perturbations.standard import Stage, attack_in_stages, library_stages
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from pyautoattack import AutoAttack
+
+
+def reference(context: Context, parameters: Rand, request: Request) -> Iterator[Perturbed]:
+    """Attack with AutoAttack."""
+    given = in_ball(Apgd, parameters.norm)(steps=parameters.steps)
+
+    def configured(loss: "Literal['ce', 'dlr']") -> "Callable[[AutoAttack], None]":
+        def configure(adversary: "AutoAttack") -> None:
+            apgd.configure_library(adversary, context, given, loss)
+            adversary.apgd.eot_iter = parameters.passes
+
+        return configure
+
+    stages = (("apgd-ce", configured("ce")), ("apgd-dlr", configured("dlr")))
+    yield from library_stages(context, CONSTRAINTS[parameters.norm], request, stages)
+
+
+def fused(job: AttackJob, parameters: Rand) -> Iterator[Perturbed]:
+    """Attack all epsilons together."""
+    ball = "" if parameters.norm == "Linf" else f"_{parameters.norm.lower()}"
+    ce = in_ball(Apgd, parameters.norm)(steps=parameters.steps)
+    dlr = in_ball(ApgdDlr, parameters.norm)(steps=parameters.steps)
+    samples = job.batching.samples
+    stages = (
+        Stage(f"aa_apgd-ce{ball}", apgd.single_run(ce), ce.restarts, samples),
+        Stage(f"aa_apgd-dlr{ball}", apgd_dlr.single_run(dlr), dlr.restarts, samples),
+    )
+    averaged = dataclasses.replace(job, model=AveragedGradients(job.model, parameters.passes))
+    yield from attack_in_stages(averaged, stages)
+
+
+class AveragedGradients:
+    """A model whose gradients are means over several passes; logits and losses are those of the last (see `Model`)."""
+
+    def __init__(self, model: Model, passes: int) -> None:
+        self._model = model
+        self._passes = passes
+
+    def logits(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Classify in one pass (see `Model`)."""
+        return self._model.logits(pixels)
+
+    def loss_and_gradient(
+        self, pixels: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Differentiate the cross-entropy (see `Model`)."""
+        return self._average(pixels, lambda: self._model.loss_and_gradient(pixels, labels))
+
+    def value_and_gradient(
+        self, pixels: torch.Tensor, objective: Objective
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Differentiate an objective (see `Model`)."""
+        return self._average(pixels, lambda: self._model.value_and_gradient(pixels, objective))
+
+    def _average(
+        self, pixels: torch.Tensor, differentiate: Callable[[], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        # Summed from zero and then divided, in AutoAttack's order: other orders give other last bits.
+        total = torch.zeros_like(pixels)
+        for _ in range(self._passes):
+            logits, values, gradient = differentiate()
+            total = total + gradient
+        return logits, values, total / float(self._passes)

@@ -1,0 +1,81 @@
+"""The plan of a first look: its keys, and the number of images from the measured cost."""
+
+import pytest
+
+from robust201.analysis.first_look import COUNTS, SECONDS, Costs, choose_count, describe_plan, first_keys, show_time
+from robust201.core.errors import ConfigError
+from robust201.tasks import TASKS
+
+CORRUPTIONS = ["gaussian_noise", "defocus_blur", "jpeg_compression"]
+
+
+def parameters(n_classes=10, **options):
+    return {key: TASKS[key].parameters(**fields) for key, fields in first_keys(n_classes, (32, 32), **options).items()}
+
+
+def test_attacks_share_one_epsilon_and_include_autoattack_with_its_defaults() -> None:
+    keys = parameters()
+    assert list(keys) == ["clean", "fgsm", "pgd", "aa_standard", *CORRUPTIONS]
+    assert {keys[key].strengths for key in ("fgsm", "pgd", "aa_standard")} == {(8.0,)}
+    assert keys["aa_standard"].identity() == TASKS["aa_standard"].parameters().identity()
+    assert keys["pgd"].identity() == TASKS["pgd"].parameters().identity()
+    assert keys["fgsm"].strengths == (8.0,)
+    for epsilon, strength in (("2/255", 2.0), (4 / 255, 4.0), (1, 255.0)):
+        assert parameters(epsilon=epsilon)["pgd"].strengths == (strength,)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_networks_of_few_classes_meet_the_attacks_that_they_admit(n_classes: int) -> None:
+    keys = parameters(n_classes)
+    assert all(keys[key].class_refusal(n_classes) is None for key in keys)
+    assert {"aa_apgd-ce", "aa_fab", "aa_square"} <= keys.keys()
+
+
+@pytest.mark.parametrize("shape", [(32, 24), (4, 4)])
+def test_images_that_cannot_be_corrupted_are_attacked_only(shape: tuple[int, int]) -> None:
+    assert list(first_keys(10, shape)) == ["clean", "fgsm", "pgd", "aa_standard"]
+
+
+@pytest.mark.parametrize(("epsilon", "message"), [("a", "expected numbers"), (8, "Write 8/255"), (0, "above 0")])
+def test_wrong_epsilons_are_rejected(epsilon: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        first_keys(10, (32, 32), epsilon=epsilon)
+
+
+@pytest.mark.parametrize("resisting", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("per_image", [1e-9, 1e-6, 1e-5, 1e-4, 1e-2])
+def test_count_is_the_largest_that_fits_the_time(per_image: float, resisting: float) -> None:
+    costs, keys = Costs(per_image, per_image, 250, 10, resisting), parameters()
+    count = choose_count(costs, keys, 10_000)
+    assert count in COUNTS
+    assert count == COUNTS[0] or costs.total(keys, count) <= SECONDS
+    larger = [other for other in COUNTS if count < other <= 10_000]
+    assert not larger or costs.total(keys, larger[0]) > SECONDS
+
+
+@pytest.mark.parametrize("n_images", [1, 7, 20, 450])
+def test_all_images_are_chosen_where_the_time_allows(n_images: int) -> None:
+    assert choose_count(Costs(0.0, 1e-9, 250, 10, 0.5), parameters(), n_images) == n_images
+    assert choose_count(Costs(1.0, 1.0, 250, 10, 0.5), parameters(), n_images) == min(COUNTS[0], n_images)
+
+
+def test_networks_that_resist_cost_more() -> None:
+    seconds = [Costs(0.0, 1e-4, 250, 10, resisting).total(parameters(), 100) for resisting in (0.0, 0.5, 1.0)]
+    assert seconds == sorted(seconds)
+    assert seconds[2] > 10 * seconds[0]
+
+
+def test_plan_names_images_seed_time_and_the_full_evaluation() -> None:
+    costs, keys = Costs(0.0, 1e-4, 250, 10, 0.5), parameters()
+    plan = describe_plan(100, 450, 3, by_time=True, costs=costs, keys=keys).splitlines()
+    assert "aa_standard" in plan[0]
+    assert "on 100 of 450 images (class-stratified, seed 3, as many as the time allows), about 61 s." in plan[0]
+    assert f"these keys about {show_time(costs.total(keys, 450))}" in plan[1]
+    assert plan[2] == "For the same images on any machine, set the count to 100."
+    assert "as many" not in describe_plan(100, 450, 3, by_time=False, costs=costs, keys=keys)
+    assert "on all 450 images" in describe_plan(450, 450, 3, by_time=True, costs=costs, keys=keys)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.2, "1 s"), (61, "61 s"), (600, "10 min"), (36_000, "10.0 h")])
+def test_times_are_rounded(seconds: float, text: str) -> None:
+    assert show_time(seconds) == text

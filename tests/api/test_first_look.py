@@ -1,0 +1,145 @@
+"""`robust201.evaluate` without keys: a subset of images that a count reproduces, AutoAttack, a summary."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import robust201
+from robust201 import api
+from robust201.analysis.first_look import first_keys
+from robust201.core.errors import ConfigError, DatasetError, EvaluationError
+from robust201.images import select
+from robust201.statistics.intervals import accuracy_intervals
+from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
+
+IMAGES = tiny_images(60)
+PIXELS, LABELS = IMAGES.images, IMAGES.labels
+pytestmark = pytest.mark.filterwarnings("ignore:(single step|ensemble)")  # few images and few steps
+NORMALISED = {"normalisation": NORMALISATION, "progress": False}
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let AutoAttack take few steps: its defaults take seconds even on tiny networks."""
+
+    def first_keys_with_few_steps(*arguments: Any, **options: Any) -> dict[str, dict[str, Any]]:
+        keys = first_keys(*arguments, **options)
+        few = {"aa_standard": {"steps": 5, "queries": 20}, "aa_fab": {"steps": 3}, "aa_square": {"queries": 20}}
+        return {key: fields | few.get(key, {}) for key, fields in keys.items()}
+
+    monkeypatch.setattr(api, "first_keys", first_keys_with_few_steps)
+    monkeypatch.setattr("robust201.analysis.first_look.SECONDS", 0.0)  # so that the minimum is chosen on any machine
+
+
+def numbers(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.drop(columns="seconds")
+
+
+def test_images_chosen_by_time_are_named_and_reproduced_by_a_count(capsys: pytest.CaptureFixture[str]) -> None:
+    by_time = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, normalisation=NORMALISATION, seed=4)
+    captured = capsys.readouterr()
+    assert "on 20 of 60 images (class-stratified, seed 4, as many as the time allows)" in captured.err
+    assert captured.out == ""
+    assert (by_time["n_images"] == 20).all()
+    assert by_time.outcomes.index.tolist() == np.flatnonzero(np.isin(IMAGES.indices, subset(20, 4))).tolist()
+    assert {protocol["images"] for protocol in by_time.protocols.values()} == {"class-stratified subset, 20 of 60"}
+    by_count = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, count=20, seed=4, **NORMALISED)
+    pd.testing.assert_frame_equal(numbers(by_count), numbers(by_time))
+    assert by_count.images_sha256 == by_time.images_sha256
+    assert by_count.protocols == by_time.protocols
+
+
+def subset(count: int, seed: int) -> np.ndarray:
+    return select(IMAGES, count=count, seed=seed).indices
+
+
+def test_intervals_are_those_of_the_evaluated_images() -> None:
+    table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, **NORMALISED)
+    low, high = accuracy_intervals(table["accuracy"], 20)
+    assert (table["low"].tolist(), table["high"].tolist()) == (low.tolist(), high.tolist())
+
+
+def test_summary_is_the_worst_case_over_all_attacks_image_by_image() -> None:
+    table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, epsilon="2/255", **NORMALISED)
+    clean, attacked = table.summary.splitlines()
+    assert clean.startswith(f"{table.outcomes['clean', 0.0].mean():.1%} (")
+    keys = ["fgsm", "pgd", "aa_standard"]
+    worst = table.outcomes[[(key, 2.0) for key in keys]].all(axis=1).mean()
+    assert attacked.startswith(f"{worst:.1%} (")
+    assert attacked.endswith(
+        "withstand fgsm, pgd, aa_standard at epsilon 2/255 (Linf), each image under the worst of them."
+    )
+    assert worst <= table.set_index("key").loc[keys, "accuracy"].min()
+
+
+def test_summary_without_autoattack_says_so() -> None:
+    table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, {"fgsm": {"epsilons_255": [1, 8]}}, **NORMALISED)
+    lines = table.summary.splitlines()
+    assert len(lines) == 2
+    assert all(line.endswith("AutoAttack may fool more images.") for line in lines)
+
+
+def test_subset_of_named_keys_has_the_numbers_of_its_images_in_the_whole() -> None:
+    keys = ["clean", {"pgd": {"epsilons_255": [8], "steps": 4, "rel_stepsize": 0.5}}, {"gaussian_noise": {}}]
+    whole = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, **NORMALISED)
+    part = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, count=15, seed=0, **NORMALISED)
+    pd.testing.assert_frame_equal(part.outcomes, whole.outcomes.loc[part.outcomes.index])
+    assert "images" not in whole.protocols["pgd"]
+
+
+def test_tables_of_the_same_subset_are_compared() -> None:
+    tables = {
+        str(seed): robust201.evaluate(TinyNetwork(seed), PIXELS, LABELS, count=count, **NORMALISED)
+        for seed, count in ((0, None), (1, 20))
+    }
+    assert set(robust201.compare(tables)["n_images"]) == {20}
+
+
+class Fixed(nn.Module):
+    """A linear network of some classes; NaN for white images."""
+
+    def __init__(self, n_classes: int, *, is_broken: bool = False) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(n_classes)
+            self.linear = nn.Linear(192, n_classes)
+        self.is_broken = is_broken
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        logits = self.linear(pixels.flatten(1))
+        return logits / 0.0 - logits / 0.0 if self.is_broken else logits
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_networks_of_few_classes(n_classes: int) -> None:
+    table = robust201.evaluate(Fixed(n_classes), PIXELS, LABELS % n_classes, progress=False)
+    assert {"aa_apgd-ce", "aa_square"} <= {*table["key"]}
+
+
+def test_images_of_one_class() -> None:
+    table = robust201.evaluate(TinyNetwork(), PIXELS, np.full(60, 3), **NORMALISED)
+    assert (table["n_images"] == 20).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"images": PIXELS[:0], "labels": LABELS[:0]}, DatasetError, r"got \(0, 3, 8, 8\)"),
+        ({"model": Fixed(1)}, DatasetError, "as the model answers 1 classes"),
+        ({"model": Fixed(5, is_broken=True)}, EvaluationError, "expected finite logits, got NaN"),
+        ({"count": 61}, DatasetError, "expected a count from 1 to 60, got 61"),
+        ({"count": 0}, DatasetError, "expected a count from 1 to 60, got 0"),
+        ({"epsilon": "8"}, ConfigError, "Write 8/255"),
+        ({"epsilon": "8/255", "keys": ["clean"]}, ConfigError, "expected it without keys"),
+    ],
+)
+def test_wrong_arguments_are_rejected(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    options = {"model": TinyNetwork(), "images": PIXELS, "labels": LABELS, **NORMALISED}
+    with pytest.raises(error, match=message) as caught:
+        robust201.evaluate(**(options | changes))
+    assert not re.search("\n", str(caught.value))

@@ -1,0 +1,163 @@
+"""Benchmarks by name: RobustBench's protocols on a small CIFAR-10, and their JSON rows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import robust201
+from robust201.analysis.robustbench import BENCHMARKS, N_IMAGES
+from robust201.core.errors import ConfigError, DatasetError
+from robust201.images import dataset, load_images
+from robust201.tasks import CORRUPTIONS, find_task
+from tests.conftest import RunCommand
+from tests.support.dataset_files import fabricate, write_parquet
+
+N_TEST = 30
+FIELDS = {
+    *("link", "name", "authors", "additional_data", "number_forward_passes", "dataset", "venue", "architecture"),
+    *("eps", "clean_acc", "reported", "footnote", "unreliable"),
+}
+"""Fields of model_info files that all leaderboards have, apart from the accuracy under the threat."""
+
+MODEL = """
+from torch import nn
+import torch
+
+def build(n_classes=10):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, n_classes))
+"""
+
+
+def build(n_classes: int = 10) -> nn.Module:
+    with torch.random.fork_rng():
+        namespace: dict[str, Any] = {}
+        exec(MODEL, namespace)
+        network: nn.Module = namespace["build"](n_classes)
+        return network
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder with the first test images of an invented CIFAR-10 and CIFAR-10-C; half of them are classified."""
+    monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    images, labels = fabricate(dataset("cifar10"), N_TEST)
+    with torch.no_grad():
+        predicted = build()(torch.from_numpy(images) / 255).argmax(1).numpy()
+    labels = np.where(np.arange(N_TEST) % 2, predicted, labels).astype(np.int64)
+    write_parquet(tmp_path / "cifar10", dataset("cifar10"), "test", images, labels)
+    folder = tmp_path / "CIFAR-10-C"
+    folder.mkdir()
+    np.save(folder / "labels.npy", np.tile(labels, 5).astype(np.uint8))
+    pixels = images.transpose(0, 2, 3, 1)
+    for number, key in enumerate(CORRUPTIONS):
+        np.save(
+            folder / f"{key}.npy",
+            np.concatenate([pixels // np.uint8(1 + (severity + number) % 7) for severity in range(5)]),
+        )
+    (tmp_path / "my_model.py").write_text(MODEL)
+    return tmp_path
+
+
+def test_protocols_are_those_of_the_leaderboards() -> None:
+    attack = {name: next(key for key in row.keys if key != "clean") for name, row in BENCHMARKS.items()}
+    linf = find_task(attack["robustbench-linf"]).parameters(**BENCHMARKS["robustbench-linf"].keys["aa_standard"])
+    assert linf.strengths == (8.0,)
+    l2 = find_task(attack["robustbench-l2"]).parameters(**BENCHMARKS["robustbench-l2"].keys["aa_standard_l2"])
+    assert l2.strengths == (0.5,)
+    assert [*BENCHMARKS["robustbench-corruptions"].keys] == ["clean", *CORRUPTIONS]
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [("robustbench-linf", "autoattack_acc"), ("robustbench-l2", "autoattack_acc")]
+)
+def test_row_of_an_attack(data: Path, name: str, field: str) -> None:
+    table = robust201.evaluate(build(), benchmark=name, count=6, progress=False)
+    assert table.outcomes.index.tolist() == [0, 1, 2, 3, 4, 5]  # the first images in their order
+    row = table.model_info
+    assert row.keys() == FIELDS | {"autoattack_acc", "n_examples"}
+    assert (row["dataset"], row["eps"], row["n_examples"]) == ("cifar10", BENCHMARKS[name].eps, 6)
+    clean, attacked = table["accuracy"]
+    assert (row["clean_acc"], row["autoattack_acc"]) == (f"{100 * clean:.2f}", f"{100 * attacked:.2f}")
+    assert attacked < clean
+    images = load_images("cifar10")
+    key = table["key"].iloc[1]
+    same = robust201.evaluate(
+        build(), images.images[:6], images.labels[:6], ["clean", {key: BENCHMARKS[name].keys[key]}], progress=False
+    )
+    assert same["accuracy"].tolist() == [clean, attacked]
+
+
+def test_row_of_corruptions_is_the_mean_over_the_published_images(data: Path) -> None:
+    table = robust201.evaluate(build(), benchmark="robustbench-corruptions", progress=False)
+    assert len(table) == 1 + 15 * 5
+    row = table.model_info
+    assert row.keys() == FIELDS | {"corruptions_acc", "n_examples"}
+    assert row["eps"] is None
+    labels = load_images("cifar10").labels
+    accuracies = []
+    for key in CORRUPTIONS:
+        pixels = torch.from_numpy(np.load(data / "CIFAR-10-C" / f"{key}.npy").transpose(0, 3, 1, 2)) / 255
+        with torch.no_grad():
+            accuracies.append(build()(pixels).argmax(1).numpy() == np.tile(labels, 5))
+    assert row["corruptions_acc"] == f"{100 * np.mean(accuracies):.2f}"
+    assert row["corruptions_acc"] != row["clean_acc"]
+
+
+def test_a_row_of_all_test_images_has_the_fields_of_the_leaderboard_alone(data: Path) -> None:
+    table = robust201.evaluate(build(), benchmark="robustbench-corruptions", progress=False)
+    assert BENCHMARKS["robustbench-corruptions"].model_info(table, N_IMAGES).keys() == FIELDS | {"corruptions_acc"}
+
+
+def test_command_prints_the_row(data: Path, robust201: RunCommand) -> None:
+    ended = robust201("evaluate", "my_model.py:build", "--benchmark", "robustbench-corruptions", "--count", 10)
+    assert ended.code == 0, ended.err
+    row = json.loads(ended.out)
+    assert (row["dataset"], row["n_examples"]) == ("cifar10", 10)
+    assert "are classified correctly" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"benchmark": "robustbench"}, ConfigError, "Did you mean 'robustbench-l"),
+        ({"keys": ["clean"]}, ConfigError, "it names its keys"),
+        ({"epsilon": "4/255"}, ConfigError, "without keys and benchmark"),
+        ({"count": N_TEST + 1}, DatasetError, "expected a count from 1 to 30, got 31"),
+        ({"model": build(7)}, DatasetError, "expected 0 to 6"),
+        ({"model": build(11)}, ConfigError, "expected a network of 10 classes, got 11"),
+        ({"images": np.zeros((2, 3, 8, 8), np.uint8), "labels": [0, 1]}, DatasetError, "of 32x32 pixels, got 8x8"),
+        ({"images": np.zeros((2, 32, 32), np.uint8), "labels": [0, 1]}, DatasetError, r"got \(2, 32, 32\)"),
+    ],
+)
+def test_wrong_arguments_are_rejected(
+    data: Path, changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    options = {"model": build(), "benchmark": "robustbench-linf", "progress": False}
+    with pytest.raises(error, match=message):
+        robust201.evaluate(**(options | changes))
+
+
+def test_missing_images_are_named(data: Path, robust201: RunCommand) -> None:
+    (data / "CIFAR-10-C" / "fog.npy").unlink()
+    words = ("evaluate", "my_model.py:build", "--benchmark")
+    assert "fog.npy" in robust201(*words, "robustbench-corruptions").refusal(2)
+    (data / "cifar10" / "test.parquet").unlink()
+    assert "robust201 fetch cifar10" in robust201(*words, "robustbench-linf").refusal(2)
+    wrong = robust201(*words, "robustbench-inf")
+    assert "Did you mean 'robustbench-linf'?" in wrong.refusal(2)
+    assert "Executing" not in wrong.err
+    assert "--data: it is missing" in robust201("evaluate", "my_model.py:build").refusal(2)
+
+
+def test_other_tables_have_no_row() -> None:
+    images = np.zeros((2, 3, 32, 32), np.uint8)
+    table = robust201.evaluate(build(), images, [0, 1], ["clean"], progress=False)
+    with pytest.raises(ConfigError, match="it did not follow a benchmark"):
+        _ = table.model_info

@@ -1,0 +1,115 @@
+"""Progress of `evaluate`: lines where the output is not a terminal, a bar on one, and nothing if switched off."""
+
+import io
+import re
+import sys
+import time
+
+import pytest
+
+import robust201
+from robust201.monitoring import evaluation_progress
+from robust201.monitoring.evaluation_progress import EvaluationProgress, shown_progress
+from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
+
+IMAGES = tiny_images()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
+    return clock
+
+
+def test_line_names_key_epsilons_images_and_time(clock: Clock) -> None:
+    state = EvaluationProgress()
+    assert state.describe() == "checking the network, 0:00:00 elapsed"
+    state.costs, state.seconds_per_cost = {"pgd": 100.0, "fog": 50.0}, 1.0
+    state.begin("pgd", (1.0, 8.0), 20)
+    state.add_images(7)
+    clock.seconds += 30
+    assert state.describe() == ("pgd at 2 epsilons 1/255 to 8/255: 7 of 40 images, 0:00:30 elapsed, about 0:02:00 left")
+    clock.seconds += 90
+    assert state.describe().endswith("0:02:00 elapsed, longer than estimated")
+    state.begin("fog", (5.0,), 20)  # pgd took 120 s where 100 were estimated
+    assert state.describe() == "fog at severity 5: 0 of 20 images, 0:02:00 elapsed, about 0:01:00 left"
+
+
+def test_cheap_keys_do_not_correct_the_estimate(clock: Clock) -> None:
+    state = EvaluationProgress(costs={"clean": 1.0, "aa_standard_l2": 100.0}, seconds_per_cost=1.0)
+    state.begin("clean", (0.0,), 20)
+    clock.seconds += 10
+    state.begin("aa_standard_l2", (0.5,), 20)
+    assert state.describe() == "aa_standard_l2 at epsilon 0.5: 0 of 20 images, 0:00:10 elapsed, about 0:01:40 left"
+
+
+def test_time_left_is_unknown_until_something_is_measured(clock: Clock) -> None:
+    state = EvaluationProgress(costs={"clean": 10.0, "pgd": 100.0})
+    state.begin("clean", (0.0,), 20)
+    assert state.describe() == "clean: 0 of 20 images, 0:00:00 elapsed, time left unknown"
+
+
+def evaluate_slowly(monkeypatch: pytest.MonkeyPatch, **options: object) -> None:
+    """Evaluate with lines at every hundredth of a second."""
+    monkeypatch.setattr(evaluation_progress, "LINE_SECONDS", 0.01)
+    monkeypatch.setattr(evaluation_progress, "_BAR_SECONDS", 0.01)
+    keys = ["clean", {"pgd": {"epsilons_255": [1, 8]}}]
+    robust201.evaluate(TinyNetwork(), IMAGES.images, IMAGES.labels, keys, normalisation=NORMALISATION, **options)
+
+
+def test_lines_are_printed_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate_slowly(monkeypatch)
+    captured = capsys.readouterr()
+    line = (
+        r"pgd at 2 epsilons 1/255 to 8/255: \d+ of 42 images, 0:00:\d\d elapsed, (time left unknown|about .* left|.*)"
+    )
+    assert any(re.fullmatch(line, text) for text in captured.err.splitlines()), captured.err
+    assert captured.out == ""
+
+
+def test_nothing_is_printed_without_progress(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate_slowly(monkeypatch, progress=False)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "150")
+    evaluate_slowly(monkeypatch)
+    assert "pgd at 2 epsilons" in terminal.getvalue()
+    assert "3/3" in terminal.getvalue()
+
+
+def test_lines_end_with_an_evaluation_that_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(evaluation_progress, "LINE_SECONDS", 0.01)
+
+    def fail_late() -> None:
+        time.sleep(0.05)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), shown_progress(option=True):
+        fail_late()
+    assert "checking the network" in capsys.readouterr().err
+    time.sleep(0.03)
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,152 @@
+"""AutoAttack's version for randomised networks: the library's images on a fixed network, its passes on a random one."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from pyautoattack import AutoAttack
+from pyautoattack.autopgd_base import APGDAttack
+from torch import nn
+
+from robust201.api import evaluate
+from robust201.core.errors import NetworkError, RobustWarning
+from robust201.models.classifier import Classifier
+from robust201.tasks import TASKS
+from robust201.tasks.attack_kit.attack_job import AttackJob
+from robust201.tasks.attack_kit.replay import ReplayedDraws
+from robust201.tasks.perturbations.rand import AveragedGradients, fused
+from tests.support.library_parity import LIBRARY_BATCHES
+from tests.support.tiny_networks import (
+    N_CLASSES,
+    NORMALISATION,
+    TinyNetwork,
+    perturb_all,
+    tiny_classifier,
+    tiny_context,
+    tiny_images,
+)
+
+IMAGES = tiny_images(12)
+PIXELS, LABELS = torch.from_numpy(IMAGES.images), torch.from_numpy(IMAGES.labels)
+SEED, STEPS, PASSES = 5, 6, 3
+
+
+class NoisyNetwork(nn.Module):
+    """The tiny network with normal noise on its logits; counts its passes, those with a gradient apart."""
+
+    def __init__(self, deviation: float) -> None:
+        super().__init__()
+        self.network = TinyNetwork()
+        self.deviation = deviation
+        self.passes = self.gradients = 0
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        self.gradients += pixels.requires_grad
+        logits = self.network(pixels)[1]
+        return logits + self.deviation * torch.randn_like(logits)
+
+
+def library_images(classifier: nn.Module, radius: float, norm: str, *, passes: int = PASSES) -> torch.Tensor:
+    """Attack with AutoAttack's own version for randomised networks; only steps and passes are fewer."""
+    adversary = AutoAttack(classifier, eps=radius, norm=norm, seed=SEED, version="rand")
+    assert (adversary.attacks_to_run, adversary.apgd.n_restarts) == (["apgd-ce", "apgd-dlr"], 1)
+    adversary.verbose = False
+    shared = {"norm": norm, "eps": radius, "seed": SEED, "logger": adversary.logger, "n_restarts": 1}
+    adversary.apgd = APGDAttack(classifier, n_iter=STEPS, eot_iter=passes, **shared)
+    with torch.random.fork_rng():
+        return adversary.run_standard_evaluation(PIXELS / 255, LABELS, batch_size=12)[0].detach().clamp(0, 1)
+
+
+@pytest.mark.parametrize(("key", "radius", "norm"), [("aa_rand", 2 / 255, "Linf"), ("aa_rand_l2", 0.2, "L2")])
+def test_images_are_the_librarys_to_the_bit_on_a_fixed_network(key: str, radius: float, norm: str) -> None:
+    classifier = tiny_classifier()
+    job = AttackJob(
+        *(classifier, LIBRARY_BATCHES, ReplayedDraws(SEED, "cpu"), PIXELS, LABELS),
+        indices=np.arange(len(PIXELS)),
+        epsilons=(radius,),
+    )
+    images = torch.full(PIXELS.shape, torch.nan)
+    for batch in fused(job, TASKS[key].parameters(steps=STEPS, passes=PASSES)):
+        images[batch.positions] = batch.images
+    expected = library_images(classifier, radius, norm)
+    assert (images != PIXELS / 255).any()
+    assert torch.equal(images, expected)
+
+
+def test_defaults_are_the_librarys() -> None:
+    adversary = AutoAttack(tiny_classifier(), version="rand")
+    parameters = TASKS["aa_rand"].parameters()
+    assert (parameters.steps, parameters.passes) == (adversary.apgd.n_iter, adversary.apgd.eot_iter) == (100, 20)
+
+
+def test_passes_are_as_many_as_the_librarys() -> None:
+    """On constant noise-free logits that resist, every gradient of both attacks is computed."""
+    counts = {}
+    for name in ("fused", "library"):
+        network = NoisyNetwork(0.0)
+        classifier = Classifier(network, NORMALISATION, N_CLASSES)
+        if name == "library":
+            library_images(classifier, 1e-4 / 255, "Linf")
+        else:
+            context = dataclasses.replace(tiny_context("aa_rand", classifier), engine="fused")
+            perturb_all(
+                TASKS["aa_rand"],
+                TASKS["aa_rand"].parameters(epsilons_255=(1e-4,), steps=STEPS, passes=PASSES),
+                IMAGES,
+                context,
+            )
+        counts[name] = network.gradients
+    assert counts["fused"] == counts["library"] == 2 * (STEPS + 1) * PASSES
+
+
+def test_gradients_are_means_of_independent_passes() -> None:
+    """The gradient of the cross-entropy under noise: its variance falls with the number of passes."""
+    torch.manual_seed(0)
+    classifier = Classifier(NoisyNetwork(2.0), NORMALISATION, N_CLASSES)
+    pixels = PIXELS[:4] / 255
+
+    def spread(passes: int) -> float:
+        model = AveragedGradients(classifier, passes)
+        gradients = torch.stack([model.loss_and_gradient(pixels, LABELS[:4])[2] for _ in range(60)])
+        return float(gradients.var(dim=0).sum())
+
+    assert 10 < spread(1) / spread(20) < 40
+
+
+@pytest.mark.parametrize("engine", ["fused", "reference"])
+def test_a_noisy_network_is_evaluated_and_reproduced_by_its_seed(engine: str) -> None:
+    keys = ["clean", {"autoattack": {"epsilons_255": [8], "steps": 5, "passes": 4}}]
+    arguments = (IMAGES.images, IMAGES.labels, keys)
+    options = {"normalisation": NORMALISATION, "progress": False, "engine": engine}
+    tables = [evaluate(NoisyNetwork(0.5), *arguments, randomised=True, seed=3, **options) for _ in range(2)]
+    assert tables[0]["key"].tolist() == ["clean", "aa_rand"]
+    assert tables[0].outcomes.equals(tables[1].outcomes)
+    assert tables[0]["accuracy"][1] < tables[0]["accuracy"][0]
+    with pytest.raises(NetworkError, match=r"randomised=True"):
+        evaluate(NoisyNetwork(0.5), IMAGES.images, IMAGES.labels, ["clean"], **options)
+
+
+def test_the_accuracy_under_noise_is_the_librarys_within_chance() -> None:
+    images = np.tile(IMAGES.images, (10, 1, 1, 1))
+    labels = np.tile(IMAGES.labels, 10)
+    accuracies = {}
+    for engine in ("fused", "reference"):
+        table = evaluate(
+            NoisyNetwork(0.5),
+            *(images, labels, {"aa_rand": {"epsilons_255": [1], "steps": 8, "passes": 5}}),
+            randomised=True,
+            engine=engine,
+            normalisation=NORMALISATION,
+            progress=False,
+        )
+        accuracies[engine] = table["accuracy"].item()
+    assert 0.05 < accuracies["reference"] < 0.75
+    assert abs(accuracies["fused"] - accuracies["reference"]) < 0.12
+
+
+def test_the_standard_version_warns_on_randomised_networks() -> None:
+    keys = {"aa_standard": {"epsilons_255": [2], "steps": 2, "queries": 3}}
+    with pytest.warns(RobustWarning, match="does not average over the network's random numbers"):
+        evaluate(NoisyNetwork(0.1), IMAGES.images, IMAGES.labels, keys, randomised=True, normalisation=NORMALISATION)
