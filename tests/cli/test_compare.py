@@ -75,3 +75,18 @@ def test_what_cannot_be_paired_is_rejected(
     words = [f"{folder}/net.py:build"] * networks
     files = [word for _ in range(weights) for word in ("--weights", folder / "a.pth")]
     assert told in robust201("compare", *words, *files, "--data", folder / "test.npz").refusal(2)
+
+
+def test_tables_are_written_as_latex(robust201, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch\nfrom torch import nn\ndef a():\n    torch.manual_seed(0)\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\ndef b():\n    torch.manual_seed(1)\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\n"
+    )
+    shared = ("--data", "digits", "--count", "20", "--keys", "clean,fgsm", "--quiet")
+    for words in (("evaluate", f"{file}:a"), ("compare", f"{file}:a", f"{file}:b")):
+        out = tmp_path / f"{words[0]}.tex"
+        assert robust201(*words, *shared, "--out", out).code == 0
+        assert out.read_text().startswith("\\begin{tabular}")
+        assert out.read_text().count("FGSM") == 11

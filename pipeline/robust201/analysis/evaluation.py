@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from robust201.analysis.latex_tables import comparison_latex, evaluation_latex
 from robust201.analysis.robustbench import BENCHMARKS, Benchmark
 from robust201.core.errors import ConfigError
 from robust201.statistics.intervals import accuracy_intervals
@@ -119,6 +120,11 @@ class Evaluation(pd.DataFrame):
         ]
         return "\n".join([*clean, *(self._describe_ball(*ball, keys) for ball, keys in balls.items())])
 
+    @property
+    def latex(self) -> str:
+        """A LaTeX table of the accuracies in percent, with their 95% intervals."""
+        return evaluation_latex(self)
+
     def _describe_ball(self, constraint: Constraint, strength: float, keys: Sequence[str]) -> str:
         withstood = np.all([self._outcomes[key, strength] for key in keys], axis=0)
         unit = "/255" if constraint.divisor == 255 else ""
@@ -151,6 +157,11 @@ class Comparison(pd.DataFrame):
             _describe_pair(first, second, self[(self["first"] == first) & (self["second"] == second)])
             for first, second in pairs
         )
+
+    @property
+    def latex(self) -> str:
+        """A LaTeX table of the accuracies in percent; those that are best, or tied with the best, are bold."""
+        return comparison_latex(self, LEVEL)
 
 
 def compare_evaluations(evaluations: Mapping[str, Evaluation]) -> Comparison:

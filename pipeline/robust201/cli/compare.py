@@ -25,9 +25,9 @@ from robust201.cli.evaluate import (
     load_data,
     read_keys,
     read_normalisation,
+    write_table,
 )
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError
 from robust201.core.files import check_output_file
 from robust201.core.garbage import collect_as_usual
@@ -62,7 +62,9 @@ def compare(
     device: Device = "cpu",
     randomised: Randomised = False,
     quiet: Quiet = False,
-    out: Annotated[Path | None, typer.Option("--out", help="Also write the table to this CSV file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Also write the table to this file: CSV, or LaTeX (.tex).")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare your own networks on the same images: differences with intervals, and a test. The files are executed.
@@ -98,7 +100,7 @@ def compare(
         )
     n_images = len(images) if count is None else count
     if out is not None:
-        write_csv(out, found)
+        write_table(out, found)
     if as_json:
         print_json({"summary": found.summary.splitlines(), "comparisons": found.to_dict("records")})
     else:

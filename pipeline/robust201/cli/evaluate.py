@@ -14,14 +14,14 @@ from robust201.cli.monitoring import print_json
 from robust201.cli.user_file import parse_function
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ArchitectureError, ConfigError, EvaluationError, RobustError, closest
-from robust201.core.files import check_output_file
+from robust201.core.files import check_output_file, write_text
 from robust201.core.garbage import collect_as_usual
 from robust201.core.user_code import describe_failure
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from robust201.analysis.evaluation import Evaluation
+    from robust201.analysis.evaluation import Comparison, Evaluation
     from robust201.core.records import ImageSet, Normalisation
 
 
@@ -91,7 +91,9 @@ def evaluate(
     device: Device = "cpu",
     randomised: Randomised = False,
     quiet: Quiet = False,
-    out: Annotated[Path | None, typer.Option("--out", help="Also write the table to this CSV file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Also write the table to this file: CSV, or LaTeX (.tex).")
+    ] = None,
 ) -> None:
     """Evaluate your own network on clean, attacked and corrupted images. FILE is executed.
 
@@ -133,7 +135,7 @@ def evaluate(
             progress=not quiet,
         )
     if out is not None:
-        write_csv(out, frame)
+        write_table(out, frame)
     if benchmark is not None:
         console.say(frame.summary)
         print_json(frame.model_info)
@@ -155,6 +157,14 @@ def calling_user_code(network: str) -> Iterator[None]:
             f"Evaluating failed for {network}: expected logits of every batch, got {describe_failure(error)}. "
             "Correct the network, or evaluate it with smaller batches (--batch-size)."
         ) from error
+
+
+def write_table(out: Path, table: "Evaluation | Comparison") -> None:
+    """Write a table as CSV, or as LaTeX where the file's name ends in .tex."""
+    if out.suffix == ".tex":
+        write_text(out, table.latex)
+    else:
+        write_csv(out, table)
 
 
 def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, Any]] | None:

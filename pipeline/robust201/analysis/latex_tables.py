@@ -1,0 +1,73 @@
+"""Tables of evaluations and comparisons for papers, in LaTeX without packages."""
+
+import re
+from collections.abc import Sequence
+
+import pandas as pd
+
+from robust201.analysis.labels import key_label, strength_label
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "ε": r"$\varepsilon$",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+}
+
+
+def evaluation_latex(table: pd.DataFrame) -> str:
+    """Return a tabular of accuracies in percent with their 95% intervals, a row per key and strength.
+
+    Args:
+        table: with the columns `key`, `strength`, `accuracy`, `low` and `high`; rows without an accuracy are left out.
+    """
+    rows = [
+        [*_evaluation_cells(row["key"], row["strength"]), _percent(row["accuracy"]), _interval(row["low"], row["high"])]
+        for row in table.dropna(subset="accuracy").to_dict("records")
+    ]
+    return _tabular("llrr", ["Key", "Strength", "Accuracy", r"95\% interval"], rows)
+
+
+def comparison_latex(table: pd.DataFrame, level: float) -> str:
+    """Return a tabular of accuracies in percent, a column per network, the best and all tied with it in bold.
+
+    Args:
+        table: as of `compare_evaluations`.
+        level: a network is tied with the best if their adjusted p-value is not below it.
+    """
+    networks = list(dict.fromkeys([*table["first"], *table["second"]]))
+    rows = []
+    for (key, strength), pairs in table.groupby(["key", "strength"], sort=False):
+        accuracies = dict(zip(pairs["first"], pairs["first_accuracy"], strict=True))
+        accuracies |= dict(zip(pairs["second"], pairs["second_accuracy"], strict=True))
+        best = max(accuracies, key=lambda name: accuracies[name])
+        of_best = pairs[(pairs["first"] == best) | (pairs["second"] == best)]
+        tied = of_best[of_best["adjusted_p_value"] >= level]
+        bold = {best, *tied["first"], *tied["second"]}
+        shown = [_percent(accuracies[name]) if name in accuracies else "--" for name in networks]
+        cells = [rf"\textbf{{{text}}}" if name in bold else text for name, text in zip(networks, shown, strict=True)]
+        rows.append([*_evaluation_cells(str(key), float(str(strength))), *cells])
+    return _tabular("ll" + "r" * len(networks), ["Key", "Strength", *map(_escape, networks)], rows)
+
+
+def _evaluation_cells(key: str, strength: float) -> list[str]:
+    return [_escape(key_label(key)), _escape(strength_label(key, strength))]
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f}"
+
+
+def _interval(low: float, high: float) -> str:
+    return f"[{_percent(low)}, {_percent(high)}]"
+
+
+def _escape(text: str) -> str:
+    return re.sub("[" + re.escape("".join(_SPECIAL)) + "]", lambda sign: _SPECIAL[sign[0]], text)
+
+
+def _tabular(columns: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", " & ".join(header) + r" \\", r"\hline"]
+    lines += [" & ".join(row) + r" \\" for row in rows]
+    return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
