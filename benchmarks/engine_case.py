@@ -36,7 +36,7 @@ ARCHIVE = Path("checkpoints") / "NATS-tss-v1_0-3ffb9-full"
 """Where a data folder keeps trained networks, in the layout of the official archive."""
 
 SUITE_STEPS = {"pgd": 40, "aa_apgd-ce": 100, "aa_square": 0.39 * 5000}
-"""Steps of the paper's attacks. Of Square's queries, those that are made (docs/protocol.md, "Cost")."""
+"""Steps of the paper's attacks. Of Square's queries, those that are made (docs/protocol/statistics.md)."""
 
 Task = Callable[[], object]
 Clock = Callable[[Task], float]

@@ -2,9 +2,9 @@
 
     python -m benchmarks.simulate
 
-prints the table of docs/simulation.md; that page says what is simulated and what is assumed. The plan, its parts and
-bundles, their order, retries and preemptions are the product's (`planning.plan`, `runtime.scheduler`); machines, time
-and the cost of a part are simulated (`virtual_cluster.py`). Equal arguments give equal results.
+prints the table of docs/internals/store-and-runtime.md; that page says what is simulated and what is assumed.
+The plan, its parts and bundles, their order, retries and preemptions are the product's (`planning.plan`,
+`runtime.scheduler`); machines, time and the cost of a part are simulated (`virtual_cluster.py`). Equal arguments give equal results.
 
     python -m benchmarks.simulate --architectures 100 --gpus 20
 
@@ -42,7 +42,7 @@ CONSTANT_MACS, FORWARD_SPREAD = 13.6e6, 0.38
 Both were fitted to thirty networks on a CPU; the second is the standard deviation of the factor's logarithm."""
 
 RESISTING = {"cifar10": 0.42, "cifar100": 0.21, "ImageNet16-120": 0.06}
-"""Fraction of Square's queries that are made: published medians of images that resist (docs/protocol.md, "Cost")."""
+"""Fraction of Square's queries that are made: published medians of images that resist (docs/protocol/statistics.md)."""
 
 RESISTING_SPREAD = 0.2
 """Standard deviation of the logarithm of a network's factor on `RESISTING`: an assumption."""

@@ -87,7 +87,9 @@ _EFFECTS = {
 """Functions that examples call for their effect."""
 
 
-@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))])
+@pytest.mark.parametrize(
+    "page", ["README.md", *sorted(str(path.relative_to(REPOSITORY)) for path in DOCS.rglob("*.md"))]
+)
 def test_python_examples_print_their_values(page: str) -> None:
     trees = [ast.parse(block) for language in ("python", "py") for block in examples(page, language)]
     values = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Expr)]
@@ -201,9 +203,7 @@ def test_the_sweep_of_the_reference_is_valid() -> None:
 
 def documents() -> list[str]:
     """The pages of the project."""
-    return sorted(
-        str(path.relative_to(REPOSITORY)) for folder in (".", "docs") for path in (REPOSITORY / folder).glob("*.md")
-    )
+    return sorted(str(path.relative_to(REPOSITORY)) for path in (*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md")))
 
 
 def commands_of(page: str) -> str:

@@ -130,7 +130,7 @@ def test_a_compiled_network_equals_the_plain_one(device, spec):
     found = fast.loss_and_gradient(pixels, labels % N_CLASSES)
     for one, other in zip(found[:2], expected[:2], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-    # A few ReLUs may open in one and not in the other (docs/engine.md).
+    # A few ReLUs may open in one and not in the other (docs/internals/engine.md).
     assert (found[2] - expected[2]).norm() < 5e-3 * expected[2].norm()
     torch.testing.assert_close(
         fast.logits(pixels).cpu(), compiled_on("cpu", spec).logits(pixels.cpu()), rtol=1e-4, atol=1e-4

@@ -36,7 +36,7 @@ from robust201.spaces.cell_space import INK, PAPER, CellSpace
 
 AUTOATTACK_KEYS = "aa_"
 AUTOATTACK_NOTE = "APGD-CE, Square: where right, these are the clean images that resist"
-"""What AutoAttack's panels of confidences show (see `docs/protocol.md`, "What is measured where an attack fails?")."""
+"""Note on AutoAttack's panels of confidences (docs/protocol/attacks.md, "What is measured …?")."""
 
 FEW_NOTE = "where wrong, an architecture may have but a few images"
 

@@ -1,7 +1,8 @@
 """CUDA graphs: the kernels of one pass recorded once and launched together ever after.
 
 A small batch on a fast device waits for its kernels to be launched one by one; a graph launches them all at once.
-Written without a GPU at hand: unmeasured (docs/performance.md). `tests/runtime/test_gpu.py` runs it where there is one.
+Written without a GPU at hand: unmeasured (docs/internals/performance.md). `tests/runtime/test_gpu.py` runs it where
+there is one.
 
 Source: PyTorch's notes on CUDA semantics, "CUDA Graphs" and "Graph memory management".
 """

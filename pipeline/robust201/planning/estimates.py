@@ -7,7 +7,7 @@ from robust201.planning.assumed_speed import assumed_gmacs, cpu_gmacs, may_turn_
 from robust201.planning.plan import Plan
 from robust201.tasks.columns import COLUMNS, columns_of, numbers_of
 
-# Sizes of the trial in docs/cifar10-trial.md (10 classes, uncompacted): a confusion count takes .8 bytes of Parquet and
+# Sizes of the trial in docs/trials.md (10 classes, uncompacted): a confusion count takes .8 bytes of Parquet and
 # 3.3 of JSON, a mean confidence 6.1 and 21.7, the rest of a row with its share of the footer 670. At 100 classes it is
 # unmeasured.
 _SHARD_BYTES_PER_COUNT, _SHARD_BYTES_PER_MEAN, _SHARD_BYTES_PER_ROW = 1, 6, 670

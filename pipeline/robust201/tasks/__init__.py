@@ -241,7 +241,7 @@ def _fab_targeted_passes(parameters: Any, n_classes: int) -> float:
 
 def _square_passes(parameters: Any, _n_classes: int) -> float:
     # A query is one forward pass, and images that are fooled drop out: about .39 of the queries remain over the paper's
-    # epsilons on CIFAR-10, fewer on the other datasets (docs/protocol.md, "Cost").
+    # epsilons on CIFAR-10, fewer on the other datasets (docs/protocol/statistics.md, "Cost").
     return float(0.39 * parameters.queries * parameters.restarts + 6)
 
 

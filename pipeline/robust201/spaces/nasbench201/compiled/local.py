@@ -26,7 +26,7 @@ from robust201.spaces.nasbench201.compiled.regions import Region, union
 
 MAX_SHARE = 0.65
 """By PyTorch, blocks whose patches cover more than this share of their output, on average over the windows, compute
-whole maps: cutting patches out costs about what is left to gain (docs/engine.md)."""
+whole maps: cutting patches out costs about what is left to gain (docs/internals/engine.md)."""
 
 WORTHWHILE_PASSES = 3.0
 """Whole passes that a search must save on paper to be local: keeping the maps costs more than one to begin with."""
@@ -34,7 +34,8 @@ WORTHWHILE_PASSES = 3.0
 LEAST_SAVING = 0.3
 """By the native library, share of a pass that a query must save on paper: maps in no cache cost more than counted."""
 
-# Relative costs by the native library: a kept map is noted, written and put back, far from the cache (docs/engine.md).
+# Relative costs by the native library: a kept map is noted, written and put back, far from the cache
+# (docs/internals/engine.md).
 _KEPT_COST, _CONVOLUTION_COSTS, _POOLING_COST, _SKIP_COST, _REDUCTION_COST = 5.0, (3.0, 20.0), 2.0, 1.0, 30.0
 
 SMALLEST_IMAGE = 8

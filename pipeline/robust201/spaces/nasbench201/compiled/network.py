@@ -28,7 +28,7 @@ from robust201.spaces.nasbench201.network import Network
 
 CPU_CHUNK = 64
 """Images that go through the network together on a CPU: enough to spread a call's fixed cost, few enough that what one
-kernel writes is still in the cache when the next one reads it (docs/engine.md)."""
+kernel writes is still in the cache when the next one reads it (docs/internals/engine.md)."""
 
 MIN_BATCH = 8
 """Images that go through the network together, at least: libraries compute one to three images by other kernels, which

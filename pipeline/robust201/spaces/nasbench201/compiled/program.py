@@ -15,8 +15,8 @@ from robust201.spaces.nasbench201.cells import EDGES, N_NODES, constant_nodes, p
 
 OUTPUT_NODE = N_NODES - 1
 
-# Relative costs of one pass at the first stage, measured on one AVX-512 core (docs/engine.md). They only rank ways to
-# write the same cell.
+# Relative costs of one pass at the first stage, measured on one AVX-512 core (docs/internals/engine.md). They only rank
+# ways to write the same cell.
 _COSTS = {"nor_conv_3x3": 20.0, "nor_conv_1x1": 3.0, "pool": 3.5, "add": 1.0, "relu": 1.0}
 
 
