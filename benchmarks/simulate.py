@@ -4,7 +4,8 @@
 
 prints the table of docs/internals/store-and-runtime.md; that page says what is simulated and what is assumed.
 The plan, its parts and bundles, their order, retries and preemptions are the product's (`planning.plan`,
-`runtime.scheduler`); machines, time and the cost of a part are simulated (`virtual_cluster.py`). Equal arguments give equal results.
+`runtime.scheduler`); machines, time and the cost of a part are simulated (`virtual_cluster.py`). Equal arguments
+give equal results.
 
     python -m benchmarks.simulate --architectures 100 --gpus 20
 
