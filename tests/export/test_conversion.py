@@ -12,9 +12,8 @@ from robust201.core.errors import ResultsError
 from robust201.core.files import sha256_of
 from robust201.export import conversion, parquet_files
 from robust201.export.conversion import convert_dataset
-from robust201.reader.checksum_listing import read_checksums
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.expected_files import ListedFile, read_parquet_files
+from robust201.reader.listings import ListedFile, read_checksums, read_parquet_files
 from tests.support import fabricated
 from tests.support.fabricated import export, export_copy, make_plan
 from tests.support.small_results import write_results
@@ -198,7 +197,7 @@ def test_a_conversion_killed_between_a_file_and_its_listing_is_taken_up(folder, 
     path = folder / "cifar10/fog_accuracy.json"
     path.write_text(path.read_text().replace("0.", "0.0", 1))
     with monkeypatch.context() as killed:
-        killed.setattr(conversion, "_list_rows", _kill)
+        killed.setattr(conversion, "_list", _kill)
         with pytest.raises(KeyboardInterrupt):
             convert_dataset(folder)
     expected = json.loads(path.read_text())["cifar10"]["fog"]["accuracy"]

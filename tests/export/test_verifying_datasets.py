@@ -25,7 +25,7 @@ ARCHITECTURES = (0, 2, 10, 309)
 SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)  # what the published dataset, which has no sweep.json, is known to hold
 ALL = ("accuracy", "confidence", "cm", "predictions")
 
-pytestmark = pytest.mark.filterwarnings("ignore::robust201.reader.expected_files.MissingFilesWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::robust201.reader.listings.MissingFilesWarning")
 
 
 def sound(unit, strength, _values):

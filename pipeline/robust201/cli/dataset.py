@@ -74,11 +74,12 @@ def export(
     from robust201.export.number_text import Empty
     from robust201.export.outcome_files import OutcomeForm
     from robust201.export.pool import default_processes, most_processes
-    from robust201.export.written_file import parse_choice, parse_compression
+    from robust201.export.written_file import Compression, parse_choice
     from robust201.planning.plan_file import load_plan
     from robust201.shards import ShardStore
 
-    style, compression = read_key_style(key_style), parse_compression(compress)
+    style = read_key_style(key_style)
+    compression = None if compress is None else parse_choice("compression", compress, get_args(Compression))
     formats = _choose_formats(not no_json, parquet)
     results = results_of(results)
     planned, store = load_plan(results), ShardStore.open(results)

@@ -84,13 +84,9 @@ class Ranking:
 
 
 def list_rankings(files: ResultFiles, dataset: str, accuracies: pd.DataFrame, level: float = 0.05) -> list[Ranking]:
-    """List how sure the order of architectures is under every key at every strength (see `derive_metrics`).
+    """List how sure the order of architectures is under every key at every strength.
 
-    Args:
-        files: the folder, or several.
-        dataset: its name.
-        accuracies: by architecture and (key, strength).
-        level: of significance, for ties with the best.
+    Accuracies are by architecture and (key, strength); `level` is of significance, for ties with the best.
     """
     keys = dict.fromkeys(accuracies.columns.get_level_values("key"))
     by_key: dict[str, pd.DataFrame] = {str(key): accuracies[key] for key in keys}

@@ -29,9 +29,9 @@ TARGET_BYTES = 192 << 20
 GRACE_SECONDS = 24 * 3600.0
 """How long replaced shards stay: longer than any export or status that may still read them."""
 
-_FIRST_RATIO = 0.8
-"""Bytes of an output for each byte of small inputs, before one was seen: footers go, and values compress a little
-better. Any true ratio between 0.54 and 1.06 gives an output within the bounds."""
+_RATIO = 0.8
+"""Bytes of an output for each byte of small inputs: footers go, and values compress a little better. Any true ratio
+between 0.54 and 1.06 gives an output within the bounds."""
 
 MAX_COMPACTED_INPUTS = 8
 """Compacted shards merged at once: each keeps a row group in memory."""
@@ -85,7 +85,6 @@ class Compaction:
     clock: Callable[[], float] = time.time
     _entries: dict[str, Entry] = field(default_factory=dict, init=False)
     _damaged: set[str] = field(default_factory=set, init=False)
-    _ratio: float = field(default=_FIRST_RATIO, init=False)
 
     @property
     def _least_bytes(self) -> int:
@@ -168,23 +167,17 @@ class Compaction:
     def _groups_of_form(self, candidates: list[_Candidate]) -> Iterator[list[_Candidate]]:
         small = [item for item in candidates if is_compacted(item.shard) and item.n_bytes < self._least_bytes]
         small = sorted(small, key=lambda item: item.n_bytes)[:MAX_COMPACTED_INPUTS]
-        self._ratio = _FIRST_RATIO  # footers weigh more in one dataset than in another
         group: list[_Candidate] = []
         total = 0.0
         for item in [*small, *(item for item in candidates if not is_compacted(item.shard))]:
-            expected = self._expected_bytes(item)
+            expected = item.n_bytes * (1.0 if is_compacted(item.shard) else _RATIO)
             bound = self.target_bytes if total >= self._least_bytes else 2 * self._least_bytes
             if group and total + expected > bound:
                 yield group
                 group, total = [], 0.0
-                expected = self._expected_bytes(item)  # the group that was just merged has shown more
             group.append(item)
             total += expected
         yield group
-
-    def _expected_bytes(self, item: _Candidate) -> float:
-        """What an input adds to its output: a compacted one what it is, a small one less by what was seen so far."""
-        return item.n_bytes * (1.0 if is_compacted(item.shard) else self._ratio)
 
     def _merge(self, inventory: Inventory, group: list[_Candidate]) -> tuple[int, int]:
         contents = self._verified_contents(group)
@@ -202,12 +195,7 @@ class Compaction:
         footer = Footer("compacted", columns, tuple(sorted(inputs)))
         with self.folder.publishing_compacted(dataset) as stream:
             n_rows = write_tables(stream, read_row_groups(reader, inventory, rows, self.row_group_bytes), footer)
-            n_bytes = stream.tell()
         reader.close()
-        n_small = sum(item.n_bytes for item in intact if not is_compacted(item.shard))
-        n_compacted = sum(item.n_bytes for item in intact) - n_small
-        if n_small > n_compacted:
-            self._ratio = min(1.0, max(0.1, (n_bytes - n_compacted) / n_small))
         return len(intact), n_rows
 
     def _verified_contents(self, group: list[_Candidate]) -> dict[str, bytes | None]:
