@@ -189,41 +189,6 @@ def test_a_full_device_stops_the_run_and_loses_nothing(robust201, write_sweep, f
     assert read_tree(tmp_path / "fresh-json") == read_tree(tmp_path / "results-json")
 
 
-@pytest.fixture
-def small_device(tmp_path):
-    """Mount a file system of so many KiB, or say why that cannot be done here."""
-    folder = tmp_path / "device"
-    folder.mkdir()
-
-    def mount(kibibytes: int) -> Path:
-        command = ["mount", "-t", "tmpfs", "-o", f"size={kibibytes}k", "tmpfs", str(folder)]
-        try:
-            subprocess.run(command, check=True, capture_output=True, text=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            pytest.skip(f"no file system can be mounted here: {getattr(error, 'stderr', None) or error}")
-        return folder
-
-    yield mount
-    if folder.is_mount():
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_device_that_is_really_full(robust201, write_sweep, finished, small_device):
-    needed = sum(-(-len(content) // 4096) * 4 for content in read_tree(finished).values())
-    results = small_device(needed - 2 * (max(shard.stat().st_size for shard in shards(finished)) >> 10)) / "results"
-    sweep = write_sweep()
-    ended = robust201("run", sweep, "--out", results)
-    assert "No space left on device" in ended.refusal(4)
-    kept = {shard.name for shard in shards(results)}
-    assert kept
-    assert not list(results.rglob("*.tmp"))
-    remount = ["mount", "-o", "remount,size=10m", str(results.parent)]
-    subprocess.run(remount, check=True)
-    assert robust201("run", sweep, "--out", results).code == 0
-    assert kept < {shard.name for shard in shards(results)}
-    assert robust201("verify", results).code == 0
-
-
 # Shards
 
 

@@ -44,10 +44,7 @@ def export(
         bool, typer.Option("--parquet/--no-parquet", help="Also write analysis-ready Parquet files, in parquet/.")
     ] = False,
     no_json: Annotated[bool, typer.Option("--no-json", help="Leave out the JSON of the published layout.")] = False,
-    licence: Annotated[
-        str | None,
-        typer.Option(help="SPDX identifier for the dataset card; defaults to mit."),
-    ] = None,
+    licence: Annotated[str, typer.Option(help="SPDX identifier for the dataset card.")] = "mit",
     weights: Annotated[
         str | None,
         typer.Option(

@@ -47,10 +47,10 @@ class Verdict:
     """What verification found wrong with shards, units (those with gaps lack some strengths) and files of an export.
 
     `requeued` shards were moved, so that the next run computes what is wrong again. `n_planned` is None where the
-    folder has no plan, `n_missing` are those of the plan that are not there whole, with all their measurements, and
-    `n_exported` is the number of files of the export that were checked, None where none was to be. `weights` compares
-    clean accuracies with those recorded with the weights; None where rows are damaged. `flags` are
-    signs of weak attacks; None where they were not looked for. Neither makes results unsound.
+    folder has no plan, `n_missing` are evaluations of the plan that are not there whole, `n_exported` is the number of
+    files of the export that were checked, None without one. `weights` compares clean accuracies with those recorded
+    with the weights (None where rows are damaged), and `flags` are signs of weak attacks (None where they were not
+    looked for); neither makes results unsound.
     """
 
     findings: tuple[ShardFinding, ...]
@@ -74,8 +74,8 @@ class Verdict:
         return {
             "sound": self.sound,
             "findings": [
-                {"shard": found.shard, "unit": found.unit, "kind": found.kind, "message": found.message}
-                for found in self.findings
+                {name: getattr(finding, name) for name in ("shard", "unit", "kind", "message")}
+                for finding in self.findings
             ],
             "gaps": list(self.gaps),
             "export": list(self.export),
@@ -162,8 +162,13 @@ def flags_of(
         for (dataset, key, strength), accuracies in by_place.items():
             by_dataset[dataset][key, strength] = dict(accuracies)
         for dataset in (name for name in by_dataset if name in n_images and name in n_classes):
-            sizes = {"n_images": n_images[dataset], "n_classes": n_classes[dataset]}
-            flags += find_flags(dataset, by_dataset[dataset], **sizes, transfers=transfers)
+            flags += find_flags(
+                dataset,
+                by_dataset[dataset],
+                n_images=n_images[dataset],
+                n_classes=n_classes[dataset],
+                transfers=transfers,
+            )
     return tuple(flags)
 
 

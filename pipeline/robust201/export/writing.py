@@ -14,7 +14,15 @@ from typing import Any, Literal, get_args
 
 from robust201.core.errors import ConfigError, IncompleteError
 from robust201.core.records import ImageSet
-from robust201.export.card import CARD_FILE, CROISSANT_FILE, CardFacts, card_text, choose_licence, croissant_text
+from robust201.export.card import (
+    CARD_FILE,
+    CROISSANT_FILE,
+    DEFAULT_LICENCE,
+    CardFacts,
+    card_text,
+    check_licence,
+    croissant_text,
+)
 from robust201.export.folder import open_folder
 from robust201.export.groups import (
     FileForm,
@@ -76,7 +84,7 @@ def export_dataset(
     compression: Compression | None = None,
     partial: bool = False,
     formats: Sequence[Format] = ("json",),
-    licence: str | None = None,
+    licence: str = DEFAULT_LICENCE,
     weights: str | None = None,
     outcomes: OutcomeForm | None = None,
     images_of: ImagesOf = evaluated_images,
@@ -100,7 +108,7 @@ def export_dataset(
         compression: ``"gz"`` or ``"zst"`` for ``.json.gz`` and ``.json.zst`` files of results.
         partial: write what there is where evaluations are missing; a unit without all its strengths is left out.
         formats: ``"json"`` for the published layout, ``"parquet"`` for analysis-ready files in full precision.
-        licence: of the dataset: an SPDX identifier; None for MIT.
+        licence: of the dataset: an SPDX identifier.
         weights: name of the weights whose results are exported, where architectures have several. JSON holds one
             choice at a time; Parquet files alone hold all of them where None.
         outcomes: ``"bits"`` writes outcomes by image into the Parquet files, packed, in place of predicted classes, and
@@ -127,7 +135,7 @@ def export_dataset(
     if any(group.lacking for group in groups) and not partial:
         raise IncompleteError(describe_missing(out, groups))
     shares = share_out(plan, groups)
-    licence = choose_licence(licence, out)
+    check_licence(licence, out)
     form = FileForm(
         key_style=key_style,
         round_to=round_to,

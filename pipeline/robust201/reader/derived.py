@@ -40,14 +40,9 @@ NEEDS_OUTCOMES = "outcomes by image: measure `predictions`, and export with --pa
 
 
 class MetricRow(NamedTuple):
-    """A metric of several architectures.
+    """A metric (see docs/statistics.md) by architecture, NaN where it is undefined, with a note for its readers.
 
-    Attributes:
-        metric: its name in docs/statistics.md.
-        key: the key, or several joined by ``+``.
-        strength: at which; None where it is over all strengths.
-        values: by architecture; NaN where it is undefined.
-        note: what must be known to read it.
+    Several keys are joined by ``+``; the strength is None where the metric is over all strengths.
     """
 
     dataset: str

@@ -43,6 +43,17 @@ SHARD_NAME = re.compile(
 
 SHA_DIGITS = 16
 
+
+def sha_of_name(shard: str) -> str:
+    """First hex digits of the SHA-256 that a shard's name gives it."""
+    return shard.removesuffix(".parquet")[-SHA_DIGITS:]
+
+
+def is_compacted(shard: str) -> bool:
+    """Whether a shard is a compacted one, by its name."""
+    return shard.rpartition("/")[2].startswith("compact-")
+
+
 MAX_SHARD_BYTES = 1 << 30
 """Largest shard that is read whole: one that is not compacted, of a few megabytes as a rule."""
 

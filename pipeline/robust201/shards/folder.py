@@ -31,7 +31,7 @@ from robust201.core.files import (
     write_text,
 )
 from robust201.core.records import ArchitectureId, canonical_json
-from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, HashingStream, LocalBackend, damaged
+from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, HashingStream, LocalBackend, damaged, sha_of_name
 from robust201.shards.object_store import ObjectBackend, StorageBackend, folder_of
 
 FORMAT_NAME = "robust201-results"
@@ -185,16 +185,6 @@ class ResultsFolder:
             stream = HashingStream(new.stream)
             yield stream
             new.name = f"compact-{stream.digest.hexdigest()[:SHA_DIGITS]}.parquet"
-
-
-def sha_of_name(shard: str) -> str:
-    """First hex digits of the SHA-256 that a shard's name gives it."""
-    return shard.removesuffix(".parquet")[-SHA_DIGITS:]
-
-
-def is_compacted(shard: str) -> bool:
-    """Whether a shard is a compacted one, by its name."""
-    return shard.rpartition("/")[2].startswith("compact-")
 
 
 def network_of(shard: str) -> tuple[str, ArchitectureId] | None:

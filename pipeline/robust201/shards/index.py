@@ -59,7 +59,7 @@ class Index:
             return
         # The shards are the record: an index that cannot be written costs time only.
         with suppress(StorageError):
-            path = _write(self._folder, join([self._known, new]))
+            path = _write(self._folder, join([self._known, new] if len(self._known) else [new]))
             for old in self._paths:
                 if old != path:
                     with suppress(OSError):

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from robust201.core.errors import EvaluationError, ShardDamagedError
 from robust201.core.freed_memory import give_back_freed_memory
 from robust201.core.records import show_architecture
-from robust201.shards.backends import Entry, map_ahead
-from robust201.shards.folder import ResultsFolder, has_stem, is_compacted, stem_of
+from robust201.shards.backends import Entry, is_compacted, map_ahead
+from robust201.shards.folder import ResultsFolder, has_stem, stem_of
 from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory, Slice, UnitGroup, choose_slices, gaps
 from robust201.shards.parquet import ROW_GROUP_BYTES, Footer, ShardFile, damaged_shard, row_values, write_tables
@@ -26,7 +26,7 @@ from robust201.shards.row_identity import (
     is_of_units,
     read_footer,
     read_shard_rows,
-    rows_of_table,
+    units_of_table,
 )
 from robust201.shards.row_reader import RowReader, read_row_groups
 from robust201.tasks.columns import COUNTS
@@ -83,6 +83,11 @@ def _identities_in(inventory: Inventory, rows: NDArray[np.int64] | slice) -> lis
 def _identities_of(rows: ShardRows) -> Iterator[_RowIdentity]:
     units = (rows.units[number] for number in rows.unit.tolist())
     return map(_RowIdentity, units, rows.strength.tolist(), rows.start.tolist(), rows.stop.tolist())
+
+
+def _identities_in_table(table: pa.Table) -> Iterator[_RowIdentity]:
+    numbers = (table[name].to_pylist() for name in ("strength", "start", "stop"))
+    return map(_RowIdentity, units_of_table(table), *numbers)
 
 
 def verify_shards(folder: ResultsFolder, inventory: Inventory, on_progress: OnProgress) -> Iterator[ShardFinding]:
@@ -216,7 +221,7 @@ class _RowCheck:
             suspects, images = find_suspects(table, file.columns)
             invalid = np.zeros(len(table), dtype=bool)
             for offset in np.flatnonzero(suspects).tolist():
-                (identity,) = _identities_of(rows_of_table(table.slice(offset, 1)))
+                (identity,) = _identities_in_table(table.slice(offset, 1))
                 values = row_values(table, offset, file.columns)
                 try:
                     check_values(values, identity.stop - identity.start, name=f"{identity.label} in {shard}")
@@ -245,9 +250,8 @@ class _RowCheck:
         self, shard: str, rows: NDArray[np.int64], table: pa.Table, label: str
     ) -> Iterator[ShardFinding]:
         """Find the rows of a table that are not what the inventory has at these rows, or that do not belong there."""
-        for known, identity in zip(
-            _identities_in(self.inventory, rows), _identities_of(rows_of_table(table)), strict=True
-        ):
+        pairs = zip(_identities_in(self.inventory, rows), _identities_in_table(table), strict=True)
+        for known, identity in pairs:
             if identity != known or not _is_named_for(shard, identity.unit):
                 message = (
                     f"Verifying failed for result file {label}: expected {known.label} (as its footer and "
