@@ -3,16 +3,13 @@
 import errno
 import json
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from robust201.runtime.lease import Lease
-from tests.conftest import REPOSITORY, read_tree
+from tests.conftest import read_tree
 from tests.support.small_results import write_results
 
 
@@ -140,25 +137,6 @@ def test_a_second_driver_is_refused(robust201, write_sweep, finished, tmp_path):
     # Whoever only reads is not kept out.
     assert robust201("status", finished).code == 0
     assert robust201("export", finished, "--out", tmp_path / "json").code == 0
-
-
-def test_the_lease_of_a_driver_that_was_killed_is_taken_over(robust201, write_sweep, finished):
-    program = (
-        "import sys, time; from pathlib import Path; from robust201.runtime.lease import Lease\n"
-        "Lease.acquire(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", program, finished], cwd=REPOSITORY, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    with process.stdout as said:
-        assert said.readline() == b"held\n"
-        assert "which is alive" in robust201("run", write_sweep()).refusal(4)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert (finished / "lease.json").exists()
-    ended = robust201("run", write_sweep())
-    assert ended.code == 0
-    assert "watching" not in ended.err
-    assert not (finished / "lease.json").exists()
 
 
 # A full device

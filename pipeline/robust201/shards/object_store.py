@@ -233,11 +233,7 @@ class ObjectBackend:
 
     def publish(self, shard: str, content: bytes) -> None:
         """Let a shard appear by one conditional PUT."""
-
-        def put(filesystem: Any, path: str, mode: str) -> None:
-            filesystem.pipe_file(path, content, mode=mode)
-
-        self._put(shard, put)
+        self._put(shard, lambda filesystem, path, mode: filesystem.pipe_file(path, content, mode=mode))
 
     @contextmanager
     def writing(self, dataset: str) -> Iterator[NewFile]:
@@ -246,11 +242,8 @@ class ObjectBackend:
             new = NewFile(cast(BinaryIO, stream), "")
             yield new
             stream.flush()
-
-            def put(filesystem: Any, path: str, mode: str) -> None:
-                filesystem.put_file(stream.name, path, mode=mode)
-
-            self._put(f"{dataset}/{new.name}", put)
+            shard = f"{dataset}/{new.name}"
+            self._put(shard, lambda filesystem, path, mode: filesystem.put_file(stream.name, path, mode=mode))
 
     def _put(self, shard: str, put: Callable[[Any, str, str], None]) -> None:
         self._on_step("ready")
