@@ -275,7 +275,7 @@ class ShardFile:
 def row_values(table: pa.Table, row: int, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Copy one row's measurements out of a table that has `LOCATING_COLUMNS`, in the committed shapes and types."""
     values = values_of_rows(table.slice(row, 1), np.zeros(1, np.int64), columns) or {}
-    return {name: array[0] for name, array in values.items()}
+    return {name: np.asarray(array[0]) for name, array in values.items()}
 
 
 def values_of_rows(
