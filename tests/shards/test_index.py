@@ -84,7 +84,6 @@ def test_only_what_is_new_or_changed_is_read(store, read):
     found = store.inventory(on_damage="report")
     assert found.damaged == (changed,)
     assert facts_of(found) == cold_facts(store)
-    assert len(index_files(store)) == 1
 
 
 def test_what_vanishes_drops_out(store):
@@ -154,6 +153,16 @@ def test_a_whole_index_of_another_form_is_ignored(store, monkeypatch):
     assert index._read(index_files(store)[0]).num_rows == 0
     monkeypatch.undo()
     assert facts_of(store.inventory()) == expected
+
+
+def test_few_files_grow_together(store, monkeypatch):
+    sizes = []
+    for architecture in range(100, 140):
+        store.commit(make_results(make_unit(architecture)))
+        store.inventory()
+        sizes.append(len(index_files(store)))
+    assert max(sizes) <= 7  # about the logarithm of the number of scans
+    assert facts_of(store.inventory()) == cold_facts(store)
 
 
 def test_little_that_is_new_is_not_written_down(store, monkeypatch):

@@ -1,9 +1,9 @@
 """A cache of what is in the shards, so that a scan reads, and a resume hashes, only those that were not before.
 
-The shards are the record; the index can be deleted at any time. It lies in the results folder as one file, or as many
-as processes wrote at once; each is whole and ends with its own hash: a damaged, half-written or foreign one is as good
-as none. An entry counts for a shard of the same name, size and mark only (see `shards.backends.Entry`). No
-file is ever changed; whoever adds to the index writes one file of all that is known, and removes those that were read.
+The shards are the record; the index can be deleted at any time. It lies in the results folder as a few files, each of
+which is complete in itself and ends with its own hash: a damaged, half-written or foreign one is as good as none. An
+entry counts for a shard of the same name, size and mark only (see `shards.backends.Entry`). Processes add files
+and never change one; whoever adds merges the small ones, so a file is rewritten once each time the index has doubled.
 
 An entry says as well whether the shard's bytes were hashed and matched its name. A file that had been changed within
 seconds before it was hashed may be changed again without a trace in its time, so it does not count as verified.
@@ -13,6 +13,7 @@ import hashlib
 import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,35 +33,55 @@ MIN_ROWS = 1000
 """Fewer rows than this are read again rather than written down."""
 
 
+@dataclass(frozen=True)
+class _Segment:
+    path: Path
+    known: Catalogue
+    is_mostly_stale: bool
+
+
 class Index:
     """What earlier scans of one results folder have found; the folder of its files need not exist."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._paths: list[Path] = []
-        self._known = empty_table(SCHEMA)
+        self._segments: list[_Segment] = []
 
     def load(self, entries: Sequence[Entry], must_be_verified: Collection[str] = ()) -> Catalogue:
         """Find what is known of shards as a listing shows them, each once, in any order.
 
         Those named in `must_be_verified` count as known only if their bytes were verified.
         """
-        self._paths = sorted(self._folder.glob("*.index"))
-        stored = [_read(path) for path in self._paths] if entries else []  # whoever asks for nothing writes all anew
+        if not entries:  # whoever asks for nothing writes anew what there is
+            paths = self._folder.glob("*.index")
+            self._segments = [_Segment(path, empty_table(SCHEMA), is_mostly_stale=True) for path in paths]
+            return empty_table(SCHEMA)
+        self._segments = []
         taken: set[str] = set()
+        found = {path: _read(path) for path in sorted(self._folder.glob("*.index"))}
         # Where one file has seen a shard and another has verified it, the second says more.
-        verified = set(must_be_verified).union(*(verified_names(catalogue, entries) for catalogue in stored))
-        self._known = join(matching(catalogue, entries, verified, taken) for catalogue in stored)
-        return self._known
+        verified = set(must_be_verified).union(*(verified_names(stored, entries) for stored in found.values()))
+        for path, stored in found.items():
+            known = matching(stored, entries, verified, taken)
+            self._segments.append(_Segment(path, known, 2 * len(known) <= len(stored)))
+        return join(segment.known for segment in self._segments)
 
     def add(self, new: Catalogue) -> None:
         """Keep what was read of shards that `load` did not give, unless it is little or the folder is read-only."""
-        if count_rows(new) < MIN_ROWS:
+        n_rows = count_rows(new)
+        if n_rows < MIN_ROWS:
             return
+        absorbed, parts = [], [new]
+        for segment in sorted(self._segments, key=lambda segment: count_rows(segment.known)):
+            size = count_rows(segment.known)
+            if segment.is_mostly_stale or size <= n_rows:
+                absorbed.append(segment.path)
+                parts.append(segment.known)
+                n_rows += size
         # The shards are the record: an index that cannot be written costs time only.
         with suppress(StorageError):
-            path = _write(self._folder, join([self._known, new] if len(self._known) else [new]))
-            for old in self._paths:
+            path = _write(self._folder, join(parts))
+            for old in absorbed:
                 if old != path:
                     with suppress(OSError):
                         old.unlink()
