@@ -156,7 +156,7 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
             "Give the largest accepted difference in accuracy, such as 0.001."
         )
     sets = read_result_set(first), read_result_set(second)
-    one, other = _same_choices(*(held.by_weights for held in sets))
+    one, other = _same_choices(sets[0].by_weights, sets[1].by_weights)
     common = [place for place in one if place in other and one[place].keys() & other[place].keys()]
     if not common:
         raise InputError(
@@ -188,14 +188,14 @@ def _same_choices(
 
 
 def _joined(by_weights: Mapping[str, NumbersByPlace], names: Sequence[str]) -> NumbersByPlace:
-    """Put the numbers of some weights together, architectures named with their weights if there are several."""
-    found: dict[Place, dict[ArchitectureId, float]] = {}
+    """Merge the numbers of some weights, architectures named with their weights if there are several."""
+    merged: dict[Place, dict[ArchitectureId, float]] = {}
     for weights in names:
         for place, by_architecture in by_weights[weights].items():
-            held = found.setdefault(place, {})
+            numbers = merged.setdefault(place, {})
             for architecture, number in by_architecture.items():
-                held[architecture if len(names) == 1 else f"{architecture} {weights}"] = number
-    return found
+                numbers[architecture if len(names) == 1 else f"{architecture} {weights}"] = number
+    return merged
 
 
 def _table_order(place: Place) -> tuple[str, int, str, float]:

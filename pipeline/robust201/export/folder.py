@@ -94,7 +94,7 @@ def _refuse_other_sweeps(path: Path, record: Mapping[str, Any], weights: WeightH
 
 
 def _same_weights(path: Path, weights: WeightHashes) -> list[bool]:
-    """Say of each network that an earlier export has too whether its weights are the same; empty if that names none."""
+    """Return, for each network that an earlier export has too, whether its weights are the same; empty if none."""
     try:
         earlier = load_json(path / WEIGHTS_FILE)
         return [

@@ -226,7 +226,7 @@ def _refuse_several_weights(out: Path, groups: Sequence[Group], formats: Sequenc
 
 
 def _refuse_equal_names(out: Path, names: Sequence[str]) -> None:
-    """Make sure that no two files have one name: a key ``a`` may measure ``b_c``, and a key ``a_b`` measure ``c``."""
+    """Check that no two files have one name: a key ``a`` may measure ``b_c``, and a key ``a_b`` measure ``c``."""
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(

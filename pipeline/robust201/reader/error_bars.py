@@ -76,7 +76,7 @@ def add_intervals(frame: pd.DataFrame, files: ResultFiles, level: float = 0.95) 
 
 
 def check_outcomes(outcomes: Outcomes, accuracies: "pd.Series[float]", what: str) -> None:
-    """Make sure that outcomes give the accuracies of the architectures that have both.
+    """Check that outcomes give the accuracies of the architectures that have both.
 
     Raises:
         ResultsError: they are of other evaluations.

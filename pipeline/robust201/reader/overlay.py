@@ -199,7 +199,7 @@ class OverlaidFiles(ResultFiles):
     def _merge(
         self, dataset: str, key: str, measure: str, parts: Sequence[tuple[int, Mapping[str, Any]]]
     ) -> OverlaidRows:
-        """Put the rows of some layers together, evaluation by evaluation."""
+        """Merge the rows of some layers, evaluation by evaluation."""
         by_id: dict[str, dict[float, tuple[int, Any]]] = {}
         for number, rows in parts:
             layer = self.layers[number]

@@ -384,7 +384,7 @@ def _plain_array(column: pa.ChunkedArray) -> NDArray[Any]:
 
 
 def _matrices(path: Path, values: Any, column: str, missing_ok: bool) -> NDArray[Any]:
-    """Put lists of lists of equal lengths into one array."""
+    """Make one array of lists of lists of equal lengths."""
     lines = values.flatten()
     n_rows, n_classes = len(values), len(lines) // len(values)
     lengths = {length for lists in (values, lines) for length in pc.unique(pc.list_value_length(lists)).to_pylist()}

@@ -195,7 +195,7 @@ class LocalBackend:
         return self._try_reading(shard, read, attempts - 1)
 
     def publish(self, shard: str, content: bytes) -> None:
-        """Let a shard appear, whole and durably; one of that name may be there already."""
+        """Publish a shard, whole and durably; one of that name may be there already."""
         with atomic_write(self.path(shard), on_step=self._on_step) as stream:
             stream.write(content)
 

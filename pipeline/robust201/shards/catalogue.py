@@ -164,7 +164,7 @@ def _filter(catalogue: Catalogue, mask: Sequence[bool]) -> Catalogue:
 
 
 def join(catalogues: Iterable[Catalogue]) -> Catalogue:
-    """Put tables one below the other."""
+    """Concatenate tables."""
     return pa.concat_tables([empty_table(SCHEMA), *catalogues])
 
 

@@ -232,7 +232,7 @@ class ObjectBackend:
         return digest.hexdigest()
 
     def publish(self, shard: str, content: bytes) -> None:
-        """Let a shard appear by one conditional PUT."""
+        """Publish a shard by one conditional PUT."""
         self._put(shard, lambda filesystem, path, mode: filesystem.pipe_file(path, content, mode=mode))
 
     @contextmanager

@@ -116,7 +116,7 @@ class ShardStore:
         on_damage: OnDamage = "raise",
         networks: Collection[tuple[str, ArchitectureId]] | None = None,
     ) -> Inventory:
-        """Find out what the folder holds (see `shards.scan.scan`)."""
+        """Return what the folder holds (see `shards.scan.scan`)."""
         return scan(self.folder, verify=verify, on_damage=on_damage, networks=networks)
 
     def values(
