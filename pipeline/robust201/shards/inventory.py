@@ -258,11 +258,11 @@ class Inventory:
             return ()
         if columns not in self._complete:
             numbers, strength = self._complete_evaluations(columns)
-            offsets = np.searchsorted(numbers, np.arange(len(self._units) + 1))
+            firsts = np.searchsorted(numbers, np.arange(len(self._units) + 1))
             # Few strengths, many rows: one object for each of the few takes a quarter of the memory.
             values, indices = np.unique(strength, return_inverse=True)
             strengths = tuple(map(values.tolist().__getitem__, indices.tolist()))
-            self._complete[columns] = strengths, offsets.tolist()
+            self._complete[columns] = strengths, firsts.tolist()
         strengths, offsets = self._complete[columns]
         return strengths[offsets[number] : offsets[number + 1]]
 

@@ -114,8 +114,10 @@ def check_table(table: pa.Table) -> None:
             if sizes is not None and form is not None:
                 lengths, expected = np.diff(to_numpy(chunk.offsets)), np.ones(len(chunk), np.int64)
                 for dimension in form.dimensions:
-                    is_fixed = isinstance(dimension, int)
-                    expected *= dimension if is_fixed else sizes[dimension][first_row : first_row + len(chunk)]
+                    if isinstance(dimension, int):
+                        expected *= dimension
+                    else:
+                        expected *= sizes[dimension][first_row : first_row + len(chunk)]
                 if not np.array_equal(lengths, expected):
                     row = int((lengths != expected).argmax())
                     values = f"{lengths[row]} values, not {expected[row]}"
