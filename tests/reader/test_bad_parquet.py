@@ -83,7 +83,7 @@ WRONG: dict[str, tuple[str, Callable[[pa.Table], pa.Table], str]] = {
     "no strength in a row": ("pgd", column_of("strength", pa.array([1.0] * 8 + [None])), "without one"),
     "one strength for all": ("pgd", column_of("strength", pa.array([1.0] * 9)), "at 1 twice"),
     "every row twice": ("pgd", lambda table: pa.concat_tables([table, table]), "at 0.5 twice"),
-    "clean rows twice": ("clean", lambda table: pa.concat_tables([table, table]), "at 0.5 twice"),
+    "clean rows twice": ("clean", lambda table: pa.concat_tables([table, table]), "at 0 twice"),
     "clean at two strengths": (
         "clean",
         lambda t: pa.concat_tables([t, column_of("strength", pa.array([1.0] * 3))(t)]),
