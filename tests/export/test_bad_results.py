@@ -3,16 +3,13 @@
 import errno
 import json
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from robust201.runtime.lease import Lease
-from tests.conftest import REPOSITORY, read_tree
+from tests.conftest import read_tree
 from tests.support.small_results import write_results
 
 
@@ -142,25 +139,6 @@ def test_a_second_driver_is_refused(robust201, write_sweep, finished, tmp_path):
     assert robust201("export", finished, "--out", tmp_path / "json").code == 0
 
 
-def test_the_lease_of_a_driver_that_was_killed_is_taken_over(robust201, write_sweep, finished):
-    program = (
-        "import sys, time; from pathlib import Path; from robust201.runtime.lease import Lease\n"
-        "Lease.acquire(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", program, finished], cwd=REPOSITORY, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    with process.stdout as said:
-        assert said.readline() == b"held\n"
-        assert "which is alive" in robust201("run", write_sweep()).refusal(4)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert (finished / "lease.json").exists()
-    ended = robust201("run", write_sweep())
-    assert ended.code == 0
-    assert "watching" not in ended.err
-    assert not (finished / "lease.json").exists()
-
-
 # A full device
 
 
@@ -187,41 +165,6 @@ def test_a_full_device_stops_the_run_and_loses_nothing(robust201, write_sweep, f
     for folder in (results, finished):
         assert robust201("export", folder, "--out", tmp_path / f"{folder.name}-json").code == 0
     assert read_tree(tmp_path / "fresh-json") == read_tree(tmp_path / "results-json")
-
-
-@pytest.fixture
-def small_device(tmp_path):
-    """Mount a file system of so many KiB, or say why that cannot be done here."""
-    folder = tmp_path / "device"
-    folder.mkdir()
-
-    def mount(kibibytes: int) -> Path:
-        command = ["mount", "-t", "tmpfs", "-o", f"size={kibibytes}k", "tmpfs", str(folder)]
-        try:
-            subprocess.run(command, check=True, capture_output=True, text=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            pytest.skip(f"no file system can be mounted here: {getattr(error, 'stderr', None) or error}")
-        return folder
-
-    yield mount
-    if folder.is_mount():
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_device_that_is_really_full(robust201, write_sweep, finished, small_device):
-    needed = sum(-(-len(content) // 4096) * 4 for content in read_tree(finished).values())
-    results = small_device(needed - 2 * (max(shard.stat().st_size for shard in shards(finished)) >> 10)) / "results"
-    sweep = write_sweep()
-    ended = robust201("run", sweep, "--out", results)
-    assert "No space left on device" in ended.refusal(4)
-    kept = {shard.name for shard in shards(results)}
-    assert kept
-    assert not list(results.rglob("*.tmp"))
-    remount = ["mount", "-o", "remount,size=10m", str(results.parent)]
-    subprocess.run(remount, check=True)
-    assert robust201("run", sweep, "--out", results).code == 0
-    assert kept < {shard.name for shard in shards(results)}
-    assert robust201("verify", results).code == 0
 
 
 # Shards

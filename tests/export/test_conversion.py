@@ -12,12 +12,11 @@ from robust201.core.errors import ResultsError
 from robust201.core.files import sha256_of
 from robust201.export import conversion, parquet_files
 from robust201.export.conversion import convert_dataset
-from robust201.reader.checksum_listing import read_checksums
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.expected_files import ListedFile, read_parquet_files
+from robust201.reader.listings import ListedFile, read_checksums, read_parquet_files
 from tests.support import fabricated
 from tests.support.fabricated import export, export_copy, make_plan
-from tests.support.small_results import write_results
+from tests.support.small_results import write_results, write_sweep_json
 
 ARCHITECTURES = (0, 2, 10, 309, 991)
 MEASURES = ("accuracy", "confidence", "cm", "predictions")
@@ -136,16 +135,7 @@ def test_files_of_other_architectures_are_refused_and_nothing_is_left_of_the_key
 def test_accuracies_alone_are_enough_and_a_missing_one_stays_missing(tmp_path):
     folder = write_results(tmp_path, {"clean": {"0": 0.5, "9": None}, "pgd": {"0": [0.5, None]}}, dataset="mine")
     expected = RobustnessDataset(folder).query("mine", ["clean", "pgd"], "accuracy")
-    (folder / "sweep.json").write_text(
-        json.dumps(
-            {
-                "format": 1,
-                "strengths": {"mine": {"clean": [0], "pgd": [1, 8]}},
-                "measurements": ["accuracy"],
-                "sweep": {},
-            }
-        )
-    )
+    write_sweep_json(folder, {"mine": {"clean": [0], "pgd": [1, 8]}})
     assert len(convert_dataset(folder).written) == 2
     assert source_of(folder) == "Parquet"
     assert RobustnessDataset(folder).query() == expected
@@ -198,7 +188,7 @@ def test_a_conversion_killed_between_a_file_and_its_listing_is_taken_up(folder, 
     path = folder / "cifar10/fog_accuracy.json"
     path.write_text(path.read_text().replace("0.", "0.0", 1))
     with monkeypatch.context() as killed:
-        killed.setattr(conversion, "_list_rows", _kill)
+        killed.setattr(conversion, "_list", _kill)
         with pytest.raises(KeyboardInterrupt):
             convert_dataset(folder)
     expected = json.loads(path.read_text())["cifar10"]["fog"]["accuracy"]
@@ -260,7 +250,5 @@ def test_shares_become_counts_and_are_told_of(tmp_path, monkeypatch, robust201, 
 
 def test_shares_of_an_unknown_number_of_images_are_refused(tmp_path, robust201):
     folder = write_results(tmp_path, {"clean": {"0": [[0.5, 0.5], [0.25, 0.75]]}}, dataset="mine", measure="cm")
-    strengths = {"mine": {"clean": [0]}}
-    told = {"format": 1, "strengths": strengths, "measurements": ["cm"], "sweep": {}}
-    (folder / "sweep.json").write_text(json.dumps(told))
+    write_sweep_json(folder, {"mine": {"clean": [0]}}, measurements=("cm",))
     assert "expected sweep.json to give the number of images" in robust201("convert", folder).refusal(2)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError, IncompleteError, StorageError, StorageFullError
-from robust201.export import export_dataset, meta_file_text, parse_key_style
+from robust201.export import export_dataset, meta_file_text
 from robust201.tasks import PAPER_KEYS, TASKS
 from tests.conftest import read_tree
 from tests.support.fabricated import (
@@ -282,12 +282,6 @@ def test_progress_counts_rows(tmp_path):
         make_plan([0, 2], ["clean", "pgd"]), store, store, tmp_path, progress=lambda *count: seen.append(count)
     )
     assert seen == [(row, 12) for row in range(1, 13)]  # four units, three files each
-
-
-def test_key_styles_are_checked():
-    assert [parse_key_style(style) for style in ("paper", "published")] == ["paper", "published"]
-    with pytest.raises(ConfigError, match="Did you mean 'published'"):
-        parse_key_style("publishd")
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from robust201.core.errors import ConfigError, StorageError
+from robust201.core.errors import StorageError
 from robust201.export import pool
 from robust201.export.folder import STAGING_FOLDER
 from robust201.export.number_text import array_text, array_texts, round_array
-from robust201.export.written_file import parse_compression
 from tests.conftest import REPOSITORY, read_tree
 from tests.support.fabricated import BrokenStore, export, make_plan
 
@@ -123,12 +122,6 @@ def test_compressed_files_hold_the_same_text_and_equal_bytes(tmp_path, compressi
 
 def unpack_zst(data: bytes) -> bytes:
     return pa.CompressedInputStream(pa.BufferReader(data), "zstd").read()
-
-
-def test_an_unknown_compression_names_the_known_ones():
-    assert [parse_compression(text) for text in (None, "gz", "zst")] == [None, "gz", "zst"]
-    with pytest.raises(ConfigError, match="expected gz or zst"):
-        parse_compression("bz2")
 
 
 SCRIPT = """

@@ -261,13 +261,3 @@ def test_where_no_lock_can_be_had_an_export_goes_on(tmp_path, monkeypatch):
 
     monkeypatch.setattr("robust201.core.files.fcntl.flock", flock)
     assert export(tmp_path, make_plan([0])).complete
-
-
-def test_an_incomplete_export_of_an_earlier_version_is_rejected_with_a_remedy(tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "meta.json").write_text("{}")
-    (out / ".export-journal.json").write_text("{}\n")
-    with pytest.raises(InputError, match=r"incomplete export of an earlier version .* Delete this folder and export"):
-        export(out, make_plan([0], ["clean"]))
-    assert (out / "meta.json").exists()

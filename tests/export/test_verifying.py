@@ -16,7 +16,7 @@ from robust201.export import export_dataset
 from robust201.export.listing import check_listing, read_listing
 from robust201.export.verify import check_export, verify_results
 from robust201.planning.plan_file import load_plan
-from robust201.reader.checksum_listing import CHECKSUM_FILE
+from robust201.reader.listings import CHECKSUM_FILE
 from robust201.shards import ShardStore, requeue_shards
 from robust201.shards.folder import ResultsFolder
 from tests.conftest import read_tree

@@ -19,13 +19,13 @@ from tests.support import fabricated
 from tests.support.fabricated import ChangedStore, FabricatedStore, export, export_copy, make_plan
 from tests.support.shard_support import make_unit as make_sound_unit
 from tests.support.shard_support import make_values
-from tests.support.small_results import write_results
+from tests.support.small_results import write_results, write_sweep_json
 
 ARCHITECTURES = (0, 2, 10, 309)
 SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)  # what the published dataset, which has no sweep.json, is known to hold
 ALL = ("accuracy", "confidence", "cm", "predictions")
 
-pytestmark = pytest.mark.filterwarnings("ignore::robust201.reader.expected_files.MissingFilesWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::robust201.reader.listings.MissingFilesWarning")
 
 
 def sound(unit, strength, _values):
@@ -195,9 +195,7 @@ def test_rows_that_are_neither_counts_nor_shares_are_found(tmp_path, robust201, 
     """The second are shares, but none of the ten images of each class or of one image."""
     source = write_results(tmp_path, {"clean": {"0": rows}}, measure="cm")
     if len(rows) == 2:
-        strengths = {"cifar10": {"clean": [0]}}
-        told = {"format": 1, "strengths": strengths, "measurements": ["cm"], "sweep": {"images": {"count": 2}}}
-        (source / "sweep.json").write_text(json.dumps(told))
+        write_sweep_json(source, {"cifar10": {"clean": [0]}}, {"images": {"count": 2}}, ("cm",))
     ended = robust201("verify", source)
     assert ended.code == 4
     assert (

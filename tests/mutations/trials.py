@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from robust201.reader.expected_files import MissingFilesWarning
+from robust201.reader.listings import MissingFilesWarning
 from tests.mutations.damage import DAMAGES, damages_of
 from tests.mutations.probes import PROBES, judge
 from tests.mutations.workspace import Workspace

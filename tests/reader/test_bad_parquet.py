@@ -11,7 +11,7 @@ import pytest
 
 from robust201.core.errors import ArchitectureError, ResultsError
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.expected_files import MissingFilesWarning
+from robust201.reader.listings import MissingFilesWarning
 from tests.conftest import RunCommand
 from tests.support.fabricated import export, export_copy, make_plan
 
@@ -82,8 +82,8 @@ WRONG: dict[str, tuple[str, Callable[[pa.Table], pa.Table], str]] = {
     "no architecture in a row": ("pgd", column_of("architecture", pa.array([0] * 8 + [None])), "without one"),
     "no strength in a row": ("pgd", column_of("strength", pa.array([1.0] * 8 + [None])), "without one"),
     "one strength for all": ("pgd", column_of("strength", pa.array([1.0] * 9)), "at 1 twice"),
-    "every row twice": ("pgd", lambda table: pa.concat_tables([table, table]), "at one strength twice"),
-    "clean rows twice": ("clean", lambda table: pa.concat_tables([table, table]), "at one strength twice"),
+    "every row twice": ("pgd", lambda table: pa.concat_tables([table, table]), "at 0.5 twice"),
+    "clean rows twice": ("clean", lambda table: pa.concat_tables([table, table]), "at 0 twice"),
     "clean at two strengths": (
         "clean",
         lambda t: pa.concat_tables([t, column_of("strength", pa.array([1.0] * 3))(t)]),

@@ -111,31 +111,18 @@ def test_the_same_files_are_read_where_they_are_sound(tmp_path, robust201: RunCo
 
 @pytest.mark.parametrize("what", [what for what, (measure, _, _) in WRONG.items() if measure != "accuracy"])
 def test_values_that_are_looked_up_or_gone_through_are_checked(tmp_path, what):
-    folder = write(tmp_path)
-    spoil(folder, what)
-    data = RobustnessDataset(folder)
-    measure = WRONG[what][0]
-    assert len(data.value(0, "cifar10", "pgd", measure)) == 2
-    if what != "matrices of other classes":
-        told = rf"#1 pgd {measure} failed for .*pgd_{measure}\.json: expected"
-        with pytest.raises(ResultsError, match=told):
-            data.value(1, "cifar10", "pgd", measure)
-        with pytest.raises(ResultsError, match=told):
-            list(data.files.iter_values("cifar10", "pgd", measure))
-
-
-@pytest.mark.parametrize("what", [what for what, (measure, _, _) in WRONG.items() if measure != "accuracy"])
-def test_a_wrong_value_among_stacked_ones_is_refused(tmp_path, what):
     measure, identifier, row = WRONG[what]
     sound = [MATRIX] * 2 if measure == "cm" else [CONFIDENCE] * 2
     rows = {str(index): sound for index in (0, 2, 3, 4, 5, 6)} | {identifier: row}
-    write_results(tmp_path, {"pgd": rows}, measure=measure)
-    stacks = RobustnessDataset(tmp_path).files.iter_stacks("cifar10", "pgd", measure)
+    data = RobustnessDataset(write_results(tmp_path, {"pgd": rows}, measure=measure))
+    assert len(data.value(0, "cifar10", "pgd", measure)) == 2
+    stacks = data.files.iter_stacks("cifar10", "pgd", measure)
     if what == "matrices of other classes":  # which are sound, but fit into no stack
         assert [arrays is None for _, arrays in stacks] == [False, True]
         return
-    with pytest.raises(ResultsError, match=rf"#1 pgd {measure} failed for .*pgd_{measure}\.json: expected"):
-        list(stacks)
+    for read in (lambda: data.value(1, "cifar10", "pgd", measure), lambda: list(stacks)):
+        with pytest.raises(ResultsError, match=rf"#1 pgd {measure} failed for .*pgd_{measure}\.json: expected"):
+            read()
 
 
 @pytest.mark.parametrize("measure", ["cm", "confidence"])

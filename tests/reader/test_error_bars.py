@@ -1,6 +1,5 @@
 """Frames carry intervals on request, by the number of images that each folder tells."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +8,10 @@ import pytest
 from robust201.core.errors import ConfigError
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.error_bars import images_behind
+from robust201.reader.frames import FRAME_COLUMNS
 from robust201.statistics.intervals import accuracy_intervals
 from tests.support.fabricated import N_IMAGES, export, make_plan
-from tests.support.small_results import write_results
+from tests.support.small_results import write_results, write_sweep_json
 
 
 @pytest.mark.parametrize("formats", [("json",), ("parquet",)])
@@ -19,17 +19,7 @@ def test_frames_carry_intervals_on_request(tmp_path: Path, formats: tuple[str, .
     export(tmp_path, make_plan((0, 2)), formats=formats)
     data = RobustnessDataset(tmp_path)
     plain, frame = data.to_frame(), data.to_frame(intervals=True)
-    assert [*frame.columns] == [
-        "architecture",
-        "isomorph",
-        "spec",
-        "dataset",
-        "key",
-        "strength",
-        "value",
-        "low",
-        "high",
-    ]
+    assert [*frame.columns] == [*FRAME_COLUMNS, "low", "high"]
     assert frame[[*plain.columns]].equals(plain)
     low, high = accuracy_intervals(plain["value"], N_IMAGES)
     np.testing.assert_array_equal(frame["low"], low)
@@ -48,14 +38,12 @@ def test_the_number_of_images_is_found(tmp_path: Path) -> None:
     write_results(published, {"pgd": {"0": [[[3, 1], [0, 4]]] * 2}}, measure="cm")
     assert images_behind(RobustnessDataset(published).files, "cifar10", "pgd") == 8
     mine = write_results(tmp_path / "mine", {"pgd": {"0": [0.5, 0.25]}})
-    sweep = {"format": 1, "sweep": {}, "measurements": ["accuracy"], "strengths": {"cifar10": {"pgd": [1, 8]}}}
-    (mine / "sweep.json").write_text(json.dumps(sweep))
+    write_sweep_json(mine, {"cifar10": {"pgd": [1, 8]}})
     assert images_behind(RobustnessDataset(mine).files, "cifar10", "pgd") is None
     assert RobustnessDataset(mine).to_frame(intervals=True)[["low", "high"]].isna().all(axis=None)
     with pytest.raises(ConfigError, match="expected the number of images"):
         RobustnessDataset(mine).rank("cifar10", "pgd", 1.0, ties=0.05)
-    sweep["sweep"] = {"images": {"count": 100, "seed": 0}}
-    (mine / "sweep.json").write_text(json.dumps(sweep))
+    write_sweep_json(mine, {"cifar10": {"pgd": [1, 8]}}, {"images": {"count": 100, "seed": 0}})
     assert images_behind(RobustnessDataset(mine).files, "cifar10", "pgd") == 100
 
 

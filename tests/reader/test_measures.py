@@ -1,6 +1,5 @@
 """Measures of the networks themselves: one value per architecture, read, framed, ranked and told of."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from robust201.figures.figure_data import measures_against
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
 from tests.support.fabricated import export, make_plan
-from tests.support.small_results import results_of, write_results
+from tests.support.small_results import results_of, write_results, write_sweep_json
 
 ARCHITECTURES = (0, 2, 10, 309)
 COLUMNS = ["squared_norm", "squared_norm_sd"]
@@ -74,9 +73,7 @@ def test_the_figure_pairs_it_with_accuracies_and_correlates_their_ranks(tmp_path
     write_results(tmp_path, values)
     rows = {"0": 5.0, "2": 7.0, "10": 6.0}
     write_results(tmp_path, {"jacobian": rows}, measure="squared_norm")
-    strengths = {"cifar10": {"clean": [0], "pgd": [1, 8], "jacobian": [0]}}
-    sweep = {"format": 1, "robust201": "0", "sweep": {}, "measurements": ["accuracy"], "strengths": strengths}
-    (tmp_path / "sweep.json").write_text(json.dumps(sweep))
+    write_sweep_json(tmp_path, {"cifar10": {"clean": [0], "pgd": [1, 8], "jacobian": [0]}})
     points = measures_against(results_of(tmp_path))
     assert set(points["measure"]) == {"Jacobian squared norm"}
     under = points[points["key"] == "pgd"]
@@ -103,9 +100,7 @@ def test_what_a_sweep_declares_of_its_own_tasks_is_what_they_are(tmp_path):
         {"key": "mine", "parameters": {"kind": "measure", "norm": None, "columns": ["depth"]}},
         {"key": "gravity", "parameters": {"kind": "attack", "norm": "L2", "columns": []}},
     ]
-    strengths = {"cifar10": {"clean": [0], "mine": [0], "gravity": [1, 9.81]}}
-    sweep = {"format": 1, "robust201": "0", "measurements": ["accuracy"], "strengths": strengths}
-    (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"sweep": {"protocols": protocols}}))
+    write_sweep_json(tmp_path, {"cifar10": {"clean": [0], "mine": [0], "gravity": [1, 9.81]}}, {"protocols": protocols})
     data = RobustnessDataset(tmp_path)
     assert (data.keys_measure, data.keys_adv, data.keys_other) == (["mine"], ["gravity"], [])
     assert data.value(2, "cifar10", "mine", "depth") == 1.5
@@ -116,8 +111,7 @@ def test_what_a_sweep_declares_of_its_own_tasks_is_what_they_are(tmp_path):
 def test_a_measure_of_several_strengths_has_a_value_at_each(tmp_path, converted):
     write_results(tmp_path, {"mine": {"0": [3.0, 4.0], "2": [1.5, 2.5]}}, measure="depth")
     protocols = [{"key": "mine", "parameters": {"kind": "measure", "norm": None, "columns": ["depth"]}}]
-    sweep = {"format": 1, "robust201": "0", "measurements": ["accuracy"], "strengths": {"cifar10": {"mine": [1, 2]}}}
-    (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"sweep": {"protocols": protocols}}))
+    write_sweep_json(tmp_path, {"cifar10": {"mine": [1, 2]}}, {"protocols": protocols})
     if converted:
         convert_dataset(tmp_path)
     data = RobustnessDataset(tmp_path)
@@ -131,9 +125,7 @@ def test_a_measure_of_several_strengths_has_a_value_at_each(tmp_path, converted)
 def test_an_unknown_key_is_shown_with_its_measurements(tmp_path):
     write_results(tmp_path, {"mystery": {"0": [3.0], "2": [1.5]}}, measure="depth")
     write_results(tmp_path, {"mystery": {"0": [0.5], "2": [0.6]}, "mystery_2": {"0": [0.1]}})
-    strengths = {"cifar10": {"mystery": [0], "mystery_2": [4]}}
-    sweep = {"format": 1, "robust201": "0", "sweep": {}, "measurements": ["accuracy"], "strengths": strengths}
-    (tmp_path / "sweep.json").write_text(json.dumps(sweep))
+    write_sweep_json(tmp_path, {"cifar10": {"mystery": [0], "mystery_2": [4]}})
     data = RobustnessDataset(tmp_path)
     assert data.keys_other == ["mystery", "mystery_2"]
     assert data.measurements("cifar10", "mystery") == ["accuracy", "depth"]

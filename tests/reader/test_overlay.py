@@ -14,7 +14,7 @@ from robust201.export.conversion import convert_dataset
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
 from tests.support.fabricated import FabricatedStore, export, make_plan
-from tests.support.small_results import write_results
+from tests.support.small_results import write_results, write_sweep_json
 
 MATRIX = [[3, 1], [0, 4]]
 
@@ -29,15 +29,7 @@ def published(tmp_path: Path) -> Path:
 def write_own(folder: Path, accuracies: dict, strengths: dict, dataset: str = "cifar10") -> Path:
     """Write an export's folder: accuracies by key, strengths as its sweep.json tells."""
     write_results(folder, accuracies, dataset=dataset)
-    sweep = {
-        "format": 1,
-        "robust201": "0",
-        "sweep": {},
-        "measurements": ["accuracy"],
-        "strengths": {dataset: strengths},
-    }
-    (folder / "sweep.json").write_text(json.dumps(sweep))
-    return folder
+    return write_sweep_json(folder, {dataset: strengths})
 
 
 @pytest.fixture
@@ -102,9 +94,7 @@ def write_measure(folder: Path, values: dict, protocol: dict | None) -> Path:
     write_results(folder, {"clean": {"0": 0.9, "2": 0.8}})
     write_results(folder, {"jacobian": values}, measure="squared_norm")
     protocols = [] if protocol is None else [{"dataset": "cifar10", "key": "jacobian", **protocol}]
-    sweep = {"format": 1, "sweep": {"protocols": protocols}, "measurements": ["accuracy"]}
-    (folder / "sweep.json").write_text(json.dumps(sweep | {"strengths": {"cifar10": {"clean": [0], "jacobian": [0]}}}))
-    return folder
+    return write_sweep_json(folder, {"cifar10": {"clean": [0], "jacobian": [0]}}, {"protocols": protocols})
 
 
 PROTOCOL = {"images": {"sha256": "0", "count": 2560}, "parameters": {"projections": 1}}

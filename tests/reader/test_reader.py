@@ -143,7 +143,7 @@ def test_changing_an_answer_changes_no_later_answer(dataset):
     assert dataset.accuracy(0, "cifar10", "pgd") == before != []
 
 
-@pytest.mark.filterwarnings("ignore::robust201.reader.expected_files.MissingFilesWarning")
+@pytest.mark.filterwarnings("ignore::robust201.reader.listings.MissingFilesWarning")
 def test_missing_files_are_an_error_or_left_out(tmp_path):
     export(tmp_path, make_plan([0], ["clean", "pgd"]))
     (tmp_path / "cifar10/pgd_cm.json").unlink()

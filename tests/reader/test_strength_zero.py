@@ -1,6 +1,5 @@
 """Attacks without a ball have the single strength 0, which is their own: clean values are not mixed with theirs."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from robust201.figures.specifications import specify_boxes
 from robust201.figures.vega_files import specify_file
 from robust201.reader.dataset import RobustnessDataset
 from tests.conftest import REPOSITORY
-from tests.support.small_results import results_of, write_results
+from tests.support.small_results import results_of, write_results, write_sweep_json
 
 CLEAN = {"0": 0.9, "1": 0.7, "2": 0.8}
 VALUES = {
@@ -33,9 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = write_results(tmp_path_factory.mktemp("zero"), VALUES)
     strengths = {"clean": [0], "pgd": [1, 8], "grid775": [0], "mine": [0]}
     swept = {"images": {"count": 100, "seed": 0}, "protocols": [{"key": "mine", "parameters": {"kind": "attack"}}]}
-    sweep = {"format": 1, "robust201": "0", "sweep": swept, "measurements": ["accuracy"]}
-    (out / "sweep.json").write_text(json.dumps(sweep | {"strengths": {"cifar10": strengths}}))
-    return out
+    return write_sweep_json(out, {"cifar10": strengths}, swept)
 
 
 @pytest.fixture(scope="module")

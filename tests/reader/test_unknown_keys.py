@@ -1,6 +1,5 @@
 """A key that is in no table is shown with its strengths as they are, and not called an attack."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from robust201.figures.report import summary_table, write_report
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import kind_of
 from tests.conftest import RunCommand
-from tests.support.small_results import results_of, write_results
+from tests.support.small_results import results_of, write_results, write_sweep_json
 
 
 @pytest.fixture
@@ -21,10 +20,7 @@ def folder(tmp_path: Path) -> Path:
         "gravity": {"0": [0.7, 0.1], "2": [0.6, 0.2]},
     }
     write_results(tmp_path / "data", accuracies)
-    strengths = {"cifar10": {"clean": [0], "pgd": [1], "gravity": [0, 9.81]}}
-    sweep = {"format": 1, "robust201": "0", "sweep": {}, "measurements": ["accuracy"], "strengths": strengths}
-    (tmp_path / "data/sweep.json").write_text(json.dumps(sweep))
-    return tmp_path / "data"
+    return write_sweep_json(tmp_path / "data", {"cifar10": {"clean": [0], "pgd": [1], "gravity": [0, 9.81]}})
 
 
 def test_the_reader_lists_it_apart_from_attacks(folder):

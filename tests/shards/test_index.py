@@ -94,14 +94,6 @@ def test_what_vanishes_drops_out(store):
     assert found == cold_facts(store)
 
 
-def test_verifying_scans_trust_no_index(store):
-    victim = store.inventory().shards[0]
-    flip_middle_bit(store, victim, keep_time=True)  # damage that leaves no trace in a listing
-    assert store.inventory(verify="all", on_damage="report").damaged == (victim,)
-    assert store.inventory(verify="all", on_damage="set_aside").damaged == (victim,)
-    assert victim not in store.inventory().shards
-
-
 def test_a_compacted_folder_is_indexed_as_it_stands(store, read):
     store.compact()
     store.commit(make_results(make_unit(50), measurements=ALL))

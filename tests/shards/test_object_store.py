@@ -13,8 +13,8 @@ from robust201.export import export_dataset
 from robust201.planning.loading import parse_config
 from robust201.planning.plan_file import load_plan
 from robust201.shards import ShardStore, backends, index, merge_folders, object_store
-from robust201.shards.backends import LocalBackend, map_ahead
-from robust201.shards.folder import ResultsFolder, is_compacted
+from robust201.shards.backends import LocalBackend, is_compacted, map_ahead
+from robust201.shards.folder import ResultsFolder
 from robust201.shards.object_store import PUT_STEPS, ObjectBackend, check_url
 from tests.conftest import read_tree
 from tests.support.object_stores import BUCKET, opened

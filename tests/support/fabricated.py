@@ -212,4 +212,5 @@ def export_copy(out: Path, plan: FabricatedPlan, store: FabricatedStore | None =
 
 def export(out: Path, plan: FabricatedPlan, store: FabricatedStore | None = None, **options: Any) -> Any:
     held: Any = store or FabricatedStore()
-    return export_dataset(plan, held, held, out, **options)
+    made: Any = plan
+    return export_dataset(made, held, held, out, **options)

@@ -23,6 +23,18 @@ def write_results(
     return folder
 
 
+def write_sweep_json(
+    folder: Path,
+    strengths: Mapping[str, Mapping[str, Any]],
+    record: Mapping[str, Any] | None = None,
+    measurements: tuple[str, ...] = ("accuracy",),
+) -> Path:
+    """Write what an export records of its sweep: strengths by dataset and key, protocols, measurements."""
+    content = {"format": 1, "robust201": "0", "sweep": record or {}, "measurements": measurements}
+    (folder / "sweep.json").write_text(json.dumps(content | {"strengths": strengths}))
+    return folder
+
+
 def results_of(folder: Path) -> DatasetResults:
     """The one dataset of a folder."""
     (results,) = read_results(RobustnessDataset(folder))

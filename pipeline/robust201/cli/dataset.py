@@ -44,10 +44,7 @@ def export(
         bool, typer.Option("--parquet/--no-parquet", help="Also write analysis-ready Parquet files, in parquet/.")
     ] = False,
     no_json: Annotated[bool, typer.Option("--no-json", help="Leave out the JSON of the published layout.")] = False,
-    licence: Annotated[
-        str | None,
-        typer.Option(help="SPDX identifier for the dataset card; defaults to mit."),
-    ] = None,
+    licence: Annotated[str, typer.Option(help="SPDX identifier for the dataset card.")] = "mit",
     weights: Annotated[
         str | None,
         typer.Option(
@@ -74,11 +71,12 @@ def export(
     from robust201.export.number_text import Empty
     from robust201.export.outcome_files import OutcomeForm
     from robust201.export.pool import default_processes, most_processes
-    from robust201.export.written_file import parse_choice, parse_compression
+    from robust201.export.written_file import Compression, parse_choice
     from robust201.planning.plan_file import load_plan
     from robust201.shards import ShardStore
 
-    style, compression = read_key_style(key_style), parse_compression(compress)
+    style = read_key_style(key_style)
+    compression = None if compress is None else parse_choice("compression", compress, get_args(Compression))
     formats = _choose_formats(not no_json, parquet)
     results = results_of(results)
     planned, store = load_plan(results), ShardStore.open(results)

@@ -7,8 +7,8 @@ named of), `pool` (processes that write them), `folder` (an older export is repl
 Parquet files, `verify` checks results and `verify_dataset` a dataset, `diff` compares two sets.
 """
 
-from robust201.export.groups import KeyStyle, parse_key_style
+from robust201.export.groups import KeyStyle
 from robust201.export.side_files import meta_file_text
 from robust201.export.writing import ExportReport, export_dataset
 
-__all__ = ["ExportReport", "KeyStyle", "export_dataset", "meta_file_text", "parse_key_style"]
+__all__ = ["ExportReport", "KeyStyle", "export_dataset", "meta_file_text"]

@@ -23,7 +23,7 @@ from robust201.export.groups import Group, ProtocolShare
 from robust201.export.published_layout import ParquetColumn, SpaceLayout
 from robust201.export.written_file import WrittenFile
 from robust201.images import DATASETS
-from robust201.reader.checksum_listing import CHECKSUM_FILE
+from robust201.reader.listings import CHECKSUM_FILE
 from robust201.reader.result_files import PARQUET_FOLDER, images_name, parquet_name
 from robust201.tasks.columns import CORRECT_BITS
 from robust201.tasks.constraints import LINF
@@ -116,24 +116,13 @@ class CardFacts:
         return f"{sentence} And measures of the networks: {measures}." if measured else sentence
 
 
-def choose_licence(named: str | None, out: Path) -> str:
-    """Return the licence of a dataset: the one asked for, or this project's.
-
-    Raises ConfigError if it is not spelled as an SPDX identifier.
-    """
-    if named is None:
-        return DEFAULT_LICENCE
-    return _check_licence(named, out, "Name it by its SPDX identifier, such as --licence CC-BY-4.0.")
-
-
-def _check_licence(licence: str, out: Path, advice: str) -> str:
-    """Make sure that a licence is spelled as SPDX expressions are, which YAML and JSON hold as they are."""
+def check_licence(licence: str, out: Path) -> None:
+    """Check that a licence is spelled as SPDX expressions are, which YAML and JSON hold as they are."""
     if not re.fullmatch(r"(?=.{1,200}\Z)[A-Za-z0-9(][A-Za-z0-9.+()-]*( [A-Za-z0-9.+()-]+)*", licence):
         raise ConfigError(
             f"Exporting failed for {out}: expected a licence of letters, digits, single spaces and . + - ( ), at most "
-            f"200 of them, got {reprlib.repr(licence)}. {advice}"
+            f"200 of them, got {reprlib.repr(licence)}. Name it by its SPDX identifier, such as --licence CC-BY-4.0."
         )
-    return licence
 
 
 def card_text(facts: CardFacts) -> str:
@@ -154,11 +143,13 @@ def card_text(facts: CardFacts) -> str:
 
 
 def _front_matter(facts: CardFacts) -> str:
+    n_evaluations = sum(group.n_evaluations for group in facts.groups)
+    bounds = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
     front: dict[str, Any] = {
         "pretty_name": facts.title,
         "license": facts.licence,
         "tags": list(facts.layout.tags),
-        "size_categories": [_size_category(sum(group.n_evaluations for group in facts.groups))],
+        "size_categories": [next((name for bound, name in bounds if n_evaluations < bound), "1M<n<10M")],
     }
     if facts.has_parquet:
         front["configs"] = _configurations(facts)
@@ -174,18 +165,13 @@ def _configurations(facts: CardFacts) -> list[dict[str, Any]]:
         ]
     configurations = []
     for dataset in facts.datasets:
-        files = {key: name for name, (held, key) in facts.parquet_files.items() if held == dataset}
+        files = {key: name for name, (other, key) in facts.parquet_files.items() if other == dataset}
         answers = [name for key, name in files.items() if key not in facts.measures]
         measures = {key: name for key, name in files.items() if key in facts.measures}
         if answers:
             configurations.append({"config_name": dataset, "data_files": answers})
         configurations += [{"config_name": f"{dataset}-{key}", "data_files": name} for key, name in measures.items()]
     return configurations
-
-
-def _size_category(count: int) -> str:
-    bounds = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
-    return next((name for bound, name in bounds if count < bound), "1M<n<10M")
 
 
 def _contents(facts: CardFacts) -> str:
@@ -221,7 +207,7 @@ def _protocol(facts: CardFacts) -> str:
 
 
 def _layout(facts: CardFacts) -> str:
-    held = facts.parquet_files
+    parquet_files = facts.parquet_files
     json_sizes = [file.n_bytes for file in facts.files if "/" in file.name and not file.name.endswith(".parquet")]
     parts = ["## Files\n"]
     if json_sizes:
@@ -229,13 +215,13 @@ def _layout(facts: CardFacts) -> str:
             f"- `<dataset>/<key>_<measurement>.json`, {len(json_sizes)} files, {sum(json_sizes) / 1e6:,.1f} MB: "
             "`{dataset: {key: {measurement: {id: value}}}}`, a value for `clean`"
             f"{' and measures' if any(group.is_measure for group in facts.groups) else ''}, else a list by strength. "
-            f"{facts.layout.meta_told}"
+            f"{facts.layout.meta_description}"
         )
     if facts.has_parquet:
-        size = sum(file.n_bytes for file in facts.files if file.name in held) / 1e6
+        size = sum(file.n_bytes for file in facts.files if file.name in parquet_files) / 1e6
         parts.append(
-            f"- `{parquet_name('<dataset>', '<key>')}`, {len(held)} files, {size:,.1f} MB: one row an evaluation, "
-            f"read by pandas, Polars, DuckDB, Spark and Hugging Face `datasets`:\n\n{_EXAMPLE}"
+            f"- `{parquet_name('<dataset>', '<key>')}`, {len(parquet_files)} files, {size:,.1f} MB: one row an "
+            f"evaluation, read by pandas, Polars, DuckDB, Spark and Hugging Face `datasets`:\n\n{_EXAMPLE}"
         )
     if CORRECT_BITS in facts.columns:
         parts.append(

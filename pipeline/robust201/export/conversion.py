@@ -1,7 +1,7 @@
 """A JSON dataset gets Parquet files beside it, from which single values are read without the others'."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,14 +13,9 @@ from robust201.export.parquet_files import ParquetFile
 from robust201.export.published_layout import describe_strength
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.expected_files import PARQUET_FILES, ListedFile, parquet_files_text, read_parquet_files
+from robust201.reader.listings import PARQUET_FILES, ListedFile, parquet_files_text, read_parquet_files
 from robust201.reader.parquet_results import JSON_SOURCES, agrees_with, has_columns_of, is_converted
-from robust201.reader.result_files import (
-    PARQUET_FOLDER,
-    ResultFiles,
-    parquet_name,
-    row_of,
-)
+from robust201.reader.result_files import PARQUET_FOLDER, ResultFiles, parquet_name, row_of
 from robust201.shards import RowBatch
 
 
@@ -31,7 +26,7 @@ class ConversionReport:
     Attributes:
         written: names, below the folder, of files written.
         kept: of those that were there, of the same JSON or an export's.
-        remarks: what was read in another form than an export's (see `PublishedForms`).
+        remarks: what was read in another form than an export's (see `KeyRows.remarks`).
     """
 
     written: tuple[str, ...]
@@ -51,66 +46,66 @@ def convert_dataset(
     Raises:
         ResultsError: the folder has no JSON of results, or a file is damaged or of other architectures than another.
     """
-    _forget_stale(folder)
+    stale = _find_stale(folder)
+    _unlist(folder, stale)  # they could not be opened
     dataset = RobustnessDataset(folder)
-    keys = [
-        key
-        for name in dataset.data
-        for spelling in dataset.keys_all
-        if (key := _JsonKey.find(dataset.files, name, spelling)) is not None
-    ]
+    pairs = ((name, key) for name in dataset.data for key in dataset.keys_all)
+    keys = [key for name, spelling in pairs if (key := _JsonKey.find(dataset.files, name, spelling)) is not None]
     if not keys:
         raise ResultsError(
             f"Converting failed for {folder}: expected JSON files <dataset>/<key>_<measurement>.json, got none. "
             "Name the unpacked dataset's folder."
         )
-    listed = read_parquet_files(folder)
-    written: list[str] = []
+    changed = [key for key in keys if key.name in stale or not key.is_converted()]
+    _unlist(folder, {key.name for key in changed})
     remarks: list[str] = []
-    for done, key in enumerate(keys):
-        if not key.is_converted(_listed_name(key.name) in listed):
-            _forget(folder, key.name)
+    for done, key in enumerate(keys, start=1):
+        if key in changed:
             try:
                 key.task().write()
             except EvaluationError as error:
                 raise ResultsError(str(error)) from error
-            _list_rows(folder, key.name)
-            written.append(key.name)
-            remarks += key.rows.forms.remarks
-        progress(done + 1, len(keys))
-    there = [PARQUET_FILES] if (folder / PARQUET_FILES).is_file() else []
-    add_to_listing(folder, [*(key.name for key in keys), *there])
-    kept = tuple(key.name for key in keys if key.name not in written)
-    return ConversionReport(tuple(written), kept, tuple(remarks))
+            remarks += key.rows.remarks
+        progress(done, len(keys))
+    _list(folder, [key.name for key in keys])
+    written = tuple(key.name for key in changed)
+    return ConversionReport(written, tuple(key.name for key in keys if key.name not in written), tuple(remarks))
 
 
-def _listed_name(name: str) -> str:
-    return name.removeprefix(f"{PARQUET_FOLDER}/")
+def _find_stale(folder: Path) -> set[str]:
+    """Names of converted files that are not as they are listed, and have to be made again."""
+    listed = {f"{PARQUET_FOLDER}/{name}": file for name, file in read_parquet_files(folder).items()}
+    there = {name: file for name, file in listed.items() if (folder / name).is_file()}
+    return {
+        name for name, file in there.items() if is_converted(folder / name) and ListedFile.of(folder / name) != file
+    }
 
 
-def _list_rows(folder: Path, name: str) -> None:
-    """Note what a Parquet file has, in the listing of them."""
-    files = read_parquet_files(folder) | {_listed_name(name): ListedFile.of(folder / name)}
-    write_text(folder / PARQUET_FILES, parquet_files_text(files))
-
-
-def _forget(folder: Path, name: str) -> None:
-    """List a file no longer that is about to be written: readers would refuse it after a kill in between."""
-    remove_from_listing(folder, {name, PARQUET_FILES})
+def _unlist(folder: Path, names: Collection[str]) -> None:
+    """List files no longer that are about to be written: readers would refuse them after a kill in between."""
+    if not names:
+        return
+    remove_from_listing(folder, {*names, PARQUET_FILES})
     files = read_parquet_files(folder)
-    if files.pop(_listed_name(name), None) is not None:
-        write_text(folder / PARQUET_FILES, parquet_files_text(files))
+    kept = {name: file for name, file in files.items() if f"{PARQUET_FOLDER}/{name}" not in names}
+    if kept != files:
+        write_text(folder / PARQUET_FILES, parquet_files_text(kept))
 
 
-def _forget_stale(folder: Path) -> None:
-    """List converted files no longer that are not as they are listed, so that they can be opened and made again."""
-    for listed, file in read_parquet_files(folder).items():
-        path = folder / PARQUET_FOLDER / listed
-        if path.is_file() and is_converted(path) and ListedFile.of(path) != file:
-            _forget(folder, f"{PARQUET_FOLDER}/{listed}")
+def _list(folder: Path, names: Iterable[str]) -> None:
+    """List the files of a conversion, as far as they are not an export's."""
+    names = list(names)
+    listed = read_parquet_files(folder)
+    files = {name.removeprefix(f"{PARQUET_FOLDER}/"): folder / name for name in names}
+    new = {name: ListedFile.of(path) for name, path in files.items() if name not in listed and is_converted(path)}
+    if new:
+        remove_from_listing(folder, {PARQUET_FILES})
+        write_text(folder / PARQUET_FILES, parquet_files_text(listed | new))
+    there = [PARQUET_FILES] if (folder / PARQUET_FILES).is_file() else []
+    add_to_listing(folder, [*names, *there])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _JsonKey:
     """The JSON files of one key on one dataset, and the Parquet file that is made of them."""
 
@@ -119,45 +114,44 @@ class _JsonKey:
     @classmethod
     def find(cls, files: ResultFiles, dataset: str, key: str) -> "_JsonKey | None":
         """Find the files of a key in either spelling; None if there are none."""
-        found = json_files_of(files, dataset, key)
-        if not found:
+        sources = json_files_of(files, dataset, key)
+        if not sources:
             return None
-        measure, file = next(iter(found.items()))
-        return cls(KeyRows(files, dataset, file.name.partition(f"_{measure}.json")[0], found))
+        measure, file = next(iter(sources.items()))
+        return cls(KeyRows(files, dataset, file.name.partition(f"_{measure}.json")[0], sources))
 
     @property
     def name(self) -> str:
         return parquet_name(self.rows.dataset, self.rows.key)
 
-    def is_converted(self, is_listed: bool) -> bool:
-        """Whether the Parquet file is there: of an export, or of these files and as it is listed."""
+    def is_converted(self) -> bool:
+        """Whether the Parquet file is there: of an export, or of these files."""
         path = self.rows.files.path / self.name
-        if not path.is_file():
-            return False
-        return not is_converted(path) or (
-            is_listed
-            and all(
+        return path.is_file() and (
+            not is_converted(path)
+            or all(
                 has_columns_of(path, measure) and agrees_with(path, file, measure)
                 for measure, file in self.rows.sources.items()
             )
         )
 
     def task(self) -> ParquetFile:
+        rows = self.rows
         sources = {
             measure: {"size": file.stat().st_size, "sha256": _hash_source(file)}
-            for measure, file in self.rows.sources.items()
+            for measure, file in rows.sources.items()
         }
         return ParquetFile(
-            folder=self.rows.files.path,
+            folder=rows.files.path,
             name=self.name,
-            dataset=self.rows.dataset,
-            key=self.rows.key,
-            measurements=tuple(self.rows.sources),
-            space=self.rows.files.space_name,
-            strength=describe_strength(row_of(self.rows.key)),
-            is_measure=self.rows.is_measure,
-            n_classes=DATASETS[self.rows.dataset].n_classes if self.rows.dataset in DATASETS else None,
-            units=self.rows.units,
+            dataset=rows.dataset,
+            key=rows.key,
+            measurements=tuple(rows.sources),
+            space=rows.files.space_name,
+            strength=describe_strength(row_of(rows.key)),
+            is_measure=rows.is_measure,
+            n_classes=DATASETS[rows.dataset].n_classes if rows.dataset in DATASETS else None,
+            units=rows.units,
             rows=self,
             metadata={JSON_SOURCES: json.dumps(sources).encode()},
         )

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, InputError
 from robust201.core.files import MAX_LISTED_BYTES, sha256_of
@@ -38,8 +37,7 @@ NumbersByPlace = Mapping[Place, Mapping[ArchitectureId, float]]
 class ResultSet:
     """What is compared of a results folder, of an exported dataset or of the published one (see `ComparisonReport`).
 
-    Numbers are by the name of the weights, empty where an architecture has one state; `decimals` are the fewest of a
-    key.
+    Numbers are by the name of the weights, empty where an architecture has one state.
     """
 
     by_weights: Mapping[str, NumbersByPlace]
@@ -93,15 +91,22 @@ class ComparisonReport:
     @property
     def names_only_first(self) -> tuple[str, ...]:
         """What only the first set has: a key that the second has at other strengths with those that it lacks."""
-        return _name_places(self.only_first, (*self.only_second, *self._common))
+        return self._name_places(self.only_first, self.only_second)
 
     @property
     def names_only_second(self) -> tuple[str, ...]:
-        return _name_places(self.only_second, (*self.only_first, *self._common))
+        return self._name_places(self.only_second, self.only_first)
 
-    @property
-    def _common(self) -> tuple[Place, ...]:
-        return tuple((row.dataset, row.key, row.strength) for row in self.comparisons)
+    def _name_places(self, places: Iterable[Place], others: Iterable[Place]) -> tuple[str, ...]:
+        """Name keys, with their strengths where the other set has the key too."""
+        elsewhere = {(row.dataset, row.key) for row in self.comparisons} | {(name, key) for name, key, _ in others}
+        named: dict[tuple[str, str], list[str]] = {}
+        for dataset, key, strength in places:
+            named.setdefault((dataset, key), []).append(f"{strength:g}")
+        return tuple(
+            f"{dataset} {key} at {', '.join(strengths)}" if (dataset, key) in elsewhere else f"{dataset} {key}"
+            for (dataset, key), strengths in named.items()
+        )
 
     @property
     def rounding(self) -> float:
@@ -137,8 +142,8 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
     """Compare accuracies and numbers of measures of two result sets, as far as both have them.
 
     Each is a results folder, an exported dataset, or the published one. Where one has several weights of an
-    architecture, those of the same name are compared. What only one of the two has makes no difference to
-    `ComparisonReport.within`: a part of a sweep can be held against the whole. The report names it.
+    architecture, those of the same name are compared. What only one of the two has is named, and makes no difference
+    to `ComparisonReport.within`: a part of a sweep can be compared with the whole.
 
     Raises:
         ConfigError: the tolerance, a largest absolute difference, is no number of 0 or more.
@@ -151,7 +156,7 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
             "Give the largest accepted difference in accuracy, such as 0.001."
         )
     sets = read_result_set(first), read_result_set(second)
-    one, other = _same_choices(*(held.by_weights for held in sets))
+    one, other = _same_choices(sets[0].by_weights, sets[1].by_weights)
     common = [place for place in one if place in other and one[place].keys() & other[place].keys()]
     if not common:
         raise InputError(
@@ -183,26 +188,14 @@ def _same_choices(
 
 
 def _joined(by_weights: Mapping[str, NumbersByPlace], names: Sequence[str]) -> NumbersByPlace:
-    """Put the numbers of some weights together, architectures named with their weights if there are several."""
-    found: dict[Place, dict[ArchitectureId, float]] = {}
+    """Merge the numbers of some weights, architectures named with their weights if there are several."""
+    merged: dict[Place, dict[ArchitectureId, float]] = {}
     for weights in names:
         for place, by_architecture in by_weights[weights].items():
-            held = found.setdefault(place, {})
+            numbers = merged.setdefault(place, {})
             for architecture, number in by_architecture.items():
-                held[architecture if len(names) == 1 else f"{architecture} {weights}"] = number
-    return found
-
-
-def _name_places(places: Iterable[Place], others: Iterable[Place]) -> tuple[str, ...]:
-    """Name keys, with their strengths where the other set has the key too."""
-    elsewhere = {(dataset, key) for dataset, key, _ in others}
-    named: dict[tuple[str, str], list[str]] = {}
-    for dataset, key, strength in places:
-        named.setdefault((dataset, key), []).append(f"{strength:g}")
-    return tuple(
-        f"{dataset} {key} at {', '.join(strengths)}" if (dataset, key) in elsewhere else f"{dataset} {key}"
-        for (dataset, key), strengths in named.items()
-    )
+                numbers[architecture if len(names) == 1 else f"{architecture} {weights}"] = number
+    return merged
 
 
 def _table_order(place: Place) -> tuple[str, int, str, float]:
@@ -220,6 +213,11 @@ def _compare(place: Place, one: Mapping[ArchitectureId, float], other: Mapping[A
     absolute = np.round(np.abs(differences), 12)
     most = np.argsort(-absolute, kind="stable")[:MOVED_MOST]
     moved = [(architectures[i], float(before[i]), float(after[i])) for i in most.tolist() if absolute[i] > 0]
+    tau = None
+    if len(np.unique(before)) > 1 and len(np.unique(after)) > 1:
+        from scipy.stats import kendalltau
+
+        tau = float(kendalltau(before, after).statistic)
     dataset, key, strength = place
     return KeyComparison(
         dataset=dataset,
@@ -229,17 +227,9 @@ def _compare(place: Place, one: Mapping[ArchitectureId, float], other: Mapping[A
         max_difference=float(absolute.max()),
         mean_absolute_difference=float(absolute.mean()),
         mean_difference=float(differences.mean()),
-        kendall_tau=_kendall_tau(before, after),
+        kendall_tau=tau,
         moved_most=tuple(moved),
     )
-
-
-def _kendall_tau(before: NDArray[np.float64], after: NDArray[np.float64]) -> float | None:
-    from scipy.stats import kendalltau
-
-    if len(np.unique(before)) < 2 or len(np.unique(after)) < 2:
-        return None
-    return float(kendalltau(before, after).statistic)
 
 
 def read_result_set(folder: Path) -> ResultSet:

@@ -13,7 +13,7 @@ from robust201.core.records import canonical_json
 from robust201.export.listing import listing_text
 from robust201.export.side_files import WEIGHTS_FILE, WeightHashes
 from robust201.export.written_file import WrittenFile, hashed_file
-from robust201.reader.checksum_listing import CHECKSUM_FILE, read_checksums
+from robust201.reader.listings import CHECKSUM_FILE, read_checksums
 from robust201.reader.result_files import SWEEP_FILE
 
 STAGING_FOLDER = ".export.tmp"
@@ -22,9 +22,6 @@ STAGING_FOLDER = ".export.tmp"
 Once it has a listing, its files are complete and are moved to their final paths. If the process is killed before that,
 the old export stays; if it is killed later, the next export moves the remaining files.
 """
-
-_OLD_JOURNAL = ".export-journal.json"
-"""File that exports of earlier versions left if they were killed."""
 
 
 @contextmanager
@@ -73,17 +70,17 @@ def _discard(staging: Path) -> None:
 
 
 def _refuse_other_sweeps(path: Path, record: Mapping[str, Any], weights: WeightHashes) -> None:
-    """Make sure that a folder holds no export of another sweep, which an export would replace."""
+    """Check that a folder holds no export of another sweep, which an export would replace."""
     # Another sweep has another name, or they have no protocol in common, or of the networks that both have none with
     # the same weights: one more strength or architecture makes no other.
     try:
         earlier = load_json(path / SWEEP_FILE)["sweep"]
-        held, wanted = (f"the sweep {described['name']!r}" for described in (earlier, record))
+        old, new = (f"the sweep {described['name']!r}" for described in (earlier, record))
         protocols = [set(map(canonical_json, described["protocols"])) for described in (earlier, record)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return  # none is there, or a damaged one, which says nothing and is written anew
-    if held != wanted:
-        got = held
+    if old != new:
+        got = old
     elif all(protocols) and protocols[0].isdisjoint(protocols[1]):
         got = "the same name but of other protocols"
     elif (same := _same_weights(path, weights)) and not any(same):
@@ -91,13 +88,13 @@ def _refuse_other_sweeps(path: Path, record: Mapping[str, Any], weights: WeightH
     else:
         return
     raise InputError(
-        f"Exporting failed for {path}: expected a new folder or an earlier export of {wanted}, got an export of "
+        f"Exporting failed for {path}: expected a new folder or an earlier export of {new}, got an export of "
         f"{got}, whose files would be removed. Choose another folder, or delete this one first."
     )
 
 
 def _same_weights(path: Path, weights: WeightHashes) -> list[bool]:
-    """Say of each network that an earlier export has too whether its weights are the same; empty if that names none."""
+    """Return, for each network that an earlier export has too, whether its weights are the same; empty if none."""
     try:
         earlier = load_json(path / WEIGHTS_FILE)
         return [
@@ -124,11 +121,6 @@ def _refuse_foreign_files(path: Path, planned: Collection[str]) -> None:
     foreign = sorted(name for name in {*planned, CHECKSUM_FILE} if _is_taken(path, name, owned))
     if not listed:
         foreign += [name for name in visible_entries(path) if name not in foreign]
-    if foreign and not listed and (path / _OLD_JOURNAL).is_file():
-        raise InputError(
-            f"Exporting failed for {path}: expected a new folder or an earlier export, got an incomplete export of an "
-            f"earlier version ({_OLD_JOURNAL}). Delete this folder and export again."
-        )
     if foreign:
         raise InputError(
             f"Exporting failed for {path}: expected a new folder or an earlier export, got {len(foreign)} files "

@@ -1,58 +1,32 @@
-"""What an export holds: the units of each dataset and key, what they lack, and by which protocols they came about."""
+"""What an export holds, and in which form: the units of each dataset and key, what they lack, and their protocols."""
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, closest
-from robust201.core.records import EvaluationProtocol, Unit, Weights
-from robust201.export.written_file import parse_choice
+from robust201.core.records import EvaluationProtocol, Unit
+from robust201.export.number_text import Empty
+from robust201.export.outcome_files import OutcomeForm
+from robust201.export.written_file import Compression
+from robust201.planning.plan import Plan
+from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
 from robust201.shards import Inventory
 from robust201.tasks import TASKS, Task
+from robust201.tasks.columns import PREDICTIONS
 
 KeyStyle = Literal["paper", "published"]
 
 
-class SweepPlan(Protocol):
-    """What export needs of `planning.plan.Plan`."""
-
-    @property
-    def units(self) -> tuple[Unit, ...]:
-        """Units sorted by dataset, key and architecture."""
-
-    @property
-    def measurements(self) -> tuple[str, ...]:
-        """Names of the measurements of answers to images."""
-
-    @property
-    def tasks(self) -> Mapping[str, Task]:
-        """What is done, by key, in the order in which keys are listed."""
-
-    @property
-    def weights(self) -> Mapping[str, Weights]:
-        """Weights by the names that units have; empty where each architecture has one state."""
-
-    @property
-    def space_name(self) -> str:
-        """Name of the space of the architectures."""
-
-    def measurements_of(self, key: str) -> tuple[str, ...]:
-        """Names of the measurements of a key: `measurements`, or the columns of a measure."""
-
-    def n_classes(self, dataset: str) -> int | None:
-        """Number of classes of a dataset; None where nobody knows."""
-
-    def recorded_accuracies(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, float, int]]:
-        """Units whose weights came with their accuracy, with that and the images of the whole test split."""
-
-    def describe(self) -> dict[str, Any]:
-        """JSON value of how the numbers came about."""
-
-    def portable_fields(self) -> dict[str, Any]:
-        """Fields of a sweep YAML that computes the same numbers."""
+def spell(task: Task, key_style: KeyStyle) -> str:
+    """Spell a key as the paper or as the published files do; a user's own task has one name."""
+    return task.published_key if key_style == "published" and task.key in TASKS else task.key
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +71,35 @@ class Group:
         """Evaluations that are not exported: all those of units that lack one."""
         return len(self.lacking) * len(self.strengths)
 
-    def spell(self, key_style: KeyStyle) -> str:
-        return spell(self.task, key_style)
+
+@dataclass(frozen=True, kw_only=True)
+class FileForm:
+    """How files of results are written (see `export.writing.export_dataset`); row groups kept decoded are bounded.
+
+    `labels` are those of the images by dataset, where outcomes are written.
+    """
+
+    key_style: KeyStyle
+    round_to: int | None
+    empty: Empty
+    compression: Compression | None
+    cache_bytes: int
+    outcomes: OutcomeForm | None = None
+    labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Measurements that no file has, since outcomes take their place."""
+        return (PREDICTIONS,) if self.outcomes == "bits" else ()
+
+    def spell(self, group: Group) -> str:
+        return spell(group.task, self.key_style)
+
+    def file_name(self, group: Group, measurement: str) -> str:
+        if measurement == PARQUET_FOLDER:
+            return parquet_name(group.dataset, self.spell(group))
+        suffix = "" if self.compression is None else f".{self.compression}"
+        return f"{group.dataset}/{self.spell(group)}_{measurement}.json{suffix}"
 
 
 @dataclass(frozen=True)
@@ -110,18 +111,7 @@ class ProtocolShare:
     n_evaluations: int
 
 
-def parse_key_style(text: str) -> KeyStyle:
-    """Check a key style; ConfigError if it is neither ``paper`` nor ``published``."""
-    style: KeyStyle = parse_choice("key style", text, get_args(KeyStyle))
-    return style
-
-
-def spell(task: Task, key_style: KeyStyle) -> str:
-    """Spell a key as the paper or as the published files do; a user's own task has one name."""
-    return task.published_key if key_style == "published" and task.key in TASKS else task.key
-
-
-def choose_weights(plan: SweepPlan, name: str | None) -> tuple[Unit, ...]:
+def choose_weights(plan: Plan, name: str | None) -> tuple[Unit, ...]:
     """Choose a plan's units by the name of their weights, None for all; ConfigError if there are no such weights."""
     if name is None:
         return plan.units
@@ -129,8 +119,7 @@ def choose_weights(plan: SweepPlan, name: str | None) -> tuple[Unit, ...]:
     if not name or not chosen:
         names = names_of_weights(plan.units)
         raise ConfigError(
-            f"Choosing weights failed: expected one of {', '.join(names) or 'none'}, got {name!r}."
-            f"{closest(name, names)}"
+            f"Choosing weights failed: expected one of {', '.join(names)}, got {name!r}.{closest(name, names)}"
             if names
             else f"Choosing weights failed for {name!r}: expected no name, since each network of these results has one "
             "state, got one. Leave it out."
@@ -143,8 +132,8 @@ def names_of_weights(units: Iterable[Unit]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(unit.weights for unit in units if unit.weights))
 
 
-def group_units(plan: SweepPlan, inventory: Inventory, weights: str | None = None) -> list[Group]:
-    """Group a plan's units by dataset and key, and find out what each group lacks (raises as `choose_weights` does)."""
+def group_units(plan: Plan, inventory: Inventory, weights: str | None = None) -> list[Group]:
+    """Group a plan's units by dataset and key, with what each group lacks (raises as `choose_weights` does)."""
     groups = []
     chosen = choose_weights(plan, weights)
     for (dataset, key), units in itertools.groupby(chosen, key=lambda unit: (unit.dataset, unit.key)):
@@ -160,18 +149,18 @@ def group_units(plan: SweepPlan, inventory: Inventory, weights: str | None = Non
     return groups
 
 
-def share_out(plan: SweepPlan, groups: Iterable[Group]) -> list[ProtocolShare]:
+def share_out(plan: Plan, groups: Iterable[Group]) -> list[ProtocolShare]:
     """Count what an export has of each of a plan's protocols."""
     counts: Counter[str] = Counter()
     for group in groups:
         for unit in group.complete_units:
             counts[unit.protocol] += len(group.strengths)
     planned = [EvaluationProtocol.of(payload) for payload in plan.describe()["protocols"]]
-    return [ProtocolShare(one.digest, one.payload, counts[one.digest]) for one in planned]
+    return [ProtocolShare(protocol.digest, protocol.payload, counts[protocol.digest]) for protocol in planned]
 
 
 def describe_missing(out: Path, groups: Sequence[Group]) -> str:
-    """Say what an export lacks, and what to do about it."""
+    """Describe what an export lacks, and what to do about it."""
     planned = sum(len(unit.strengths) for group in groups for unit in group.units)
     absent = {group: sum(map(len, group.lacking.values())) for group in groups if group.lacking}
     counts = ", ".join(f"{group.dataset} {group.key} {count:,}" for group, count in absent.items())
@@ -179,7 +168,6 @@ def describe_missing(out: Path, groups: Sequence[Group]) -> str:
     unit = first.incomplete_units[0]
     return (
         f"Exporting failed for {out}: expected {planned:,} evaluations, got {planned - sum(absent.values()):,}; "
-        f"missing {counts}; for example {unit.label} at strength "
-        f"{first.lacking[unit.id][0]:g}. "
+        f"missing {counts}; for example {unit.label} at strength {first.lacking[unit.id][0]:g}. "
         "Run the whole sweep again, not narrowed, to compute only these, or export what there is with --partial."
     )

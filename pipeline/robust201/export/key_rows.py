@@ -3,20 +3,20 @@
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import ResultsError
 from robust201.core.records import Unit, show_architecture
-from robust201.export.published_forms import PublishedForms, holds_shares
+from robust201.export.published_forms import counts_of_shares, holds_shares, zeros_to_missing
 from robust201.images import DATASETS
-from robust201.reader.result_files import ResultFiles, row_of, values_by_strength
+from robust201.reader.result_files import ResultFiles, paper_key, row_of, values_by_strength
 from robust201.reader.value_checks import architecture_of
-from robust201.tasks.columns import COLUMNS, COUNTS, MEASUREMENTS, Values, count_images, fields_of
+from robust201.tasks.columns import COLUMNS, COUNTS, MEASUREMENTS, Values, columns_of_json, count_images, fields_of
 
-NOT_TOLD = ""
+UNKNOWN = ""
 """Protocol and hash of the weights of a row read from a file: JSON files do not have them."""
 
 EXACT_DECIMALS = 15
@@ -24,6 +24,7 @@ EXACT_DECIMALS = 15
 
 _SAMPLED_ROWS = 20
 _DECIMALS = re.compile(r"\d\.(\d+)(?:e-(\d+))?")
+_MATRICES = COLUMNS[COUNTS].measurement
 
 
 def possible_measurements(files: ResultFiles, dataset: str, key: str) -> list[str]:
@@ -73,58 +74,37 @@ def read_origin(sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Orig
     return Origin(n_images, decimals)
 
 
-@dataclass(frozen=True)
+@dataclass
 class KeyRows:
-    """The rows of one key on one dataset.
+    """The rows of one key on one dataset, in an export's form (see `export.published_forms`).
 
     Attributes:
         files: the dataset's files.
         dataset: name of the dataset.
         key: the key, spelled as in the files.
         sources: file of each measurement: JSON files, or one Parquet file for all.
+        has_zeros: whether a value for `complete` had zeros for means over no image.
     """
 
     files: ResultFiles
     dataset: str
     key: str
     sources: Mapping[str, Path]
+    has_zeros: bool = field(default=False, init=False)
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
         strengths, n_images = self.files.strengths(self.dataset, self.key), self.n_images
-        first = next(iter(self.sources))
         columns = tuple(self.sources) if self.is_measure else ()
+        ids = (identifier for identifier, _ in self._iter_source(next(iter(self.sources))))
         return tuple(
-            Unit(
-                i, architecture_of(i), self.dataset, self.key, strengths, n_images, NOT_TOLD, NOT_TOLD, columns=columns
-            )
-            for i, _ in self._iter_source(first)
+            Unit(i, architecture_of(i), self.dataset, self.key, strengths, n_images, UNKNOWN, UNKNOWN, columns=columns)
+            for i in ids
         )
 
     @property
     def is_measure(self) -> bool:
         return self.files.kind_of(self.key) == "measure"
-
-    @cached_property
-    def forms(self) -> PublishedForms:
-        return PublishedForms(f"{self.dataset} {self.key}", self.n_images, shares=self._has_shares)
-
-    @cached_property
-    def _has_shares(self) -> bool:
-        cm = COLUMNS[COUNTS].measurement
-        if self._is_parquet:
-            return False
-        _, row = next(self._iter_source(cm), (None, None)) if cm in self.sources else (None, None)
-        return row is not None and holds_shares(row, self.origin.n_images, is_single=self.is_single)
-
-    @cached_property
-    def _is_parquet(self) -> bool:
-        """Whether the source is an export's Parquet file, which has counts, and numbers in full precision."""
-        return any(file.suffix == ".parquet" for file in self.sources.values())
-
-    @property
-    def origin(self) -> Origin:
-        return read_origin(self.files.sweep, self.dataset, row.key if (row := row_of(self.key)) else self.key)
 
     @property
     def is_single(self) -> bool:
@@ -132,15 +112,38 @@ class KeyRows:
         return self.files.is_single(self.dataset, self.key)
 
     @cached_property
+    def is_parquet(self) -> bool:
+        """Whether the source is an export's Parquet file, which has counts, and numbers in full precision."""
+        return any(file.suffix == ".parquet" for file in self.sources.values())
+
+    @cached_property
+    def _has_shares(self) -> bool:
+        if self.is_parquet or _MATRICES not in self.sources:
+            return False
+        _, row = next(self._iter_source(_MATRICES), (None, None))
+        return row is not None and holds_shares(row, self.origin.n_images, is_single=self.is_single)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was read in another form than an export's, for people."""
+        label = f"{self.dataset} {self.key}"
+        shares = f"{label}: rows of {COUNTS} hold shares, which were read as counts of {self.n_images:,} images"
+        zeros = f"{label}: zeros in confidences over no image were read as null"
+        return (*([shares] if self._has_shares else []), *([zeros] if self.has_zeros else []))
+
+    @property
+    def origin(self) -> Origin:
+        return read_origin(self.files.sweep, self.dataset, paper_key(self.key))
+
+    @cached_property
     def n_images(self) -> int:
         """Number of images: by a measurement that counts them, else as sweep.json says; 0 if neither does."""
         for measure in self.sources:
-            if self._has_shares and measure == COLUMNS[COUNTS].measurement:
+            if self._has_shares and measure == _MATRICES:
                 continue
-            for _, row in self._iter_source(measure):
-                if n_images := count_images(measure, row, is_single=self.key == "clean"):
-                    return n_images
-                break
+            _, row = next(self._iter_source(measure), (None, None))
+            if row is not None and (n_images := count_images(measure, row, is_single=self.key == "clean")):
+                return n_images
         if not self._has_shares:
             record = {} if self.files.sweep is None else self.files.sweep.get("sweep", {})
             return (record.get("images") or {}).get("count") or 0
@@ -154,7 +157,7 @@ class KeyRows:
     @cached_property
     def decimals(self) -> dict[str, int | None]:
         """Decimals that numbers were rounded to, by measurement (None: not rounded)."""
-        if self._is_parquet:
+        if self.is_parquet:
             return {}
         sampled = {
             measure: count_decimals(row for _, row in self._iter_source(measure))
@@ -168,7 +171,7 @@ class KeyRows:
         }
 
     def _iter_source(self, measure: str) -> Iterator[tuple[str, Any]]:
-        if self._is_parquet:
+        if self.is_parquet:
             return self.files.iter_values(self.dataset, self.key, measure)
         return self.files.iter_json_file(self.sources[measure], self.dataset, self.key, measure)
 
@@ -179,10 +182,10 @@ class KeyRows:
             ResultsError: a file is damaged, has a value of another form, or lacks an architecture that another has.
         """
         measures = [name for name in self.sources if measurement in (None, name)]
-        columns = {measure: _InStep(self._iter_source(measure)) for measure in measures}
+        sources = {measure: _InStep(self._iter_source(measure)) for measure in measures}
         for unit in self.units:
             by_strength: dict[float, dict[str, Any]] = {strength: {} for strength in unit.strengths}
-            for measure, rows in columns.items():
+            for measure, rows in sources.items():
                 label = f"{unit.label} {measure}"
                 row = rows.take(unit.id)
                 if row is _ABSENT:
@@ -191,18 +194,25 @@ class KeyRows:
                 for strength, value in zip(unit.strengths, values, strict=True):
                     by_strength[strength] |= self._columns(measure, value, label)
             yield unit, by_strength
-        for measure, rows in columns.items():
+        for measure, rows in sources.items():
             if (more := rows.left()) is not None:
                 raise self._uneven(f"no {show_architecture(architecture_of(more))}", measure)
 
     def _columns(self, measure: str, value: Any, label: str) -> Values:
         try:
-            return self.forms.columns_of(measure, value)
+            counts = counts_of_shares(value, self.n_images) if measure == _MATRICES and self._has_shares else value
+            return columns_of_json(measure, counts)
         except (ValueError, TypeError) as error:
             raise ResultsError(
                 f"Reading {label} failed for {self.sources[measure]}: expected {measure} as it is published, got "
                 f"another form ({error}). Export or download it again."
             ) from error
+
+    def complete(self, values: Values) -> Values:
+        """Put NaN where a mean over no image is 0."""
+        completed = zeros_to_missing(values)
+        self.has_zeros = self.has_zeros or any(completed[name] is not array for name, array in values.items())
+        return completed
 
     def _uneven(self, expected: str, measure: str) -> ResultsError:
         first = next(iter(self.sources.values()))
@@ -223,7 +233,7 @@ class _InStep:
         self._waiting: dict[str, Any] = {}
 
     def take(self, identifier: str) -> Any:
-        """Give an architecture's value; `_ABSENT` where there is none."""
+        """Return an architecture's value; `_ABSENT` where there is none."""
         while identifier not in self._waiting:
             row = next(self._rows, None)
             if row is None:
@@ -232,5 +242,5 @@ class _InStep:
         return self._waiting.pop(identifier)
 
     def left(self) -> str | None:
-        """Name an architecture that was not asked for."""
+        """Return an architecture that was not asked for."""
         return next(iter(self._waiting), None) or next((identifier for identifier, _ in self._rows), None)

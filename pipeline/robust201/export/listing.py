@@ -3,7 +3,6 @@
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from robust201.core.errors import ResultsError
@@ -15,52 +14,23 @@ from robust201.core.files import (
     sha256_of,
     write_text,
 )
-from robust201.reader.checksum_listing import CHECKSUM_FILE, MAX_LISTING_BYTES, parse_checksums
+from robust201.reader.listings import AGAIN, CHECKSUM_FILE, MAX_LISTING_BYTES, Listing, parse_checksums
 from robust201.reader.result_files import META_FILE, SWEEP_FILE
-
-AGAIN = "Export it again."
-
-_SHOWN = 10
-
-
-@dataclass(frozen=True)
-class Listing:
-    """What an export listed: SHA-256 by name of a file below the folder, and what is wrong with other lines."""
-
-    digests: Mapping[str, str]
-    wrong: tuple[str, ...]
-
-    @property
-    def is_other_content(self) -> bool:
-        """Whether the file has lines, and none of them lists anything."""
-        return bool(self.wrong) and not self.digests
 
 
 def read_listing(out: Path) -> Listing:
     """Read the listing of an export's folder; ResultsError if there is none, or what has its name is no file."""
     path = out / CHECKSUM_FILE
     if path.is_symlink() or not path.is_file():
-        got = _describe(path) if os.path.lexists(path) else "none"
         raise ResultsError(
-            f"Verifying failed for {out}: expected a whole export with the file {CHECKSUM_FILE}, got {got}. {AGAIN}"
+            f"Verifying failed for {out}: expected a whole export with the file {CHECKSUM_FILE}, got "
+            f"{_describe(path)}. {AGAIN}"
         )
     try:
-        text = read_text(path, MAX_LISTING_BYTES)
+        return parse_checksums(read_text(path, MAX_LISTING_BYTES), path)
     except (UnicodeDecodeError, IrregularFileError) as error:
         message = f"Verifying failed for {path}: expected a listing, got other content ({error}). {AGAIN}"
         return Listing({}, (message,))
-    lines = parse_checksums(text)
-    wrong = [
-        f"Verifying failed for {path}, line {number}: expected 64 hexadecimal digits, two spaces and the name of a "
-        f"file below the folder, each name once, got {got}. {AGAIN}"
-        for number, got in lines.wrong
-    ]
-    if len(wrong) > _SHOWN:
-        message = (
-            f"Verifying failed for {path}: expected lines of this form, got {len(wrong) - _SHOWN} more of another."
-        )
-        wrong[_SHOWN:] = [f"{message} {AGAIN}"]
-    return Listing(lines.digests, tuple(wrong))
 
 
 def listing_text(digests: Mapping[str, str]) -> str:
@@ -100,7 +70,7 @@ def _rewrite(out: Path, digests: Mapping[str, str]) -> None:
 
 
 def explain_changes(out: Path, digests: Mapping[Path, str]) -> Iterator[str]:
-    """Say in which way JSON files that were read, given with their SHA-256, are not those that an export listed.
+    """Describe how JSON files that were read, given with their SHA-256, differ from those that an export listed.
 
     Yields nothing for a folder with neither a listing nor `sweep.json`, such as the published dataset.
     """
@@ -109,12 +79,11 @@ def explain_changes(out: Path, digests: Mapping[Path, str]) -> Iterator[str]:
         if (out / SWEEP_FILE).is_file():
             yield f"{out} has no {CHECKSUM_FILE}, which an export writes last: it may not be whole"
         return
-    listing: Listing | None
     try:
         listing = read_listing(out)
     except (OSError, ResultsError):
-        listing = None
-    if listing is None or listing.is_other_content:
+        listing = Listing({}, ("no listing",))
+    if listing.is_other_content:
         yield f"{path} is not a checksum listing: whether the files of {out} are those of the export is unknown"
         return
     listed = listing.digests
@@ -128,19 +97,19 @@ def explain_changes(out: Path, digests: Mapping[Path, str]) -> Iterator[str]:
             f"{len(other):,} of {len(read):,} files read from {out} are not those of its {CHECKSUM_FILE}, such as "
             f"{other[0]}: they were changed after the export, or come from elsewhere"
         )
-    gone = [name for name in listed if _is_of_json(name) and not (out / name).is_file()]
+    gone = [name for name in listed if _is_json_results(name) and not (out / name).is_file()]
     if gone:
         yield f"{len(gone):,} JSON files that {path} lists are not there, such as {gone[0]}"
 
 
-def _is_of_json(name: str) -> bool:
+def _is_json_results(name: str) -> bool:
     """Whether a listed file holds results as JSON, or says how to read them."""
     path = PurePosixPath(name)
     return name in (META_FILE, SWEEP_FILE) or (len(path.parts) == 2 and ".json" in path.suffixes)
 
 
 def check_listing(out: Path, listing: Listing) -> Iterator[str]:
-    """Compare the files below an export's folder with its listing; say which file is wrong, and what to do.
+    """Compare the files below an export's folder with its listing; yield a message for each that is wrong.
 
     Only files are opened, so nothing waits for the far end of a pipe.
     """
@@ -178,11 +147,9 @@ def _entries(out: Path) -> Iterator[Path]:
 
 
 def _describe(path: Path) -> str:
-    """Say what has a name: none, a folder, a link and where it leads, or what else is no file."""
+    """Describe what has a name: none, a folder, a link and where it leads, or what else is no file."""
     try:
         mode = path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         return "none"
-    if stat.S_ISLNK(mode):
-        return f"a symbolic link to {str(path.readlink())!r}"
-    return describe_kind(mode)
+    return f"a symbolic link to {str(path.readlink())!r}" if stat.S_ISLNK(mode) else describe_kind(mode)

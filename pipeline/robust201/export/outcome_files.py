@@ -1,22 +1,19 @@
-"""Outcomes by image in an export: the table of images, and which labels the packed bits of a row follow from."""
+"""Outcomes by image in an export: the images evaluated, and their table."""
 
 import hashlib
 import io
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from robust201.core.errors import ConfigError, DatasetError
+from robust201.core.errors import DatasetError
 from robust201.core.records import ImageSet
-from robust201.export.groups import SweepPlan
 from robust201.export.published_layout import NAMES
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan
-from robust201.tasks.columns import PREDICTIONS
 
 OutcomeForm = Literal["bits", "classes"]
 """``bits``: packed outcomes in place of predicted classes; ``classes``: beside them."""
@@ -51,16 +48,6 @@ def evaluated_images(plan: Plan, dataset: str) -> ImageSet:
                 f"{images.sha256[:16]}. Run `robust201 plan SWEEP.yaml --save` where they lie."
             ) from error
         return images
-
-
-def refuse_without_predictions(out: Path, plan: SweepPlan, formats: Sequence[str]) -> None:
-    """Make sure that outcomes can be written: predictions were measured, and Parquet is asked for."""
-    if PREDICTIONS not in plan.measurements or "parquet" not in formats:
-        lacking = "--parquet" if PREDICTIONS in plan.measurements else "the measurement `predictions` in the sweep"
-        raise ConfigError(
-            f"Exporting outcomes failed for {out}: expected {lacking}, got none. Outcomes by image follow from "
-            "predicted classes and are written as Parquet."
-        )
 
 
 def image_table(images: ImageSet) -> pa.Table:

@@ -16,13 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.records import Weights
-from robust201.export.published_layout import (
-    MATRIX,
-    NAMES,
-    ParquetColumn,
-    layout_of,
-    parquet_columns,
-)
+from robust201.export.published_layout import MATRIX, NAMES, ParquetColumn, layout_of, parquet_columns
 from robust201.export.written_file import ResultFile
 from robust201.shards import RowBatch
 from robust201.statistics.outcomes import pack_outcomes
@@ -38,8 +32,7 @@ class ParquetFile(ResultFile):
     """A Parquet file of all measurements of a dataset and key: of answers to images, or the columns of a measure.
 
     `n_classes` is for values that do not show it, None where unknown; `weights` are by name, where an architecture
-    has rows of several, else empty. `labels` are those of the images (N,) where packed outcomes are written, which
-    follow from predictions, whether these are among the measurements or not.
+    has rows of several. `labels` are those of the images (N,) where packed outcomes are written.
     """
 
     measurements: tuple[str, ...]

@@ -10,46 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.reader.value_checks import are_counts, hold_row_shares, share_rounding
-from robust201.tasks.columns import COLUMNS, COUNTS, Values, columns_of_json
-
-
-class PublishedForms:
-    """Reads the values of one key, and remembers in which forms they were.
-
-    Args:
-        label: the dataset and key, for remarks.
-        n_images: images that every value is of.
-        shares: whether the rows of `cm` hold shares (see `holds_shares`).
-    """
-
-    def __init__(self, label: str, n_images: int, *, shares: bool) -> None:
-        self._label = label
-        self._n_images = n_images
-        self._shares = shares
-        self._zeros = False
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What was read in another form than an export's, for people."""
-        shares = f"{self._label}: rows of {COUNTS} hold shares, which were read as counts of {self._n_images:,} images"
-        zeros = f"{self._label}: zeros in confidences over no image were read as null"
-        return (*([shares] if self._shares else []), *([zeros] if self._zeros else []))
-
-    def columns_of(self, measurement: str, value: Any) -> dict[str, NDArray[Any]]:
-        """Turn a JSON value of a measurement into its columns (see `tasks.columns.columns_of_json`).
-
-        Raises:
-            ValueError: counts are no whole numbers, or shares are none of so many images.
-        """
-        if self._shares and measurement == COLUMNS[COUNTS].measurement:
-            value = counts_of_shares(value, self._n_images)
-        return columns_of_json(measurement, value)
-
-    def completed(self, values: Values) -> dict[str, NDArray[Any]]:
-        """Put NaN where a mean over no image is 0."""
-        found = zeros_to_missing(values)
-        self._zeros = self._zeros or any(found[name] is not array for name, array in values.items())
-        return found
+from robust201.tasks.columns import COLUMNS, COUNTS, Values
 
 
 def holds_shares(row: Any, n_images: int, *, is_single: bool) -> bool:
@@ -84,7 +45,7 @@ def zeros_to_missing(values: Values) -> dict[str, NDArray[Any]]:
     If counts are there, they decide. If not: a mean softmax has a sum of 1 and the confidence in a
     prediction is at least 1 / classes, so zeros are over no image.
     """
-    found = dict(values)
+    completed = dict(values)
     for name, array in values.items():
         column = COLUMNS.get(name)
         if column is None or column.counts is None:
@@ -97,5 +58,5 @@ def zeros_to_missing(values: Values) -> dict[str, NDArray[Any]]:
         else:
             empty = array == 0
         if empty.any():
-            found[name] = np.where(empty, np.nan, array)
-    return found
+            completed[name] = np.where(empty, np.nan, array)
+    return completed

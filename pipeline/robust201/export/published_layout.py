@@ -28,7 +28,7 @@ MATRIX = _nested(pa.float64(), 2)
 
 
 class ParquetColumn(NamedTuple):
-    """A column: its type, what it holds, and what it is made of, if it is measured."""
+    """A Parquet column: its type, its meaning and, of measurements, the source it is computed from."""
 
     kind: pa.DataType
     meaning: str
@@ -87,7 +87,7 @@ _OUTCOMES = {
 
 
 def describe_strength(task: Task | None) -> str:
-    """Say what the strengths of a key are; None for a key that nothing is known of."""
+    """Describe the strengths of a key; None stands for an unknown key."""
     if task is not None and task.kind == "measure":
         return "0: measures have no strength."
     if task is not None and task.kind == "attack" and task.constraint is None:
@@ -127,10 +127,10 @@ def parquet_columns(
     weights: Collection[Weights] = (),
     outcomes: bool = False,
 ) -> dict[str, ParquetColumn]:
-    """List the columns of a file, in order, with what a strength is.
+    """Return the columns of a file in order.
 
     They are those of the architecture (see `layout_of`), of its weights where these are several, and of the
-    measurements of answers to images, or of a measure, of which `measured` are the values of one evaluation.
+    measurements. Of a measure, `measured` are the values of one evaluation, which distinguish numbers from lists.
     """
     place = dict(_PLACE)
     if measured is not None:
@@ -156,32 +156,32 @@ Epsilons = Mapping[str, Sequence[float]]
 class SpaceLayout:
     """How an export names the architectures of a space.
 
-    Of the Parquet columns that name an architecture, with their `values`, `architecture` is the first; the text of
-    meta.json follows from the epsilons by key as it is spelled, and the architectures of the export.
+    `columns` are the Parquet columns that name an architecture, `architecture` first, and `values` makes their content;
+    `meta_text` makes meta.json of the epsilons by key as it is spelled, and the architectures of the export.
     """
 
     title: str
     slug: str
     tags: tuple[str, ...]
     architectures: str
-    meta_told: str
+    meta_description: str
     columns: Mapping[str, ParquetColumn]
     values: Callable[[Sequence[ArchitectureId]], dict[str, list[Any]]]
     meta_text: Callable[[Epsilons, Iterable[ArchitectureId]], str]
 
 
 def layout_of(space: str) -> SpaceLayout:
-    """Find how an export names the architectures of a space, by the space's name."""
+    """Return the layout of a space, by its name."""
     return _PUBLISHED if space == nasbench201.SPACE else _BY_NAME
 
 
 def _published_values(architectures: Sequence[ArchitectureId]) -> dict[str, list[Any]]:
-    found = [nasbench201.architecture(int(architecture)) for architecture in architectures]
+    cells = [nasbench201.architecture(int(architecture)) for architecture in architectures]
     members = _isomorphs()
     return {
         "architecture": list(architectures),
-        "cell": [architecture.spec for architecture in found],
-        "isomorphs": [members[architecture.isomorph] for architecture in found],
+        "cell": [cell.spec for cell in cells],
+        "isomorphs": [members[cell.isomorph] for cell in cells],
     }
 
 
@@ -198,7 +198,7 @@ _PUBLISHED = SpaceLayout(
     slug="nas-bench-201-robustness",
     tags=("neural-architecture-search", "robustness", "nas-bench-201"),
     architectures="NAS-Bench-201 architectures",
-    meta_told="`meta.json` names the 15,625 architectures, their isomorphs and the epsilons.",
+    meta_description="`meta.json` names the 15,625 architectures, their isomorphs and the epsilons.",
     columns={
         "architecture": ParquetColumn(pa.int32(), "Index of the architecture in NAS-Bench-201, 0 to 15,624."),
         "cell": ParquetColumn(NAMES, "Cell string of the architecture, as NAS-Bench-201 writes it."),
@@ -223,7 +223,7 @@ _BY_NAME = SpaceLayout(
     slug="network-robustness",
     tags=("robustness",),
     architectures="networks",
-    meta_told="`meta.json` names the networks and the epsilons.",
+    meta_description="`meta.json` names the networks and the epsilons.",
     columns={"architecture": ParquetColumn(pa.string(), "Name of the network.")},
     values=lambda architectures: {"architecture": list(map(str, architectures))},
     meta_text=_meta_by_name,

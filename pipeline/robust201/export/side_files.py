@@ -11,22 +11,13 @@ import yaml
 from robust201 import __version__
 from robust201.core.errors import ConfigError
 from robust201.core.records import Unit, Weights
-from robust201.export.groups import (
-    Group,
-    KeyStyle,
-    ProtocolShare,
-    SweepPlan,
-    names_of_weights,
-    spell,
-)
-from robust201.export.number_text import Empty
-from robust201.export.outcome_files import OutcomeForm
+from robust201.export.groups import FileForm, Group, KeyStyle, ProtocolShare, names_of_weights, spell
 from robust201.export.published_layout import layout_of
+from robust201.planning.plan import Plan
 from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.reader.weights_check import RECORDED_FILE, recorded_text
 from robust201.spaces import DEFAULT_SPACE
 from robust201.tasks import TASKS, Task
-from robust201.tasks.columns import PREDICTIONS
 
 SWEEP_YAML_FILE = "sweep.yaml"
 VERSIONS_FILE = "versions.json"
@@ -39,36 +30,36 @@ WeightHashes: TypeAlias = Mapping[str, Mapping[str, str | Mapping[str, str]]]
 _OF_MACHINES = {"host", "micro_batch"}
 _WRITERS = ("numpy", "orjson", "pyarrow")
 
+_SWEEP_YAML_HEAD = (
+    "# The sweep of this dataset, every default written out (null: what docs/configuration.md says of the field).\n"
+    "# Paths are shortened to their last names: set them to where your weights and images lie, and add\n"
+    "# `execution` for your machines. What ships with robust201 is named by `bundled:`.\n"
+)
+
 
 def side_file_texts(
-    plan: SweepPlan,
+    plan: Plan,
     groups: Sequence[Group],
     shares: Sequence[ProtocolShare],
+    form: FileForm,
     *,
     provenances: Iterable[Mapping[str, str]],
     weights: WeightHashes,
-    key_style: KeyStyle,
-    round_to: int | None,
-    empty: Empty,
-    outcomes: OutcomeForm | None = None,
 ) -> dict[str, str]:
     """Make the texts of all that lies beside an export's results but the cards, by name of the file."""
-    epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, key_style)
+    epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, form.key_style)
     architectures = (unit.architecture for group in groups for unit in group.units)
+    recorded = recorded_text(plan.recorded_accuracies(unit for group in groups for unit in group.units))
     texts = {
         META_FILE: layout_of(plan.space_name).meta_text(epsilons, architectures),
-        SWEEP_FILE: sweep_text(plan, groups, key_style, round_to, empty, shares, outcomes),
-        VERSIONS_FILE: versions_text(provenances),
+        SWEEP_FILE: _sweep_text(plan, groups, shares, form),
+        VERSIONS_FILE: _versions_text(provenances),
+        WEIGHTS_FILE: json.dumps(weights, indent=1) + "\n" if weights else "",
+        RECORDED_FILE: recorded,
+        MISSING_FILE: _missing_text(groups, form) if any(group.lacking for group in groups) else "",
+        SWEEP_YAML_FILE: sweep_yaml_text(plan),
     }
-    if weights:
-        texts[WEIGHTS_FILE] = json.dumps(weights, indent=1) + "\n"
-    recorded = recorded_text(plan.recorded_accuracies(unit for group in groups for unit in group.units))
-    if recorded:
-        texts[RECORDED_FILE] = recorded
-    if any(group.lacking for group in groups):
-        texts[MISSING_FILE] = missing_text(groups, key_style)
-    texts[SWEEP_YAML_FILE] = sweep_yaml_text(plan)
-    return texts
+    return {name: text for name, text in texts.items() if text}
 
 
 def meta_file_text(strengths: Mapping[str, Sequence[float]], key_style: KeyStyle) -> str:
@@ -83,7 +74,7 @@ def meta_file_text(strengths: Mapping[str, Sequence[float]], key_style: KeyStyle
 def spell_epsilons(
     strengths: Mapping[str, Sequence[float]], tasks: Mapping[str, Task], key_style: KeyStyle
 ) -> dict[str, list[float]]:
-    """Give the epsilons of attacks, by key as it is spelled, in the order of the tasks."""
+    """Return the epsilons of attacks, by key as it is spelled, in the order of the tasks."""
     return {
         spell(row, key_style): [float(epsilon) for epsilon in strengths[key]]
         for key, row in tasks.items()
@@ -92,7 +83,7 @@ def spell_epsilons(
 
 
 def strengths_of_keys(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
-    """Find the strengths of each key; ConfigError if an attack has different epsilons on different datasets."""
+    """Return the strengths of each key; ConfigError if an attack has different epsilons on different datasets."""
     by_key: dict[str, Group] = {}
     for group in groups:
         first = by_key.setdefault(group.key, group)
@@ -105,29 +96,26 @@ def strengths_of_keys(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
     return {key: group.strengths for key, group in by_key.items()}
 
 
-def sweep_text(
-    plan: SweepPlan,
-    groups: Sequence[Group],
-    key_style: KeyStyle,
-    round_to: int | None,
-    empty: Empty,
-    shares: Sequence[ProtocolShare],
-    outcomes: OutcomeForm | None = None,
-) -> str:
-    """Text of sweep.json: protocols and what came of each, image selection, strengths and version."""
+def swept_strengths(groups: Iterable[Group], form: FileForm) -> dict[str, dict[str, list[float]]]:
+    """Return strengths by dataset and key as it is spelled, as in sweep.json."""
     strengths: dict[str, dict[str, list[float]]] = {}
     for group in groups:
-        strengths.setdefault(group.dataset, {})[group.spell(key_style)] = list(group.strengths)
+        strengths.setdefault(group.dataset, {})[form.spell(group)] = list(group.strengths)
+    return strengths
+
+
+def _sweep_text(plan: Plan, groups: Sequence[Group], shares: Sequence[ProtocolShare], form: FileForm) -> str:
+    """Text of sweep.json: protocols and what came of each, image selection, strengths and version."""
     names = names_of_weights(unit for group in groups for unit in group.units)
     payload: dict[str, Any] = {
         "format": EXPORT_FORMAT,
         "robust201": __version__,
-        "key_style": key_style,
-        "round_to": round_to,
-        **({} if empty == "null" else {"empty": empty}),
-        **({} if outcomes is None else {"outcomes": outcomes}),
-        "measurements": [name for name in plan.measurements if outcomes != "bits" or name != PREDICTIONS],
-        "strengths": strengths,
+        "key_style": form.key_style,
+        "round_to": form.round_to,
+        **({} if form.empty == "null" else {"empty": form.empty}),
+        **({} if form.outcomes is None else {"outcomes": form.outcomes}),
+        "measurements": [name for name in plan.measurements if name not in form.left_out],
+        "strengths": swept_strengths(groups, form),
         "sweep": plan.describe() | {"protocols": [dict(share.payload) for share in shares]},
         "evaluations": {share.digest: share.n_evaluations for share in shares},
     }
@@ -142,17 +130,13 @@ def _describe_weights(weights: Weights) -> dict[str, Any]:
     return fields
 
 
-def sweep_yaml_text(plan: SweepPlan) -> str:
+def sweep_yaml_text(plan: Plan) -> str:
     """Text of sweep.yaml: the sweep with every default written out, without what decides no number."""
-    head = (
-        "# The sweep of this dataset, every default written out (null: what docs/configuration.md says of the field).\n"
-        "# Paths are shortened to their last names: set them to where your weights and images lie, and add\n"
-        "# `execution` for your machines. What ships with robust201 is named by `bundled:`.\n"
-    )
-    return head + yaml.safe_dump(plan.portable_fields(), sort_keys=False, default_flow_style=None, width=120)
+    fields = yaml.safe_dump(plan.portable_fields(), sort_keys=False, default_flow_style=None, width=120)
+    return _SWEEP_YAML_HEAD + fields
 
 
-def versions_text(provenances: Iterable[Mapping[str, str]]) -> str:
+def _versions_text(provenances: Iterable[Mapping[str, str]]) -> str:
     """Text of versions.json: what computed the results, and what wrote the files."""
     computed: dict[str, set[str]] = {}
     for provenance in provenances:
@@ -166,31 +150,30 @@ def versions_text(provenances: Iterable[Mapping[str, str]]) -> str:
 
 
 def weight_hashes(units: Iterable[Unit]) -> WeightHashes:
-    """Find the SHA-256 of the weights of each network, by dataset and id.
+    """Return the SHA-256 of the weights of each network, by dataset and id.
 
     Where an architecture has several, by their names: ``{dataset: {id: {name: SHA-256}}}``.
     """
-    found: dict[str, dict[str, Any]] = {}
+    hashes: dict[str, dict[str, Any]] = {}
     for unit in units:
-        of_dataset = found.setdefault(unit.dataset, {})
+        of_dataset = hashes.setdefault(unit.dataset, {})
         if unit.weights:
             of_dataset.setdefault(str(unit.architecture), {})[unit.weights] = unit.checkpoint_sha256
         else:
             of_dataset[str(unit.architecture)] = unit.checkpoint_sha256
-    return found
+    return hashes
 
 
-def missing_text(groups: Iterable[Group], key_style: KeyStyle) -> str:
+def _missing_text(groups: Iterable[Group], form: FileForm) -> str:
     """Text of missing.json: strengths that a partial export lacks, by dataset, key and architecture.
 
     Of an architecture of several weights, those that any of them lacks.
     """
     nested: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for group in groups:
-        if group.lacking:
-            lacking: dict[str, list[float]] = {}
-            for unit in group.incomplete_units:
-                name = str(unit.architecture)
-                lacking[name] = sorted({*lacking.get(name, ()), *group.lacking[unit.id]})
-            nested.setdefault(group.dataset, {})[group.spell(key_style)] = lacking
+    for group in (group for group in groups if group.lacking):
+        lacking: dict[str, list[float]] = {}
+        for unit in group.incomplete_units:
+            name = str(unit.architecture)
+            lacking[name] = sorted({*lacking.get(name, ()), *group.lacking[unit.id]})
+        nested.setdefault(group.dataset, {})[form.spell(group)] = lacking
     return json.dumps(nested, indent=1) + "\n"

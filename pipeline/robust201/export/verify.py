@@ -3,6 +3,7 @@
 import itertools
 import reprlib
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -14,28 +15,28 @@ import pyarrow.parquet as pq
 
 from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError, StorageError
 from robust201.core.files import MAX_LISTED_BYTES, check_file
-from robust201.core.records import EvaluationProtocol, ImageSet, show_architecture
-from robust201.export.attack_flags import flags_of
-from robust201.export.diff import read_result_set
-from robust201.export.groups import Group, KeyStyle, SweepPlan, group_units
+from robust201.core.records import ArchitectureId, EvaluationProtocol, ImageSet, show_architecture
+from robust201.export.diff import ResultSet, read_result_set
+from robust201.export.groups import FileForm, KeyStyle, group_units
 from robust201.export.json_files import JsonFile
-from robust201.export.listing import AGAIN, check_listing, read_listing
+from robust201.export.listing import check_listing, read_listing
 from robust201.export.number_text import Empty
 from robust201.export.outcome_files import OutcomeForm, evaluated_images, image_table
 from robust201.export.parquet_files import ParquetFile
-from robust201.export.writing import FileForm, Format, list_files, make_files
-from robust201.export.written_file import compression_of
+from robust201.export.side_files import spell_epsilons, strengths_of_keys, swept_strengths
+from robust201.export.writing import Format, images_of_outcomes, list_files, make_files
+from robust201.export.written_file import Compression
 from robust201.planning.coverage import PlannedUnits, count_coverage
 from robust201.planning.plan import Plan
 from robust201.planning.plan_file import PLAN_FILE, load_plan
-from robust201.reader.expected_files import key_of_parquet
 from robust201.reader.json_files import open_decompressed, read_json
+from robust201.reader.listings import AGAIN, key_of_parquet
 from robust201.reader.parquet_results import is_converted
 from robust201.reader.result_files import META_FILE, MISSING_FILE, SWEEP_FILE, images_name
 from robust201.reader.weights_check import check_clean_accuracy
 from robust201.runtime.lease import Lease
 from robust201.shards import Inventory, ShardFinding, ShardStore, requeue_shards
-from robust201.statistics.attack_flags import AttackFlag
+from robust201.statistics.attack_flags import AttackFlag, Evaluated, find_flags, transfers_of
 from robust201.statistics.weights_check import WeightsCheck
 
 _CACHE_BYTES = 256 << 20
@@ -46,10 +47,10 @@ class Verdict:
     """What verification found wrong with shards, units (those with gaps lack some strengths) and files of an export.
 
     `requeued` shards were moved, so that the next run computes what is wrong again. `n_planned` is None where the
-    folder has no plan, `n_missing` are those of the plan that are not there whole, with all their measurements, and
-    `n_exported` is the number of files of the export that were checked, None where none was to be. `weights` compares
-    clean accuracies with those recorded with the weights; None where rows are damaged. `flags` are
-    signs of weak attacks; None where they were not looked for. Neither makes results unsound.
+    folder has no plan, `n_missing` are evaluations of the plan that are not there whole, `n_exported` is the number of
+    files of the export that were checked, None without one. `weights` compares clean accuracies with those recorded
+    with the weights (None where rows are damaged), and `flags` are signs of weak attacks (None where they were not
+    looked for); neither makes results unsound.
     """
 
     findings: tuple[ShardFinding, ...]
@@ -73,8 +74,8 @@ class Verdict:
         return {
             "sound": self.sound,
             "findings": [
-                {"shard": found.shard, "unit": found.unit, "kind": found.kind, "message": found.message}
-                for found in self.findings
+                {name: getattr(finding, name) for name in ("shard", "unit", "kind", "message")}
+                for finding in self.findings
             ],
             "gaps": list(self.gaps),
             "export": list(self.export),
@@ -147,6 +148,30 @@ def verify_results(
     )
 
 
+def flags_of(
+    results: ResultSet, *, n_images: Mapping[str, int], n_classes: Mapping[str, int], protocols: Iterable[Any]
+) -> tuple[AttackFlag, ...]:
+    """Find signs of weak attacks on each dataset whose images and classes are known, for each choice of weights.
+
+    `n_images` and `n_classes` are by dataset; payloads of the protocols name the sources of transferred attacks.
+    """
+    transfers = transfers_of(protocols)
+    flags: list[AttackFlag] = []
+    for by_place in results.by_weights.values():
+        by_dataset: defaultdict[str, dict[Evaluated, dict[ArchitectureId, float]]] = defaultdict(dict)
+        for (dataset, key, strength), accuracies in by_place.items():
+            by_dataset[dataset][key, strength] = dict(accuracies)
+        for dataset in (name for name in by_dataset if name in n_images and name in n_classes):
+            flags += find_flags(
+                dataset,
+                by_dataset[dataset],
+                n_images=n_images[dataset],
+                n_classes=n_classes[dataset],
+                transfers=transfers,
+            )
+    return tuple(flags)
+
+
 def _find_flags(results: Path, plan: Plan) -> tuple[AttackFlag, ...]:
     n_images = {unit.dataset: unit.n_images for unit in plan.units if not unit.columns}
     return flags_of(
@@ -157,7 +182,7 @@ def _find_flags(results: Path, plan: Plan) -> tuple[AttackFlag, ...]:
     )
 
 
-def _check_protocol_files(plan: SweepPlan, store: ShardStore, inventory: Inventory) -> None:
+def _check_protocol_files(plan: Plan, store: ShardStore, inventory: Inventory) -> None:
     """Refuse a folder that lacks the file of a protocol that is in the plan and that rows name."""
     named = inventory.protocol_digests()
     for payload in plan.describe()["protocols"]:
@@ -206,26 +231,26 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
         named = record.get("weights")
         chosen = [*named] if isinstance(named, dict) else []
         groups = group_units(plan, inventory, chosen[0] if len(chosen) == 1 else None)
+        epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, form.key_style)
     except (ResultsError, ConfigError) as error:
         yield str(error)
         return
-    yield from _check_strengths(out, record, form, groups)
+    yield from _check_strengths(out, record, swept_strengths(groups, form), epsilons)
     listed = {name for name in names if "/" in name and not _is_converted(out / name)}
     formats: list[Format] = ["json"] if any(".json" in name for name in listed) else []
     formats += ["parquet"] if any(key_of_parquet(name) for name in listed) else []
     partial = MISSING_FILE in names
     expected: set[str] = set()
     if form.outcomes is not None:
-        shown = dict.fromkeys(group.dataset for group in groups if group.complete_units and not group.is_measure)
         try:
-            images = {dataset: evaluated_images(plan, dataset) for dataset in shown}
+            images = images_of_outcomes((group for group in groups if group.complete_units), plan, evaluated_images)
         except InputError as error:
             yield f"Verifying failed for {out}: {error}"
             return
-        form = replace(form, labels={dataset: held.labels for dataset, held in images.items()})
+        form = replace(form, labels={dataset: shown.labels for dataset, shown in images.items()})
         expected |= {*map(images_name, images)}
-        for dataset, held in images.items():
-            yield from _check_images(out / images_name(dataset), held)
+        for dataset, shown in images.items():
+            yield from _check_images(out / images_name(dataset), shown)
     for group in groups:
         files = list_files([group], formats, form.left_out) if group.complete_units or not partial else []
         expected |= {form.file_name(*file) for file in files}
@@ -248,25 +273,27 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
         yield f"Verifying failed for {out / name}: expected it as in the results, got {got}. {AGAIN}"
 
 
-def _refuse_other_sweep(out: Path, record: Mapping[str, Any], plan: SweepPlan) -> None:
+def _refuse_other_sweep(out: Path, record: Mapping[str, Any], plan: Plan) -> None:
     """Refuse the export of a sweep that has no protocol in common with a plan: every file of it would differ."""
     sweep = record.get("sweep")
-    held = sweep if isinstance(sweep, dict) else {}
-    ours, theirs = plan.describe(), held.get("protocols")
+    origin = sweep if isinstance(sweep, dict) else {}
+    ours, theirs = plan.describe(), origin.get("protocols")
     if isinstance(theirs, list) and theirs and not any(one in ours["protocols"] for one in theirs):
         raise ResultsError(
             f"Verifying failed for {out}: expected the export of {ours['name']}, got one of "
-            f"{reprlib.repr(held.get('name'))}, with other protocols under every key. Name the folder that these "
+            f"{reprlib.repr(origin.get('name'))}, with other protocols under every key. Name the folder that these "
             "results were exported to."
         )
 
 
 def _read_form(out: Path, record: Mapping[str, Any], names: Iterable[str]) -> FileForm:
-    compression = next((found for name in names if (found := compression_of(Path(name)))), None)
+    def recorded(name: str, known: Any, default: Any = None) -> Any:
+        return next((word for word in get_args(known) if record.get(name, default) == word), None)
+
+    compression = next((word for name in names for word in get_args(Compression) if name.endswith(f".{word}")), None)
     round_to = record.get("round_to", "none")
-    style = next((known for known in get_args(KeyStyle) if record.get("key_style") == known), None)
-    empty = next((known for known in get_args(Empty) if record.get("empty", "null") == known), None)
-    outcomes = next((known for known in get_args(OutcomeForm) if record.get("outcomes") == known), None)
+    style, outcomes = recorded("key_style", KeyStyle), recorded("outcomes", OutcomeForm)
+    empty = recorded("empty", Empty, "null")
     if style is None or empty is None or not (round_to is None or isinstance(round_to, int)):
         raise ResultsError(
             f"Verifying failed for {out / SWEEP_FILE}: expected a file with key_style, round_to and perhaps empty, "
@@ -282,15 +309,10 @@ def _read_form(out: Path, record: Mapping[str, Any], names: Iterable[str]) -> Fi
     )
 
 
-def _check_strengths(out: Path, sweep: Mapping[str, Any], form: FileForm, groups: Iterable[Group]) -> Iterator[str]:
+def _check_strengths(
+    out: Path, sweep: Mapping[str, Any], strengths: Mapping[str, Any], epsilons: Mapping[str, Any]
+) -> Iterator[str]:
     """Compare the strengths that readers take values to be at with the plan's: files of results do not name them."""
-    strengths: dict[str, dict[str, list[float]]] = {}
-    epsilons: dict[str, list[float]] = {}
-    for group in groups:
-        key, held = group.spell(form.key_style), list(group.strengths)
-        strengths.setdefault(group.dataset, {})[key] = held
-        if group.task.kind == "attack":
-            epsilons[key] = held
     try:
         meta = read_json(out / META_FILE, missing={})
     except ResultsError as error:

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 
 from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.records import Unit
-from robust201.export.attack_flags import flags_of
 from robust201.export.diff import read_result_set
 from robust201.export.key_rows import KeyRows, json_files_of, possible_measurements, read_origin
 from robust201.export.listing import check_listing, read_listing
+from robust201.export.verify import flags_of
 from robust201.images import DATASETS
-from robust201.reader.checksum_listing import CHECKSUM_FILE
 from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.listings import CHECKSUM_FILE
 from robust201.reader.result_files import SWEEP_FILE, ResultFiles
 from robust201.reader.weights_check import check_recorded
 from robust201.statistics.attack_flags import AttackFlag
@@ -102,14 +102,15 @@ def verify_dataset(
     n_evaluations = 0
     for done, key in enumerate(keys, start=1):
         rows = replace(key)  # whose values are gone after the turn
-        is_first = (key.dataset, key.key, str(key.files.weights)) not in counted
-        counted.add((key.dataset, key.key, str(key.files.weights)))
+        place = key.dataset, key.key, str(key.files.weights)
+        is_first = place not in counted
+        counted.add(place)
         try:
             _read_whole_parquet(rows)
             for unit, by_strength in rows.iter_rows():
                 n_evaluations += len(by_strength) if is_first else 0
                 problems += _check_unit(rows, unit, by_strength)
-            remarks += rows.forms.remarks
+            remarks += rows.remarks
         except ResultsError as error:
             problems.append(str(error))
         on_progress(done, len(keys))
@@ -161,7 +162,7 @@ def _read_whole_parquet(rows: KeyRows) -> None:
 def _check_unit(rows: KeyRows, unit: Unit, by_strength: Mapping[float, Values]) -> Iterator[str]:
     n_images = unit.n_images or rows.origin.n_images
     for strength, read in by_strength.items():
-        values = rows.forms.completed(read)
+        values = rows.complete(read)
         name = f"{unit.label} of {rows.files.path} at {strength:g}"
         try:
             check_values(values, n_images, decimals=rows.decimals, name=name)

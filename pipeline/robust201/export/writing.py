@@ -8,44 +8,43 @@ strengths), ``weights.json`` (the networks' files), ``versions.json``, ``sweep.y
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Literal, get_args
 
 from robust201.core.errors import ConfigError, IncompleteError
-from robust201.export.card import CARD_FILE, CROISSANT_FILE, CardFacts, card_text, choose_licence, croissant_text
+from robust201.core.records import ImageSet
+from robust201.export.card import (
+    CARD_FILE,
+    CROISSANT_FILE,
+    DEFAULT_LICENCE,
+    CardFacts,
+    card_text,
+    check_licence,
+    croissant_text,
+)
 from robust201.export.folder import open_folder
 from robust201.export.groups import (
+    FileForm,
     Group,
     KeyStyle,
-    SweepPlan,
     describe_missing,
     group_units,
     names_of_weights,
-    parse_key_style,
     share_out,
 )
 from robust201.export.json_files import JsonFile
 from robust201.export.number_text import Empty
-from robust201.export.outcome_files import (
-    ImagesOf,
-    OutcomeForm,
-    evaluated_images,
-    image_table_bytes,
-    refuse_without_predictions,
-)
+from robust201.export.outcome_files import ImagesOf, OutcomeForm, evaluated_images, image_table_bytes
 from robust201.export.parquet_files import ParquetFile
 from robust201.export.pool import POOL_CACHE_BYTES, write_files
 from robust201.export.published_layout import ParquetColumn, describe_strength, layout_of, parquet_columns
 from robust201.export.side_files import side_file_texts, weight_hashes
-from robust201.export.written_file import Compression
+from robust201.export.written_file import Compression, parse_choice
 from robust201.images import DATASETS
-from robust201.reader.checksum_listing import CHECKSUM_FILE
-from robust201.reader.expected_files import PARQUET_FILES, ListedFile, parquet_files_text
-from robust201.reader.result_files import PARQUET_FOLDER, images_name, parquet_name
+from robust201.planning.plan import Plan
+from robust201.reader.listings import CHECKSUM_FILE, PARQUET_FILES, ListedFile, parquet_files_text
+from robust201.reader.result_files import PARQUET_FOLDER, images_name
 from robust201.shards import Inventory, RowSelection, ShardStore
 from robust201.tasks.columns import COLUMNS, PREDICTIONS, fields_of, numbers_of
 
@@ -74,7 +73,7 @@ class ExportReport:
 
 
 def export_dataset(
-    plan: SweepPlan,
+    plan: Plan,
     store: ShardStore,
     inventory: Inventory,
     out: Path,
@@ -85,7 +84,7 @@ def export_dataset(
     compression: Compression | None = None,
     partial: bool = False,
     formats: Sequence[Format] = ("json",),
-    licence: str | None = None,
+    licence: str = DEFAULT_LICENCE,
     weights: str | None = None,
     outcomes: OutcomeForm | None = None,
     images_of: ImagesOf = evaluated_images,
@@ -109,7 +108,7 @@ def export_dataset(
         compression: ``"gz"`` or ``"zst"`` for ``.json.gz`` and ``.json.zst`` files of results.
         partial: write what there is where evaluations are missing; a unit without all its strengths is left out.
         formats: ``"json"`` for the published layout, ``"parquet"`` for analysis-ready files in full precision.
-        licence: of the dataset: an SPDX identifier; None for MIT.
+        licence: of the dataset: an SPDX identifier.
         weights: name of the weights whose results are exported, where architectures have several. JSON holds one
             choice at a time; Parquet files alone hold all of them where None.
         outcomes: ``"bits"`` writes outcomes by image into the Parquet files, packed, in place of predicted classes, and
@@ -128,15 +127,15 @@ def export_dataset(
         StorageError: a row of the store is wrong (see `ShardStore.check_rows`) or gone, the device is full, or another
             export writes there.
     """
-    parse_key_style(key_style)
+    parse_choice("key style", key_style, get_args(KeyStyle))
     if outcomes is not None:
-        refuse_without_predictions(out, plan, formats)
+        _check_predictions(out, plan, formats)
     groups = group_units(plan, inventory, weights)
     _refuse_several_weights(out, groups, formats)
     if any(group.lacking for group in groups) and not partial:
         raise IncompleteError(describe_missing(out, groups))
     shares = share_out(plan, groups)
-    licence = choose_licence(licence, out)
+    check_licence(licence, out)
     form = FileForm(
         key_style=key_style,
         round_to=round_to,
@@ -147,32 +146,16 @@ def export_dataset(
     )
     exported = [group for group in groups if group.complete_units]
     listed = list_files(exported, formats, form.left_out)
-    shown = dict.fromkeys(group.dataset for group in exported if outcomes is not None and not group.is_measure)
-    images = {dataset: images_of(plan, dataset) for dataset in shown}
-    form = replace(form, labels={dataset: held.labels for dataset, held in images.items()})
-    _refuse_equal_names(out, [form.file_name(*file) for file in listed])
+    images = images_of_outcomes(exported, plan, images_of) if outcomes is not None else {}
+    form = replace(form, labels={dataset: shown.labels for dataset, shown in images.items()})
+    names = [form.file_name(*file) for file in listed]
+    _refuse_equal_names(out, names)
     hashes = weight_hashes(unit for group in groups for unit in group.units)
     provenances = store.check_rows(inventory)
-    side_files = side_file_texts(
-        plan,
-        groups,
-        shares,
-        provenances=provenances,
-        weights=hashes,
-        key_style=key_style,
-        round_to=round_to,
-        empty=empty,
-        outcomes=outcomes,
-    )
+    side_files = side_file_texts(plan, groups, shares, form, provenances=provenances, weights=hashes)
     parquet = [form.file_name(group, content) for group, content in listed if content == PARQUET_FOLDER]
-    planned = {
-        *side_files,
-        *([PARQUET_FILES] if parquet else []),
-        CARD_FILE,
-        CROISSANT_FILE,
-        *(form.file_name(*file) for file in listed),
-        *map(images_name, images),
-    }
+    listings = [PARQUET_FILES] if parquet else []
+    planned = {*side_files, *listings, CARD_FILE, CROISSANT_FILE, *names, *map(images_name, images)}
     record = plan.describe()
     with open_folder(out, planned, record, hashes) as folder:
         n_rows = sum(len(group.complete_units) for group, _ in listed)
@@ -181,8 +164,8 @@ def export_dataset(
         files = _noting_measures(make_files(listed, form, folder.staging, plan, store, inventory), measures)
         for file in write_files(files, processes, tell):
             folder.record(file)
-        for dataset, held in images.items():
-            folder.write(images_name(dataset), image_table_bytes(held))
+        for dataset, shown in images.items():
+            folder.write(images_name(dataset), image_table_bytes(shown))
         for name, text in side_files.items():
             folder.write(name, text)
         for name, text_of in ((CARD_FILE, card_text), (CROISSANT_FILE, croissant_text)):
@@ -216,6 +199,23 @@ def export_dataset(
     )
 
 
+def images_of_outcomes(groups: Iterable[Group], plan: Plan, images_of: ImagesOf) -> dict[str, ImageSet]:
+    """Load the images that outcomes by image are of, by dataset."""
+    return {
+        dataset: images_of(plan, dataset) for dataset in dict.fromkeys(g.dataset for g in groups if not g.is_measure)
+    }
+
+
+def _check_predictions(out: Path, plan: Plan, formats: Sequence[Format]) -> None:
+    """Check that outcomes can be written: predictions were measured, and Parquet is asked for."""
+    if PREDICTIONS not in plan.measurements or "parquet" not in formats:
+        lacking = "--parquet" if PREDICTIONS in plan.measurements else "the measurement `predictions` in the sweep"
+        raise ConfigError(
+            f"Exporting outcomes failed for {out}: expected {lacking}, got none. Outcomes by image follow from "
+            "predicted classes and are written as Parquet."
+        )
+
+
 def _refuse_several_weights(out: Path, groups: Sequence[Group], formats: Sequence[Format]) -> None:
     names = names_of_weights(unit for group in groups for unit in group.units)
     if len(names) > 1 and "json" in formats:
@@ -226,7 +226,7 @@ def _refuse_several_weights(out: Path, groups: Sequence[Group], formats: Sequenc
 
 
 def _refuse_equal_names(out: Path, names: Sequence[str]) -> None:
-    """Make sure that no two files have one name: a key ``a`` may measure ``b_c``, and a key ``a_b`` measure ``c``."""
+    """Check that no two files have one name: a key ``a`` may measure ``b_c``, and a key ``a_b`` measure ``c``."""
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(
@@ -235,7 +235,7 @@ def _refuse_equal_names(out: Path, names: Sequence[str]) -> None:
             )
 
 
-def _columns_of_answers(plan: SweepPlan, groups: Sequence[Group], form: "FileForm") -> dict[str, ParquetColumn]:
+def _columns_of_answers(plan: Plan, groups: Sequence[Group], form: FileForm) -> dict[str, ParquetColumn]:
     """Columns that the Parquet files of all keys but measures have; empty where there are no such keys."""
     strengths = dict.fromkeys(describe_strength(group.task) for group in groups if not group.is_measure)
     names = names_of_weights(unit for group in groups for unit in group.units)
@@ -259,34 +259,6 @@ def _noting_measures(
         yield file
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileForm:
-    """How files of results are written (see `export.writing.export_dataset`); row groups kept decoded are bounded.
-
-    `labels` are those of the images by dataset, where outcomes are written.
-    """
-
-    key_style: KeyStyle
-    round_to: int | None
-    empty: Empty
-    compression: Compression | None
-    cache_bytes: int
-    outcomes: OutcomeForm | None = None
-    labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Measurements that no file has, since outcomes take their place."""
-        return (PREDICTIONS,) if self.outcomes == "bits" else ()
-
-    def file_name(self, group: Group, measurement: str) -> str:
-        key = group.spell(self.key_style)
-        if measurement == PARQUET_FOLDER:
-            return parquet_name(group.dataset, key)
-        suffix = "" if self.compression is None else f".{self.compression}"
-        return f"{group.dataset}/{key}_{measurement}.json{suffix}"
-
-
 def list_files(
     groups: Iterable[Group], formats: Collection[Format], left_out: Collection[str] = ()
 ) -> list[tuple[Group, str]]:
@@ -308,15 +280,15 @@ def _size(file: tuple[Group, str]) -> int:
         return group.n_evaluations
     specification = DATASETS.get(group.dataset)
     n_classes = 10 if specification is None else specification.n_classes
-    held = COLUMNS if measurement == PARQUET_FOLDER else fields_of(measurement).values()
-    return sum(numbers_of(held, n_classes, group.units[0].n_images)) * group.n_evaluations
+    columns = COLUMNS if measurement == PARQUET_FOLDER else fields_of(measurement).values()
+    return sum(numbers_of(columns, n_classes, group.units[0].n_images)) * group.n_evaluations
 
 
 def make_files(
     listed: Iterable[tuple[Group, str]],
     form: FileForm,
     folder: Path,
-    plan: SweepPlan,
+    plan: Plan,
     store: ShardStore,
     inventory: Inventory,
 ) -> Iterator[JsonFile | ParquetFile]:
@@ -326,19 +298,18 @@ def make_files(
     names = names_of_weights(unit for group, _ in listed for unit in group.units)
     weights = {name: plan.weights[name] for name in names} if len(names) > 1 else {}
     for group, measurement in listed:
-        held = group.dataset, group.key
-        if held not in selections:
-            selections[held] = store.select(
+        place = group.dataset, group.key
+        if place not in selections:
+            selections[place] = store.select(
                 group.complete_units, inventory, group.measurements, cache_bytes=form.cache_bytes
             )
-        name = form.file_name(group, measurement)
         shared: dict[str, Any] = {
             "folder": folder,
-            "name": name,
+            "name": form.file_name(group, measurement),
             "dataset": group.dataset,
-            "key": group.spell(form.key_style),
+            "key": form.spell(group),
             "units": group.complete_units,
-            "rows": selections[held],
+            "rows": selections[place],
         }
         if measurement == PARQUET_FOLDER:
             yield ParquetFile(
@@ -361,9 +332,9 @@ def make_files(
             )
 
 
-def _keys_left_out(plan: SweepPlan, groups: Sequence[Group]) -> dict[str, list[str]]:
+def _keys_left_out(plan: Plan, groups: Sequence[Group]) -> dict[str, list[str]]:
     """List by dataset what the sweep does on other datasets, or on none, for lack of corrupted images."""
-    held = {(group.dataset, group.key) for group in groups}
+    swept = {(group.dataset, group.key) for group in groups}
     datasets = dict.fromkeys(group.dataset for group in groups)
-    left_out = {name: [key for key in plan.tasks if (name, key) not in held] for name in datasets}
+    left_out = {name: [key for key in plan.tasks if (name, key) not in swept] for name in datasets}
     return {name: keys for name, keys in left_out.items() if keys}

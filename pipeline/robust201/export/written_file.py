@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, cast, get_args
+from typing import Any, BinaryIO, Literal, Protocol, cast
 
 from robust201.core.errors import ConfigError, EvaluationError, StorageError, closest
 from robust201.core.files import atomic_write
@@ -36,12 +36,6 @@ def parse_choice(what: str, text: str, known: Sequence[str]) -> Any:
     raise ConfigError(f"Reading a {what} failed: expected {' or '.join(known)}, got {text!r}.{closest(text, known)}")
 
 
-def parse_compression(text: str | None) -> Compression | None:
-    """Check a compression that a user wrote; ConfigError if it is neither ``gz`` nor ``zst``."""
-    compression: Compression | None = None if text is None else parse_choice("compression", text, get_args(Compression))
-    return compression
-
-
 @contextmanager
 def compressing(stream: BinaryIO, compression: Compression | None) -> Iterator[BinaryIO]:
     """Compress what is written, on its way to a stream; equal text gives equal bytes, without a file name or a time."""
@@ -55,11 +49,6 @@ def compressing(stream: BinaryIO, compression: Compression | None) -> Iterator[B
 
         with zstd_stream(stream) as packed:
             yield packed
-
-
-def compression_of(path: Path) -> Compression | None:
-    """Return a file's compression by its name."""
-    return next((known for known in get_args(Compression) if path.suffix == f".{known}"), None)
 
 
 @contextmanager

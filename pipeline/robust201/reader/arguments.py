@@ -1,4 +1,4 @@
-"""What a reader is asked with: arguments of another type than expected are refused in words, not deep inside."""
+"""Arguments of the reader: a ConfigError names those of another type or value than expected."""
 
 import math
 import numbers
@@ -14,18 +14,18 @@ from robust201.tasks.parameters import is_about_255th
 
 def as_folder(path: object) -> Path:
     """Take a folder's name."""
-    named = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if not isinstance(named, str):
+    name = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(name, str):
         raise ConfigError(
             f"Opening a dataset failed for {path!r}: expected the name of a folder, got {_kind(path)}. Name the folder "
             "that holds meta.json, as text or as a pathlib.Path."
         )
-    folder = Path(named)
+    folder = Path(name)
     try:
         folder.is_dir()
     except OSError as error:
         raise ConfigError(
-            f"Opening a dataset failed for {reprlib.repr(named)}: expected a folder that can be read, got "
+            f"Opening a dataset failed for {reprlib.repr(name)}: expected a folder that can be read, got "
             f"{error.strerror}. Check the path and its permissions."
         ) from error
     return folder
@@ -52,27 +52,31 @@ def as_names(names: object, what: str) -> list[str]:
 
 def as_strength(strength: object, known: Sequence[float], where: str) -> float:
     """Take a strength, a known one or 0 for clean, which may be one of NumPy's numbers; `where` begins the error."""
-    is_number = isinstance(strength, numbers.Real) and not isinstance(strength, bool)
-    value = float(strength) if is_number else None  # type: ignore[arg-type]
-    if value is None or (value not in known and value != 0):
-        shown = f"{value:g}" if value is not None else repr(strength)
-        strengths = ", ".join(f"{one:g}" for one in known)
-        nearest = ""
-        if value is not None and math.isfinite(value) and known:
-            nearest = f" The closest is {min(known, key=lambda one: abs(one - value)):g}."
-            scaled = [one for one in known if one and is_about_255th(value, one)]
-            if scaled and value < 1:
-                nearest = f" Epsilons are in units of 1/255: {scaled[0]:g}/255 is {scaled[0]:g}."
-        raise ConfigError(f"{where}: expected a strength of {strengths}, got {shown}.{nearest} Ask for one of them.")
-    return value
+    value = _as_number(strength)
+    if value in known or value == 0:
+        return value
+    shown = repr(strength) if math.isnan(value) else f"{value:g}"
+    nearest = ""
+    if math.isfinite(value) and known:
+        nearest = f" The closest is {min(known, key=lambda one: abs(one - value)):g}."
+        scaled = [one for one in known if one and is_about_255th(value, one)]
+        if scaled and value < 1:
+            nearest = f" Epsilons are in units of 1/255: {scaled[0]:g}/255 is {scaled[0]:g}."
+    strengths = ", ".join(f"{one:g}" for one in known)
+    raise ConfigError(f"{where}: expected a strength of {strengths}, got {shown}.{nearest} Ask for one of them.")
+
+
+def _as_number(value: object) -> float:
+    """Take a number, which may be one of NumPy's; NaN for anything else."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return float(value) if is_number else math.nan  # type: ignore[arg-type]
 
 
 def as_level(level: object, what: str) -> float:
     """Take a level of significance; `what` begins the error."""
-    is_number = isinstance(level, numbers.Real) and not isinstance(level, bool)
-    value = float(level) if is_number else math.nan  # type: ignore[arg-type]
+    value = _as_number(level)
     if not 0 < value < 1:
-        shown = f"{value:g}" if is_number else reprlib.repr(level)
+        shown = reprlib.repr(level) if math.isnan(value) else f"{value:g}"
         raise ConfigError(f"{what}: expected a level of ties between 0 and 1, got {shown}. Try 0.05.")
     return value
 

@@ -47,9 +47,10 @@ class RobustnessDataset:
     Class attributes name what the published dataset holds; an instance names what its folder holds, in the folder's
     spelling, as far as the folder says (an export does in sweep.json, the published dataset only in its epsilons).
 
-    An architecture is named by its id, as a number or text, or its cell string, and has the results of its isomorphism
-    class. Keys are taken in either spelling. A strength is an epsilon, in units of 1/255 in an L∞ ball, a severity, or
-    0 for clean images. The name of the weights may be left out where there is one choice.
+    In all methods, an architecture is named by its id, as a number or text, or its cell string, and has the results of
+    its isomorphism class; keys are taken in either spelling; datasets, keys and measurements are names or lists of
+    them, by default all. A strength is an epsilon, in units of 1/255 in an L∞ ball, a severity, or 0 for clean images.
+    `weights` names those whose results are read, and may be left out where there is one choice.
 
     Raises:
         ArchitectureError: there is no such architecture (a KeyError too), or it was not evaluated.
@@ -139,15 +140,10 @@ class RobustnessDataset:
         *,
         weights: str | None = None,
     ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
-        """Read results as they lie in the files: by default all, of each key its `measurements`.
+        """Read results as they lie in the files, of each key its `measurements`.
 
-        Args:
-            data: dataset or datasets.
-            key: key or keys.
-            measure: ``"accuracy"``, ``"confidence"``, ``"cm"`` or ``"predictions"``, or a measure's, or several.
-            missing_ok: leave out what has no file instead of raising an error.
-            tqdm: the `tqdm` module, its class, or anything like them, to show progress.
-            weights: whose results are read.
+        What has no file is an error, or left out if `missing_ok`. Progress is shown by `tqdm`: the module, its class,
+        or anything like them.
 
         Returns:
             {dataset: {key: {measure: {id: value}}}}, keys spelled as asked. Ids are strings; only evaluated
@@ -190,25 +186,25 @@ class RobustnessDataset:
         return self.files.strengths(as_name(dataset, "dataset"), as_name(key, "key"))
 
     def get_uid(self, i: int | str) -> str:
-        """Give the id, as text, of the evaluated architecture that an architecture is isomorphic to: its results'."""
+        """Return the id, as text, of the evaluated architecture that an architecture is isomorphic to."""
         return self.files.isomorph(self._resolve(i))
 
     def id_to_string(self, i: int | str) -> str:
-        """Give the cell string of an id, of a space without cells the id ."""
+        """Return the cell string of an id; of a space without cells the id."""
         return self.files.spec(self._resolve(i))
 
     def string_to_id(self, s: str) -> str:
-        """Give the id, as text, of a cell string."""
+        """Return the id, as text, of a cell string."""
         return self._resolve(s)
 
     def draw_arch(self, s: str | None = None, i: int | str | None = None, *, ax: "Axes | None" = None) -> "Axes":
         """Draw a cell, by its string or id; by default on pyplot's current axes, as the published helper does."""
-        given = s if s is not None else i
-        if given is None:
+        architecture = s if s is not None else i
+        if architecture is None:
             raise ArchitectureError(
                 "Drawing failed for no architecture: expected a cell string or an id, got neither. Give s=… or i=…."
             )
-        identifier = self._resolve(given)
+        identifier = self._resolve(architecture)
         space = self.files.space
         if space is None:
             raise ArchitectureError(
@@ -240,10 +236,9 @@ class RobustnessDataset:
         *,
         weights: str | None = None,
     ) -> float | list[float]:
-        """Look up the accuracy of any architecture of the space, at a strength or, as a list, at all `strengths`.
+        """Look up the accuracy of any architecture of the space: at a strength, or a list of those at all `strengths`.
 
-        Returns:
-            A fraction, or the list of fractions (one number for ``clean``).
+        Without a strength, ``clean`` has one number.
         """
         identifier = self._resolve(architecture)
         what = f"Looking up {show_id(identifier)}"
@@ -269,11 +264,9 @@ class RobustnessDataset:
     ) -> Any:
         """Look up a measurement of any architecture of the space; of Parquet without reading the others'.
 
-        A JSON file is read whole, and kept for the next look-up (see `reader.file_cache`): convert one of gigabytes to
-        Parquet first, by ``robust201 convert``. Threads and forks may share this.
-
-        Returns:
-            The value as `query` gives it: one, or a list in the order of `strengths`.
+        The value is that of `query`: one, or a list in the order of `strengths`. A JSON file is read whole, and kept
+        for the next look-up (see `reader.file_cache`): convert one of gigabytes to Parquet first, by ``robust201
+        convert``. Threads and forks may share this.
         """
         identifier, uid = self._resolve(architecture), self.get_uid(architecture)
         for what, name in (("dataset", dataset), ("key", key), ("measurement", measure)):
@@ -293,11 +286,7 @@ class RobustnessDataset:
     ) -> "Outcomes":
         """Read which images each architecture classified correctly, where an export has outcomes by image.
 
-        Args:
-            dataset: its name.
-            key: the key.
-            strength: at which; may be left out where there is one. At 0, an attack has the clean outcomes.
-            weights: whose results are read.
+        The strength may be left out where there is one. At 0, an attack has the clean outcomes.
 
         Returns:
             The evaluated architectures that have outcomes, and packed bits of the images of `images`, in their order.
@@ -330,7 +319,7 @@ class RobustnessDataset:
         return images_frame(self.files, as_name(dataset, "dataset"))
 
     def sources(self) -> "pd.DataFrame":
-        """Say which folder answers for what; of several folders this is what each adds to those before it.
+        """List which folder answers for what; of several folders this is what each adds to those before it.
 
         Returns:
             One row per dataset, key and folder that answers for an evaluation of it: `dataset`, `key`, `strengths` (a
@@ -379,18 +368,11 @@ class RobustnessDataset:
         weights: str | None = None,
         ties: float | None = None,
     ) -> "pd.Series[int] | pd.DataFrame":
-        """Rank architectures by accuracy, or by the numbers of a measure, the highest first.
+        """Rank architectures by accuracy, or by the numbers of a measure, the highest first unless `lowest_first`.
 
-        Args:
-            dataset: its name.
-            key: the key.
-            strength: what is ranked at; by default by the mean over all strengths.
-            measure: what is ranked by, such as ``"squared_norm"`` of the key ``jacobian``.
-            lowest_first: whether the lowest value has rank 1.
-            isomorphs: rank all architectures whose class was evaluated, not only the evaluated ones.
-            weights: whose results are read.
-            ties: level of significance, such as 0.05, at which architectures are compared with the best (accuracies at
-                one strength only).
+        They are ranked at a strength, by default by the mean over all; with `isomorphs` all architectures whose class
+        was evaluated. `ties` is a level of significance, such as 0.05, at which architectures are compared with the
+        best (accuracies at one strength only).
 
         Returns:
             Rank by architecture (int64; architectures int64 or text), from 1; equal values share the best rank among
@@ -446,15 +428,9 @@ class RobustnessDataset:
     ) -> "DerivedMetrics":
         """Compute what follows from the stored results: rankings with their uncertainty, and derived metrics.
 
-        Of several weights per architecture, open the folder with one of them.
-
-        Args:
-            datasets: names; by default all.
-            keys: keys; by default all.
-            reference: the network whose corruption errors others are relative to.
-            ties: level of significance, for ties with the best.
-            n_draws: bootstrap draws for intervals of medians, ranks and rank correlations, two or more; 0 for none.
-            seed: of the draws.
+        Of several weights per architecture, open the folder with one of them. Corruption errors are relative to the
+        network `reference`; `ties` is the level of significance for ties with the best. `n_draws` bootstrap draws, two
+        or more, give intervals of medians, ranks and rank correlations; 0 for none.
 
         Raises:
             ConfigError: no such dataset, key or reference, several weights and none chosen, a level not between 0 and
@@ -473,15 +449,9 @@ class RobustnessDataset:
     def worst_case(
         self, dataset: str, tasks: Sequence[tuple[str, float]], *, weights: str | None = None
     ) -> "pd.Series[float]":
-        """Give the share of images that each architecture classifies correctly under every one of several tasks.
+        """Compute the fraction of images that each architecture classifies correctly under every one of several tasks.
 
-        Args:
-            dataset: its name.
-            tasks: keys and strengths; a clean one is ``("clean", 0)``.
-            weights: whose results are read.
-
-        Returns:
-            Accuracies by architecture, of those that have outcomes of all tasks.
+        Tasks are keys and strengths; a clean one is ``("clean", 0)``. Architectures are those with outcomes of all.
 
         Raises:
             ConfigError: no task is named.
@@ -509,13 +479,9 @@ class RobustnessDataset:
     ) -> "pd.DataFrame":
         """Put a table of others about the same architectures beside the accuracies.
 
-        Args:
-            table: a DataFrame, CSV or Parquet file with a column that names architectures (see
-                `reader.joined_tables.NAMING_COLUMNS`) by id, cell string or operations, and perhaps a column `dataset`;
-                or, as published, the JSON of NAS-RobBench-201 or NAS-Bench-Suite-Zero, or the pickle of HW-NAS-Bench.
-            data: dataset or datasets.
-            key: key or keys.
-            weights: whose results are read.
+        The table is a DataFrame, CSV or Parquet file with a column that names architectures (see
+        `reader.joined_tables.NAMING_COLUMNS`) by id, cell string or operations, and perhaps a column `dataset`; or, as
+        published, the JSON of NAS-RobBench-201 or NAS-Bench-Suite-Zero, or the pickle of HW-NAS-Bench.
 
         Returns:
             One row per dataset and evaluated architecture that either side has: `architecture`, `spec`, `dataset`, one
@@ -548,17 +514,12 @@ class RobustnessDataset:
         weights: str | None = None,
         intervals: bool = False,
     ) -> "pd.DataFrame":
-        """Give results, by default all, as a tidy DataFrame, one row per architecture, dataset, key and strength.
+        """Return results as a tidy DataFrame, one row per architecture, dataset, key and strength.
 
-        Args:
-            data: dataset or datasets.
-            key: key or keys.
-            measure: ``"accuracy"``, or another; values that are no numbers are the nested list or dict of the file.
-            wide: one row per architecture and dataset instead, with columns (key, strength).
-            isomorphs: give all architectures whose isomorphism class was evaluated, not only the evaluated ones.
-            weights: whose results are read.
-            intervals: add the ends `low` and `high` of a 95 % interval of each accuracy, for the sampling of the images
-                (see `statistics.intervals.accuracy_intervals`; not with `wide`).
+        With `wide`, there is one row per architecture and dataset, with columns (key, strength). With `isomorphs`, all
+        architectures are there whose isomorphism class was evaluated. `intervals` adds the ends `low` and `high` of a
+        95 % interval of each accuracy, for the sampling of the images (see `statistics.intervals.accuracy_intervals`;
+        not with `wide`). Values that are no numbers are the nested list or dict of the file.
 
         Returns:
             Columns `architecture` (int64, or text in spaces without indices), `isomorph` (the architecture evaluated,
@@ -616,7 +577,7 @@ class RobustnessDataset:
         )
 
     def _absent_on_purpose(self, dataset: str, key: str, measures: Sequence[str], *, explicit: bool) -> bool:
-        """Say whether a key was never meant to be there: not in the sweep, or never published."""
+        """Whether a key was never meant to be there: not in the sweep, or never published."""
         if any(self.files.find(dataset, key, measure) is not None for measure in measures):
             return False
         planned = self.files.planned(dataset)

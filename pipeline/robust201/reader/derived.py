@@ -18,7 +18,7 @@ from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, show_architec
 from robust201.reader.arguments import as_draws, as_level
 from robust201.reader.frames import read_frame
 from robust201.reader.outcomes import Outcomes
-from robust201.reader.rankings import HeldResults, Ranking, plain_number, rank_evaluations
+from robust201.reader.rankings import Ranking, StoredResults, plain_number, rank_evaluations
 from robust201.reader.result_files import ResultFiles
 from robust201.reader.value_checks import CLEAN, architecture_of
 from robust201.statistics.calibration import NEEDS, stored_calibration
@@ -40,14 +40,9 @@ NEEDS_OUTCOMES = "outcomes by image: measure `predictions`, and export with --pa
 
 
 class MetricRow(NamedTuple):
-    """A metric of several architectures.
+    """A metric (see docs/statistics.md) by architecture, NaN where it is undefined, with a note for its readers.
 
-    Attributes:
-        metric: its name in docs/statistics.md.
-        key: the key, or several joined by ``+``.
-        strength: at which; None where it is over all strengths.
-        values: by architecture; NaN where it is undefined.
-        note: what must be known to read it.
+    Several keys are joined by ``+``; the strength is None where the metric is over all strengths.
     """
 
     dataset: str
@@ -59,14 +54,11 @@ class MetricRow(NamedTuple):
 
 
 class RankAgreement(NamedTuple):
-    """How alike robustness R and the mean accuracy under the same attack rank architectures.
+    """How alike robustness R and the mean accuracy under the same attack rank the `n` architectures with both.
 
-    Attributes:
-        key: the attack; the mean is over its strengths, without clean images.
-        n: architectures with both.
-        kendall: tau-b, with its 95 % interval `low` to `high` over architectures; NaN where a side is equal for all.
-        top: how many of the best are compared.
-        overlap: how many of them are among the best by both; where several are equal, those of the lowest ids.
+    The mean is over the attack's strengths, without clean images. `kendall` is tau-b, with its 95 % interval `low` to
+    `high` over architectures; NaN where a side is equal for all. Of the `top` best, `overlap` are among the best by
+    both; where several are equal, those of the lowest ids count.
     """
 
     dataset: str
@@ -144,11 +136,11 @@ def derive_metrics(
         ]
         datasets = tuple(named or files.datasets)
     for dataset in datasets:
-        held = HeldResults.read(files, dataset, keys)
-        rankings += rank_evaluations(held, level, n_draws, seed)
-        metrics += [row for make in _METRICS for row in make(held, needs)]
-        metrics += _corruption_errors(held, needs, reference)
-        agreements += [_compare_ranks(held, row) for row in metrics if row.dataset == dataset and _compares(row)]
+        results = StoredResults.read(files, dataset, keys)
+        rankings += rank_evaluations(results, level, n_draws, seed)
+        metrics += [row for make in _METRICS for row in make(results, needs)]
+        metrics += _corruption_errors(results, needs, reference)
+        agreements += [_compare_ranks(results, row) for row in metrics if row.dataset == dataset and _compares(row)]
     metrics += _seed_rows(files, datasets, keys, needs)
     return DerivedMetrics(rankings, metrics, needs, agreements)
 
@@ -157,28 +149,28 @@ def _compares(row: MetricRow) -> bool:
     return row.metric == "robustness_r" and len(row.values.dropna()) >= FEWEST_RANKED
 
 
-def _compare_ranks(held: HeldResults, row: MetricRow) -> RankAgreement:
-    attacked = held.accuracies[row.key].drop(columns=CLEAN_STRENGTH)
+def _compare_ranks(results: StoredResults, row: MetricRow) -> RankAgreement:
+    attacked = results.accuracies[row.key].drop(columns=CLEAN_STRENGTH)
     pairs = pd.DataFrame({"r": row.values, "mean": attacked.mean(axis=1, skipna=False)}).dropna().sort_index()
     tau = correlate_ranks(pairs.to_numpy()).kendall.interval(0, 1)
     top = min(TOP, len(pairs) // 2)
     # Stable, so that equal ones stand in the order of their ids.
     best = [set(pairs[name].sort_values(ascending=False, kind="stable").index[:top]) for name in pairs]
-    return RankAgreement(held.name, row.key, len(pairs), *tau, top, len(best[0] & best[1]))
+    return RankAgreement(results.name, row.key, len(pairs), *tau, top, len(best[0] & best[1]))
 
 
 def worst_case_accuracies(several: Sequence[Outcomes]) -> "pd.Series[float]":
-    """Give the share of images that each architecture classifies correctly in all outcomes (see `worst_case`)."""
+    """Compute the fraction of images that each architecture classifies correctly in all outcomes."""
     shared = [one for one in several[0].architectures if all(one in other.architectures for other in several[1:])]
     packed = worst_case([one.of(shared).packed for one in several])
     return pd.Series(count_correct(packed) / several[0].n_images, index=shared)
 
 
-def _robustness(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow]:
-    for key in held.keys("attack"):
-        if not held.files.repeats_clean(held.name, key):  # strength 0 is its own, so its curve has no clean end
+def _robustness(results: StoredResults, needs: dict[str, str]) -> Iterator[MetricRow]:
+    for key in results.keys("attack"):
+        if not results.files.repeats_clean(results.name, key):  # strength 0 is its own, so its curve has no clean end
             continue
-        curves = held.accuracies[key].dropna()
+        curves = results.accuracies[key].dropna()
         if CLEAN_STRENGTH not in curves or len(curves.columns) < 2:
             needs["robustness_r, relative_change"] = "clean accuracies and an attack"
             continue
@@ -186,51 +178,53 @@ def _robustness(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow]
         note = f"over strengths 0 to {curves.columns[-1]:g}; floor {found.floor:.4g}"
         if found.exceeds_one.any():
             note += f"; {found.exceeds_one.sum():,} above 1"
-        yield MetricRow(held.name, "robustness_r", key, None, pd.Series(found.value, index=curves.index), note)
+        yield MetricRow(results.name, "robustness_r", key, None, pd.Series(found.value, index=curves.index), note)
         changes = relative_changes(curves.columns, curves.to_numpy())
         for strength, column in zip(curves.columns[1:], changes.T[1:], strict=True):
-            yield MetricRow(held.name, "relative_change", key, float(strength), pd.Series(column, index=curves.index))
+            yield MetricRow(
+                results.name, "relative_change", key, float(strength), pd.Series(column, index=curves.index)
+            )
 
 
-def _success(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow]:
-    clean = held.outcomes(CLEAN, CLEAN_STRENGTH)
-    for key, strength in held.evaluations():
-        if held.files.kind_of(key) != "attack":
+def _success(results: StoredResults, needs: dict[str, str]) -> Iterator[MetricRow]:
+    clean = results.outcomes(CLEAN, CLEAN_STRENGTH)
+    for key, strength in results.evaluations():
+        if results.files.kind_of(key) != "attack":
             continue
-        attacked = held.outcomes(key, strength)
+        attacked = results.outcomes(key, strength)
         if clean is None or attacked is None:
             needs["attack_success_rate"] = NEEDS_OUTCOMES
             continue
         shared = [one for one in attacked.architectures if one in set(clean.architectures)]
         rates = attack_success_rates(clean.of(shared).packed, attacked.of(shared).packed)
-        yield MetricRow(held.name, "attack_success_rate", key, strength, pd.Series(rates, index=shared))
+        yield MetricRow(results.name, "attack_success_rate", key, strength, pd.Series(rates, index=shared))
 
 
-def _worst_cases(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow]:
-    attacks = [(key, s) for key, s in held.evaluations() if held.files.kind_of(key) == "attack"]
+def _worst_cases(results: StoredResults, needs: dict[str, str]) -> Iterator[MetricRow]:
+    attacks = [(key, s) for key, s in results.evaluations() if results.files.kind_of(key) == "attack"]
     groups: dict[tuple[Any, float], list[str]] = {}
     for key, strength in attacks:
-        if (ball := held.files.ball_of(key)) is not None:
+        if (ball := results.files.ball_of(key)) is not None:
             groups.setdefault((ball, strength), []).append(key)
     for (_, strength), keys in groups.items():
-        several = [held.outcomes(key, strength) for key in keys]
+        several = [results.outcomes(key, strength) for key in keys]
         if len(keys) < 2:
             continue
         if any(one is None for one in several):
             needs["worst_case_accuracy"] = NEEDS_OUTCOMES
             continue
         worst = worst_case_accuracies([one for one in several if one is not None])
-        yield MetricRow(held.name, "worst_case_accuracy", "+".join(keys), strength, worst)
+        yield MetricRow(results.name, "worst_case_accuracy", "+".join(keys), strength, worst)
 
 
-def _calibration(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow]:
-    files = held.files
-    for key in held.accuracies:
-        if any(files.find(held.name, key, name) is None for name in ("confidence", "cm")):
+def _calibration(results: StoredResults, needs: dict[str, str]) -> Iterator[MetricRow]:
+    files = results.files
+    for key in results.accuracies:
+        if any(files.find(results.name, key, name) is None for name in ("confidence", "cm")):
             needs["overconfidence, class_calibration_gap"] = "the measurements `confidence` and `cm`"
             continue
-        confidences, counts = files.read(held.name, key, "confidence"), files.read(held.name, key, "cm")
-        strengths, single = files.strengths(held.name, key), files.is_single(held.name, key)
+        confidences, counts = files.read(results.name, key, "confidence"), files.read(results.name, key, "cm")
+        strengths, single = files.strengths(results.name, key), files.is_single(results.name, key)
         found: dict[float, dict[ArchitectureId, tuple[float, float]]] = {strength: {} for strength in strengths}
         for identifier, row in confidences.items():
             if identifier not in counts:
@@ -244,7 +238,7 @@ def _calibration(held: HeldResults, needs: dict[str, str]) -> Iterator[MetricRow
         for strength, by_network in found.items():
             for place, metric in enumerate(("overconfidence", "class_calibration_gap")):
                 values = pd.Series({one: pair[place] for one, pair in by_network.items()}, dtype=np.float64)
-                yield MetricRow(held.name, metric, key, strength, values.sort_index())
+                yield MetricRow(results.name, metric, key, strength, values.sort_index())
 
 
 def _numbers(nested: Any) -> NDArray[np.float64]:
@@ -255,7 +249,7 @@ def _numbers(nested: Any) -> NDArray[np.float64]:
     return array.astype(np.float64)
 
 
-_METRICS: tuple[Callable[[HeldResults, dict[str, str]], Iterator[MetricRow]], ...] = (
+_METRICS: tuple[Callable[[StoredResults, dict[str, str]], Iterator[MetricRow]], ...] = (
     _robustness,
     _success,
     _worst_cases,
@@ -264,9 +258,9 @@ _METRICS: tuple[Callable[[HeldResults, dict[str, str]], Iterator[MetricRow]], ..
 
 
 def _corruption_errors(
-    held: HeldResults, needs: dict[str, str], reference: ArchitectureId | None
+    results: StoredResults, needs: dict[str, str], reference: ArchitectureId | None
 ) -> Iterator[MetricRow]:
-    keys = held.keys("corruption")
+    keys = results.keys("corruption")
     if reference is None:
         if keys:
             needs["corruption_error, mean_corruption_error"] = "a reference network: --reference ARCHITECTURE"
@@ -275,12 +269,12 @@ def _corruption_errors(
         needs["corruption_error, mean_corruption_error"] = "results of a corruption"
         return
     errors, relative = {}, {}
-    clean = held.accuracies[CLEAN][CLEAN_STRENGTH] if CLEAN in held.accuracies else None
+    clean = results.accuracies[CLEAN][CLEAN_STRENGTH] if CLEAN in results.accuracies else None
     for key in keys:
-        frame = held.accuracies[key].dropna()
+        frame = results.accuracies[key].dropna()
         if reference not in frame.index:
             raise ConfigError(
-                f"Computing corruption errors failed for {held.name} {key}: expected results of the reference "
+                f"Computing corruption errors failed for {results.name} {key}: expected results of the reference "
                 f"{show_architecture(reference)}, got none. Name another."
             )
         own = frame.loc[reference].to_numpy()[None]
@@ -289,7 +283,7 @@ def _corruption_errors(
         note = f"relative to {show_architecture(reference)}"
         if errors[key].isna().all():
             note += "; undefined: the reference makes no error"
-        yield MetricRow(held.name, "corruption_error", key, None, errors[key], note)
+        yield MetricRow(results.name, "corruption_error", key, None, errors[key], note)
         if clean is not None:
             there = frame.index.intersection(clean.dropna().index)
             if reference in there:
@@ -305,7 +299,7 @@ def _corruption_errors(
             note = f"over {len(by_key)} corruptions, relative to {show_architecture(reference)}"
             if undefined := [key for key, values in by_key.items() if values.isna().all()]:
                 note += f"; undefined: {reason} {', '.join(undefined)}"
-            yield MetricRow(held.name, metric, "+".join(by_key), None, mean, note)
+            yield MetricRow(results.name, metric, "+".join(by_key), None, mean, note)
 
 
 def _seed_rows(

@@ -17,12 +17,6 @@ from robust201.statistics.outcomes import Packed, count_correct
 from robust201.statistics.significance import Ties, ties_with_best
 from robust201.tasks.columns import count_images
 
-INTERVAL_COLUMNS = ("low", "high")
-"""Columns that intervals add to a frame."""
-
-TIE_COLUMNS = ("rank", "value", "p_value", "tied")
-"""Columns of a ranking with ties."""
-
 _ROUNDED_BY = 5.1e-4
 """Accuracies of three decimals, as published, differ from shares by at most this."""
 
@@ -77,12 +71,12 @@ def add_intervals(frame: pd.DataFrame, files: ResultFiles, level: float = 0.95) 
     counts = np.array([count(*place) for place in zip(frame["dataset"], frame["key"], sources, strict=True)])
     low, high = accuracy_intervals(frame["value"].to_numpy(np.float64), counts, level)
     place = list(frame.columns).index("value") + 1
-    columns = [*frame.columns[:place], *INTERVAL_COLUMNS, *frame.columns[place:]]
+    columns = [*frame.columns[:place], "low", "high", *frame.columns[place:]]
     return frame.assign(low=low, high=high)[columns]
 
 
 def check_outcomes(outcomes: Outcomes, accuracies: "pd.Series[float]", what: str) -> None:
-    """Make sure that outcomes give the accuracies of the architectures that have both.
+    """Check that outcomes give the accuracies of the architectures that have both.
 
     Raises:
         ResultsError: they are of other evaluations.
@@ -100,12 +94,12 @@ def check_outcomes(outcomes: Outcomes, accuracies: "pd.Series[float]", what: str
 def find_ties(
     accuracies: "pd.Series[float]", n_images: int, outcomes: Outcomes | None, *, level: float, what: str
 ) -> tuple[Ties, Packed | None]:
-    """Find the architectures tied with the best under a key at a strength.
+    """Find the architectures tied with the best under a key at a strength, by their outcomes where all have them.
 
     Args:
         accuracies: of evaluated architectures.
         n_images: images behind each accuracy.
-        outcomes: of evaluated architectures, where stored; used where all have them.
+        outcomes: of evaluated architectures, where stored.
         level: chance of a false difference.
         what: what is ranked, for messages.
 
@@ -133,18 +127,11 @@ def rank_with_ties(
     level: float,
     what: str,
 ) -> tuple[pd.DataFrame, Ties]:
-    """Rank architectures at one strength, and mark those tied with the best (see `RobustnessDataset.rank`).
-
-    Args:
-        frame: accuracies as of `to_frame`.
-        strength: what is ranked at.
-        n_images: images behind each accuracy.
-        outcomes: of evaluated architectures, where stored; used where all have them.
-        level: chance of a false difference.
-        what: what is ranked, for messages.
+    """Rank architectures at one strength, and mark those tied with the best (see `find_ties`).
 
     Returns:
-        A row per architecture, with the columns `TIE_COLUMNS`, and the ties of the evaluated architectures.
+        Of accuracies as of `to_frame` the table of `RobustnessDataset.rank`, and the ties of the evaluated
+        architectures.
     """
     if n_images is None:
         raise ConfigError(
@@ -157,6 +144,6 @@ def rank_with_ties(
     evaluated = rows.groupby("isomorph", sort=False)["value"].first()
     ties, _ = find_ties(evaluated, n_images, outcomes, level=level, what=what)
     by_class = pd.DataFrame({"p_value": ties.p_values, "tied": ties.tied}, index=evaluated.index)
-    found = by_class.loc[rows["isomorph"]].set_index(ranks.index)
-    columns = {"rank": ranks, "value": rows["value"], "p_value": found["p_value"], "tied": found["tied"]}
-    return pd.DataFrame(columns)[list(TIE_COLUMNS)], ties
+    compared = by_class.loc[rows["isomorph"]].set_index(ranks.index)
+    columns = {"rank": ranks, "value": rows["value"], "p_value": compared["p_value"], "tied": compared["tied"]}
+    return pd.DataFrame(columns), ties

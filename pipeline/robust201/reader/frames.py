@@ -139,7 +139,7 @@ def _read_rows(
 
 
 def make_frame(tables: Sequence[Table], files: ResultFiles, *, wide: bool, isomorphs: bool) -> pd.DataFrame:
-    """Put tables into one DataFrame (see `reader.dataset.RobustnessDataset.to_frame`)."""
+    """Concatenate tables in one DataFrame (see `reader.dataset.RobustnessDataset.to_frame`)."""
     members: dict[str, list[ArchitectureId]] = {}
     for i in files.meta["ids"]:
         isomorph = files.isomorph(i)
@@ -161,7 +161,7 @@ def make_frame(tables: Sequence[Table], files: ResultFiles, *, wide: bool, isomo
 
 
 def list_sources(files: ResultFiles, datasets: Sequence[str], keys: Sequence[str]) -> pd.DataFrame:
-    """Say which folder answers for what (see `reader.dataset.RobustnessDataset.sources`)."""
+    """List which folder answers for what (see `reader.dataset.RobustnessDataset.sources`)."""
     rows: list[tuple[str, str, tuple[float, ...], int, str]] = []
     for dataset in datasets:
         for key in keys:
@@ -229,7 +229,7 @@ def _ids(architectures: Sequence[ArchitectureId]) -> "np.ndarray[Any, np.dtype[A
 
 
 def _column(values: Sequence[Any]) -> "np.ndarray[Any, np.dtype[Any]]":
-    """Put numbers and None into float64; anything else stays the objects it is."""
+    """Make float64 of numbers and None; anything else stays the objects it is."""
     if all(value is None or isinstance(value, (float, int)) for value in values):
         return np.array(values, dtype=np.float64)
     column = np.empty(len(values), dtype=object)

@@ -47,10 +47,7 @@ Resolve = Callable[[int | str], str]
 def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve: Resolve) -> pd.DataFrame:
     """Read a table: a DataFrame, or a CSV, Parquet, JSON or pickle file.
 
-    Args:
-        source: the table, or its file.
-        files: what it is put beside.
-        resolve: (id or cell string) → id as text; an `ArchitectureError` where there is none.
+    `resolve` is (id or cell string) → id as text, and raises an `ArchitectureError` where there is none.
 
     Returns:
         One row per evaluated architecture (`architecture`) and, if the table has them, `dataset`, with the table's

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 
 from robust201.core.errors import ResultsError
 from robust201.core.files import MAX_LISTED_BYTES, IrregularFileError, open_file, show_bytes
-from robust201.reader.value_checks import damaged_file, parse_json, show_id
+from robust201.reader.value_checks import ANEW, damaged_file, parse_json, show_id
 
 PIECE_BYTES = 1 << 22
 """Bytes, decompressed, that are read at once."""
@@ -61,16 +61,6 @@ def _read_pieces(file: Path) -> Iterator[bytes]:
         raise damaged_file(file, error) from error
 
 
-def _join_pieces(file: Path) -> bytes:
-    pieces, n_bytes = [], 0
-    for piece in _read_pieces(file):
-        pieces.append(piece)
-        n_bytes += len(piece)
-        if n_bytes > MAX_TEXT_BYTES:
-            raise ValueError(f"more than {show_bytes(MAX_TEXT_BYTES)}")
-    return b"".join(pieces)
-
-
 def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
     """Read a JSON file whole, decompressed as its name says.
 
@@ -80,8 +70,14 @@ def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
     """
     if missing is not _REQUIRED and not file.is_file():
         return missing
+    pieces, n_bytes = [], 0
     try:
-        return parse_json(_join_pieces(file))
+        for piece in _read_pieces(file):
+            pieces.append(piece)
+            n_bytes += len(piece)
+            if n_bytes > MAX_TEXT_BYTES:
+                raise ValueError(f"more than {show_bytes(MAX_TEXT_BYTES)}")  # noqa: TRY301
+        return parse_json(b"".join(pieces))
     except ValueError as error:
         raise ResultsError(
             f"Reading failed for {file}: expected JSON, got something else ({error}). "
@@ -91,9 +87,9 @@ def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
 
 def read_object(file: Path) -> dict[str, Any] | None:
     """Read a JSON object; None where there is no file."""
-    content = read_json(file, missing=None)
-    if content is None and not file.is_file():
+    if not file.is_file():
         return None
+    content = read_json(file)
     if not isinstance(content, dict):
         raise ResultsError(
             f"Opening a dataset failed for {file}: expected a JSON object, got {str(content)[:40]!r}. "
@@ -148,7 +144,7 @@ def iter_json_values(file: Path, dataset: str, keys: tuple[str, ...], measure: s
 
 
 def _match_head(text: bytes, path: Path, dataset: str, keys: tuple[str, ...], measure: str) -> int:
-    """Find the first byte behind the names and brackets in front of the values."""
+    """Return the position of the first byte behind the names and brackets in front of the values."""
     head = _HEAD.match(text)
     try:
         names = [] if head is None else [json.loads(name) for name in head.groups()]
@@ -171,6 +167,5 @@ def _parse_value(file: Path, identifier: str, text: bytes, end: bytes) -> Any:
 
 def _malformed(path: Path, got: str) -> ResultsError:
     return ResultsError(
-        f"Reading failed for {path}: expected {{dataset: {{key: {{measurement: {{id: value}}}}}}}}, got {got}. "
-        "Export or download it again."
+        f"Reading failed for {path}: expected {{dataset: {{key: {{measurement: {{id: value}}}}}}}}, got {got}. {ANEW}"
     )

@@ -1,6 +1,6 @@
 """Outcomes of single images: which network classified which image correctly, under a key at a strength."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ArchitectureError, ResultsError
 from robust201.core.records import ArchitectureId
-from robust201.reader.overlay import OverlaidFiles
+from robust201.reader.overlay import layers_of
 from robust201.reader.result_files import ResultFiles
 from robust201.reader.value_checks import architecture_of, check_ids
 from robust201.statistics.outcomes import Packed, unpack_outcomes
@@ -38,22 +38,22 @@ class Outcomes:
         """(A, N) whether an image was classified correctly."""
         return unpack_outcomes(self.packed, self.n_images)
 
-    def of(self, architectures: "Any") -> "Outcomes":
+    def of(self, architectures: Iterable[Any]) -> "Outcomes":
         """Choose networks, in the order given; ArchitectureError if one has no outcomes."""
-        places = {architecture: place for place, architecture in enumerate(self.architectures)}
+        positions = {architecture: position for position, architecture in enumerate(self.architectures)}
         chosen = tuple(architectures)
-        lacking = [one for one in chosen if one not in places]
+        lacking = [architecture for architecture in chosen if architecture not in positions]
         if lacking:
             raise ArchitectureError(
                 f"Choosing outcomes failed for {lacking[0]}: expected an architecture that has them, got one of "
                 f"{len(lacking)} without. Evaluate it with the measurement `predictions`, or leave it out."
             )
-        return Outcomes(chosen, self.packed[[places[one] for one in chosen]], self.n_images)
+        return Outcomes(chosen, self.packed[[positions[architecture] for architecture in chosen]], self.n_images)
 
 
 def has_outcomes_of(files: ResultFiles, dataset: str, key: str) -> bool:
     """Whether a folder, or any of several, has outcomes of a key, and the images that these are of."""
-    return any(layer.find_outcomes(dataset, key) and layer.find_images(dataset) for layer in _layers(files))
+    return any(layer.find_outcomes(dataset, key) and layer.find_images(dataset) for layer in layers_of(files))
 
 
 def read_outcomes(files: ResultFiles, dataset: str, key: str, strength: float) -> Outcomes:
@@ -61,7 +61,7 @@ def read_outcomes(files: ResultFiles, dataset: str, key: str, strength: float) -
     from robust201.reader.parquet_results import has_text_ids, read_packed_outcomes
 
     rows: dict[str, NDArray[np.uint8]] = {}
-    for layer in _layers(files):
+    for layer in layers_of(files):
         file = layer.find_outcomes(dataset, key)
         if file is None or strength not in layer.strengths(dataset, key):
             continue
@@ -76,15 +76,15 @@ def read_outcomes(files: ResultFiles, dataset: str, key: str, strength: float) -
             f"Reading outcomes failed for {dataset} {key} of {files.path}: expected {CORRECT_BITS} at strength "
             f"{strength:g}, got none. Measure `predictions`, and export with --parquet --outcomes bits."
         )
-    found: list[tuple[Any, NDArray[np.uint8]]] = sorted((architecture_of(i), row) for i, row in rows.items())
+    pairs: list[tuple[Any, NDArray[np.uint8]]] = sorted((architecture_of(i), row) for i, row in rows.items())
     n_images = len(read_images(files, dataset)["label"])
-    packed = np.stack([row for _, row in found])
+    packed = np.stack([row for _, row in pairs])
     if packed.shape[1] != -(-n_images // 8):
         raise ResultsError(
             f"Reading outcomes failed for {dataset} {key} of {files.path}: expected outcomes of the {n_images:,} "
             f"images of its table, got {packed.shape[1]} bytes a row. Export or download the dataset again."
         )
-    return Outcomes(tuple(architecture for architecture, _ in found), packed, n_images)
+    return Outcomes(tuple(architecture for architecture, _ in pairs), packed, n_images)
 
 
 def read_images(files: ResultFiles, dataset: str) -> dict[str, NDArray[Any]]:
@@ -94,32 +94,24 @@ def read_images(files: ResultFiles, dataset: str) -> dict[str, NDArray[Any]]:
     """
     from robust201.reader.parquet_results import read_image_table
 
-    first: tuple[ResultFiles, dict[str, NDArray[Any]]] | None = None
-    for layer in _layers(files):
-        file = layer.find_images(dataset)
-        if file is None:
-            continue
-        own = read_image_table(file)
-        if first is not None and any(not np.array_equal(own[name], first[1][name]) for name in own):
-            raise ResultsError(
-                f"Reading outcomes failed for {dataset} of {layer.path}: expected the images of {first[0].path}, got "
-                "others. Read the folders one by one."
-            )
-        first = first or (layer, own)
-    if first is None:
+    tables = [(layer, read_image_table(file)) for layer in layers_of(files) if (file := layer.find_images(dataset))]
+    if not tables:
         raise ResultsError(
             f"Reading the images of {dataset} failed for {files.path}: expected the table that an export with outcomes "
             "writes, got none. Export it with --parquet --outcomes bits."
         )
-    return first[1]
-
-
-def _layers(files: ResultFiles) -> Sequence[ResultFiles]:
-    return files.layers if isinstance(files, OverlaidFiles) else (files,)
+    first, images = tables[0]
+    for layer, table in tables[1:]:
+        if any(not np.array_equal(table[name], images[name]) for name in images):
+            raise ResultsError(
+                f"Reading outcomes failed for {dataset} of {layer.path}: expected the images of {first.path}, got "
+                "others. Read the folders one by one."
+            )
+    return images
 
 
 def images_frame(files: ResultFiles, dataset: str) -> "pd.DataFrame":
-    """Give the table of images as a DataFrame (see `RobustnessDataset.images`)."""
+    """Return the table of images as a DataFrame (see `RobustnessDataset.images`)."""
     import pandas as pd
 
     return pd.DataFrame(read_images(files, dataset)).rename_axis("position")

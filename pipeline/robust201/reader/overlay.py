@@ -17,7 +17,7 @@ NOWHERE = -1
 
 
 class OverlaidRows(NamedTuple):
-    """The values of a measurement in several folders."""
+    """The values of a measurement in several folders, and the number of the layer of each value."""
 
     rows: dict[str, Any]
     layers: dict[str, tuple[int, ...]]
@@ -45,27 +45,27 @@ class OverlaidFiles(ResultFiles):
             own = layer.meta["ids"]
             # All cells of a space have an id, whichever were evaluated; of other spaces a folder names its own.
             if layer.space_name != first.space_name or (first.space is not None and own != ids):
-                raise _refuse(layer, f"the architectures of {first.path}, got those of another space")
+                raise _cannot_join(layer, f"the architectures of {first.path}, got those of another space")
             ids |= own
         epsilons: dict[str, list[float]] = {}
         for layer in layers:
-            for key, held in layer.meta["epsilons"].items():
+            for key, strengths in layer.meta["epsilons"].items():
                 spelled = next((spelling for spelling in spellings(key) if spelling in epsilons), key)
-                epsilons[spelled] = sorted({*epsilons.get(spelled, ()), *held})
+                epsilons[spelled] = sorted({*epsilons.get(spelled, ()), *strengths})
         self.meta = {"ids": ids, "epsilons": epsilons}
         for dataset in self.datasets:
             counts = [(layer, count) for layer in layers if (count := layer.count_classes(dataset)) is not None]
             for layer, count in counts[1:]:
                 if count != counts[0][1]:
                     expected = f"{counts[0][1]} classes of {dataset}, as {counts[0][0].path} has, got {count}"
-                    raise _refuse(layer, expected)
+                    raise _cannot_join(layer, expected)
 
     @property
     def weight_names(self) -> list[str]:
-        return list(dict.fromkeys(name for layer in self._opened for name in layer.weight_names))
+        return _union(layer.weight_names for layer in self._opened)
 
     def choosing(self, weights: str | None) -> Self:
-        """Give the files as they are read for one choice of weights, which folders without names do not make.
+        """Return the files as they are read for one choice of weights, which folders without names do not make.
 
         Folders with results of other named weights alone have no part in it.
         """
@@ -79,21 +79,21 @@ class OverlaidFiles(ResultFiles):
 
     @property
     def datasets(self) -> list[str]:
-        return list(dict.fromkeys(name for layer in self.layers for name in layer.datasets))
+        return _union(layer.datasets for layer in self.layers)
 
     @property
     def keys(self) -> list[str]:
-        found: dict[str, str] = {}
+        by_name: dict[str, str] = {}
         for key in (key for layer in self.layers for key in layer.keys):
-            found.setdefault(paper_key(key), key)
-        return in_table_order(found.values())
+            by_name.setdefault(paper_key(key), key)
+        return in_table_order(by_name.values())
 
     @property
     def measures(self) -> list[str]:
-        return list(dict.fromkeys(name for layer in self.layers for name in layer.measures))
+        return _union(layer.measures for layer in self.layers)
 
     def measurements_of(self, dataset: str, key: str) -> list[str]:
-        return list(dict.fromkeys(name for layer in self.layers for name in layer.measurements_of(dataset, key)))
+        return _union(layer.measurements_of(dataset, key) for layer in self.layers)
 
     def planned(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
         plans = [by_key for layer in self.layers if (by_key := layer.planned(dataset)) is not None]
@@ -102,35 +102,29 @@ class OverlaidFiles(ResultFiles):
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
         having = [layer for layer in self.layers if layer.has_key(dataset, key)]
         if not having:
-            having = [next((layer for layer in self.layers if layer.tells_of(key)), self.layers[0])]
+            having = [next((layer for layer in self.layers if layer.names_key(key)), self.layers[0])]
         return tuple(sorted({strength for layer in having for strength in layer.strengths(dataset, key)}))
 
     def find(self, dataset: str, key: str, measure: str) -> Path | None:
-        return next((layer.find(dataset, key, measure) for layer in self._having(dataset, key, measure)), None)
+        return next((layer.find(dataset, key, measure) for _, layer in self._having(dataset, key, measure)), None)
 
     def find_json(self, dataset: str, key: str, measure: str) -> Path | None:
-        found = (layer.find_json(dataset, key, measure) for layer in self.layers)
-        return next((file for file in found if file is not None), None)
+        files = (layer.find_json(dataset, key, measure) for layer in self.layers)
+        return next((file for file in files if file is not None), None)
 
     def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
         having = self._having(dataset, key, measure)
-        return having[0].find(dataset, key, measure) if len(having) == 1 else None
+        return having[0][1].find(dataset, key, measure) if len(having) == 1 else None
 
     def keys_of_parquet(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        for layer in self.layers:
-            for dataset, keys in layer.keys_of_parquet().items():
-                found[dataset] = list(dict.fromkeys((*found.get(dataset, ()), *keys)))
-        return found
+        by_layer = [layer.keys_of_parquet() for layer in self.layers]
+        return {dataset: _union(keys.get(dataset, ()) for keys in by_layer) for dataset in _union(by_layer)}
 
     def check_protocols(self, dataset: str, key: str) -> None:
         """Reject a measure that several folders have under different protocols, as far as their sweep.json says.
 
         Numbers of a measure with other images or parameters are on another scale, so that neither folder can fill the
-        other's gaps.
-
-        Raises:
-            ConfigError: two folders differ; both protocols and their differences are named.
+        other's gaps. The ConfigError names both protocols and their differences.
         """
         if self.kind_of(key) != "measure":
             return
@@ -156,13 +150,13 @@ class OverlaidFiles(ResultFiles):
     def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
         """Read the value of one architecture, from as many folders as have a part of it."""
         self.check_protocols(dataset, key)
-        found: list[tuple[int, Mapping[str, Any]]] = []
-        for number, layer in self._numbered(dataset, key, measure):
+        parts: list[tuple[int, Mapping[str, Any]]] = []
+        for number, layer in self._having(dataset, key, measure):
             try:
-                found.append((number, {identifier: layer.value(dataset, key, measure, identifier)}))
+                parts.append((number, {identifier: layer.value(dataset, key, measure, identifier)}))
             except KeyError:
                 continue
-        return self._merge(dataset, key, measure, found).rows[identifier]
+        return self._merge(dataset, key, measure, parts).rows[identifier]
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
         self.check_protocols(dataset, key)
@@ -171,32 +165,25 @@ class OverlaidFiles(ResultFiles):
     def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
         return self.read(dataset, key, "accuracy")
 
-    def iter_values(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
-        """Go through a measurement: of one folder value by value, of several read whole."""
-        having = self._having(dataset, key, measure)
-        if len(having) == 1 and having[0].strengths(dataset, key) == self.strengths(dataset, key):
-            return having[0].iter_values(dataset, key, measure)
-        return iter(self.read(dataset, key, measure).items())
-
     def iter_stacks(
         self, dataset: str, key: str, measure: str
     ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
-        """Go through a measurement as `ResultFiles.iter_stacks` does; values of several folders are not stacked."""
+        """Go through a measurement as `ResultFiles.iter_stacks` does; of several folders it is read whole."""
         having = self._having(dataset, key, measure)
-        if len(having) == 1 and having[0].strengths(dataset, key) == self.strengths(dataset, key):
-            return having[0].iter_stacks(dataset, key, measure)
-        return (({identifier: row}, None) for identifier, row in self.read(dataset, key, measure).items())
+        if len(having) == 1 and having[0][1].strengths(dataset, key) == self.strengths(dataset, key):
+            return having[0][1].iter_stacks(dataset, key, measure)
+        return iter([(self.read(dataset, key, measure), None)])
 
     def read_layers(self, dataset: str, key: str, measure: str) -> OverlaidRows:
         """Read a measurement, and which folder each value comes from."""
-        having = self._numbered(dataset, key, measure)
+        having = self._having(dataset, key, measure)
         if not having:
             raise self.absence(dataset, key, measure)
-        found: list[tuple[int, Mapping[str, Any]]] = []
+        parts: list[tuple[int, Mapping[str, Any]]] = []
         for number, layer in having:
             kept = measure == "accuracy"
-            found.append((number, layer.read_accuracies(dataset, key) if kept else layer.read(dataset, key, measure)))
-        return self._merge(dataset, key, measure, found)
+            parts.append((number, layer.read_accuracies(dataset, key) if kept else layer.read(dataset, key, measure)))
+        return self._merge(dataset, key, measure, parts)
 
     def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
         layer = next((layer for layer in self.layers if dataset in layer.datasets), self.layers[0])
@@ -206,38 +193,44 @@ class OverlaidFiles(ResultFiles):
         chosen = list(datasets)
         return max(layer.count_architectures(chosen, keys) for layer in self.layers)
 
-    def _having(self, dataset: str, key: str, measure: str) -> list[ResultFiles]:
-        return [layer for _, layer in self._numbered(dataset, key, measure)]
-
-    def _numbered(self, dataset: str, key: str, measure: str) -> list[tuple[int, ResultFiles]]:
+    def _having(self, dataset: str, key: str, measure: str) -> list[tuple[int, ResultFiles]]:
         return [pair for pair in enumerate(self.layers) if pair[1].find(dataset, key, measure) is not None]
 
     def _merge(
-        self, dataset: str, key: str, measure: str, found: Sequence[tuple[int, Mapping[str, Any]]]
+        self, dataset: str, key: str, measure: str, parts: Sequence[tuple[int, Mapping[str, Any]]]
     ) -> OverlaidRows:
-        """Put the rows of some layers together, evaluation by evaluation."""
-        held: dict[str, dict[float, tuple[int, Any]]] = {}
-        for number, rows in found:
+        """Merge the rows of some layers, evaluation by evaluation."""
+        by_id: dict[str, dict[float, tuple[int, Any]]] = {}
+        for number, rows in parts:
             layer = self.layers[number]
             own, single = layer.strengths(dataset, key), layer.is_single(dataset, key)
             for identifier, row in rows.items():
                 what = f"{show_id(identifier)} {dataset} {key} {measure} of {layer.path}"
                 values = [row] if single else values_by_strength(row, own, what)
-                places = held.setdefault(identifier, {})
+                by_strength = by_id.setdefault(identifier, {})
                 for strength, value in zip(own, values, strict=True):
                     if value is not None:
-                        places.setdefault(strength, (number, value))
+                        by_strength.setdefault(strength, (number, value))
         single, strengths = self.is_single(dataset, key), self.strengths(dataset, key)
         merged = OverlaidRows({}, {})
-        for identifier, places in held.items():
-            pairs = [places.get(strength, (NOWHERE, None)) for strength in strengths]
+        for identifier, by_strength in by_id.items():
+            pairs = [by_strength.get(strength, (NOWHERE, None)) for strength in strengths]
             merged.layers[identifier] = tuple(number for number, _ in pairs)
             values = [value for _, value in pairs]
             merged.rows[identifier] = values[0] if single else values
         return merged
 
 
-def _refuse(layer: ResultFiles, expected: str) -> ConfigError:
+def layers_of(files: ResultFiles) -> Sequence[ResultFiles]:
+    """Return the folders that are read as one; of one folder itself."""
+    return files.layers if isinstance(files, OverlaidFiles) else (files,)
+
+
+def _union(several: Iterable[Iterable[str]]) -> list[str]:
+    return list(dict.fromkeys(name for names in several for name in names))
+
+
+def _cannot_join(layer: ResultFiles, expected: str) -> ConfigError:
     return ConfigError(
         f"Seeing datasets as one failed for {layer.path}: expected {expected}. Name folders of one space and "
         "of the same datasets."

@@ -84,20 +84,16 @@ class Ranking:
 
 
 def list_rankings(files: ResultFiles, dataset: str, accuracies: pd.DataFrame, level: float = 0.05) -> list[Ranking]:
-    """List how sure the order of architectures is under every key at every strength (see `derive_metrics`).
+    """List how sure the order of architectures is under every key at every strength.
 
-    Args:
-        files: the folder, or several.
-        dataset: its name.
-        accuracies: by architecture and (key, strength).
-        level: of significance, for ties with the best.
+    Accuracies are by architecture and (key, strength); `level` is of significance, for ties with the best.
     """
     keys = dict.fromkeys(accuracies.columns.get_level_values("key"))
     by_key: dict[str, pd.DataFrame] = {str(key): accuracies[key] for key in keys}
-    return list(rank_evaluations(HeldResults(files, dataset, by_key), level, 0, 0))
+    return list(rank_evaluations(StoredResults(files, dataset, by_key), level, 0, 0))
 
 
-class HeldResults:
+class StoredResults:
     """Accuracies of one dataset, by key in a frame of architectures and strengths, and outcomes, read once."""
 
     def __init__(self, files: ResultFiles, name: str, accuracies: Mapping[str, pd.DataFrame]) -> None:
@@ -105,7 +101,7 @@ class HeldResults:
         self._outcomes: dict[tuple[str, float], Outcomes | None] = {}
 
     @classmethod
-    def read(cls, files: ResultFiles, name: str, keys: Sequence[str] | None) -> "HeldResults":
+    def read(cls, files: ResultFiles, name: str, keys: Sequence[str] | None) -> "StoredResults":
         """Read the accuracies of a dataset, of all keys or some; numbers of measures are left out."""
         accuracies = {
             str(key): rows.set_index(["architecture", "strength"])["value"].unstack("strength").sort_index()
@@ -125,27 +121,27 @@ class HeldResults:
             yield from ((key, one) for one in strengths if not (repeats_clean and one == CLEAN_STRENGTH))
 
     def outcomes(self, key: str, strength: float) -> Outcomes | None:
-        """Give outcomes by image that agree with the accuracies; None where none are stored."""
+        """Return outcomes by image that agree with the accuracies; None where none are stored."""
         place = (key, strength)
         if place not in self._outcomes:
             stored = has_outcomes_of(self.files, self.name, key)
-            found = read_outcomes(self.files, self.name, key, strength) if stored else None
-            if found is not None and key in self.accuracies:
-                check_outcomes(found, self.accuracies[key][strength].dropna(), f"{self.name} {key}")
-            self._outcomes[place] = found
+            outcomes = read_outcomes(self.files, self.name, key, strength) if stored else None
+            if outcomes is not None and key in self.accuracies:
+                check_outcomes(outcomes, self.accuracies[key][strength].dropna(), f"{self.name} {key}")
+            self._outcomes[place] = outcomes
         return self._outcomes[place]
 
 
-def rank_evaluations(held: HeldResults, level: float, n_draws: int, seed: int) -> Iterator[Ranking]:
+def rank_evaluations(results: StoredResults, level: float, n_draws: int, seed: int) -> Iterator[Ranking]:
     """Rank the architectures of a dataset under every key at every strength (see `derive_metrics`)."""
     clean: tuple[pd.Series[float], Drawn] | None = None
-    for key, strength in held.evaluations():
-        n_images = images_behind(held.files, held.name, key)
-        accuracies = held.accuracies[key][strength].dropna().sort_values(ascending=False, kind="stable")
+    for key, strength in results.evaluations():
+        n_images = images_behind(results.files, results.name, key)
+        accuracies = results.accuracies[key][strength].dropna().sort_values(ascending=False, kind="stable")
         if n_images is None or accuracies.empty:
             continue
-        what = f"{held.name} {key}"
-        ties, packed = find_ties(accuracies, n_images, held.outcomes(key, strength), level=level, what=what)
+        what = f"{results.name} {key}"
+        ties, packed = find_ties(accuracies, n_images, results.outcomes(key, strength), level=level, what=what)
         estimates: dict[str, Estimate] = {}
         ranks = None
         if n_draws:
@@ -158,7 +154,7 @@ def rank_evaluations(held: HeldResults, level: float, n_draws: int, seed: int) -
             )
             estimates["median"] = median_estimate(accuracies, drawn, n_images)
             ranks = pd.DataFrame(rank_intervals(drawn)._asdict(), index=accuracies.index)
-            if held.files.kind_of(key) == "clean":
+            if results.files.kind_of(key) == "clean":
                 clean = accuracies, drawn
             elif clean is not None and len(both := accuracies.index.intersection(clean[0].index)) > 1:
                 places = [one.index.get_indexer(both) for one in (accuracies, clean[0])]
@@ -170,7 +166,7 @@ def rank_evaluations(held: HeldResults, level: float, n_draws: int, seed: int) -
                 )
         low, high = accuracy_intervals(accuracies, n_images)
         tied = tuple(accuracies.index[ties.tied])
-        yield Ranking(held.name, key, strength, accuracies, low, high, n_images, tied, ties.paired, estimates, ranks)
+        yield Ranking(results.name, key, strength, accuracies, low, high, n_images, tied, ties.paired, estimates, ranks)
 
 
 def plain_number(value: Any) -> Any:

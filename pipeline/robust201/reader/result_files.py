@@ -14,20 +14,28 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, closest
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader.checksum_listing import CHECKSUM_FILE, read_checksums
-from robust201.reader.expected_files import (
+from robust201.reader.file_cache import KeptRows, hash_once
+from robust201.reader.json_files import iter_json_values, read_json, read_object
+from robust201.reader.listings import (
+    CHECKSUM_FILE,
     ListedFile,
     MissingFilesWarning,
     describe_absent,
     key_of_parquet,
+    read_checksums,
     read_parquet_files,
 )
-from robust201.reader.file_cache import KeptRows, hash_once
-from robust201.reader.json_files import iter_json_values, read_json, read_object
-from robust201.reader.value_checks import check_ids, check_json_values, is_sound_meta, is_sound_sweep, stack_values
+from robust201.reader.value_checks import (
+    ANEW,
+    check_ids,
+    check_json_values,
+    is_sound_meta,
+    is_sound_sweep,
+    stack_values,
+)
 from robust201.spaces import DEFAULT_SPACE, cell_space
 from robust201.tasks import CORRUPTIONS, TASKS, Task
-from robust201.tasks.columns import COLUMNS, MEASUREMENTS, PUBLISHED
+from robust201.tasks.columns import COLUMNS, CORRECT_BITS, MEASUREMENTS, PUBLISHED
 from robust201.tasks.constraints import CONSTRAINTS, Constraint
 from robust201.tasks.parameters import SEVERITIES
 
@@ -47,8 +55,6 @@ RESULTS_FOLDER_FILE = "format.json"
 """What a sweep's results folder has, and no exported dataset."""
 
 PARQUET_FOLDER = "parquet"
-"""Folder of the analysis-ready Parquet files of an export."""
-
 IMAGES_FOLDER = "images"
 """Folder of the tables of the images that outcomes are of."""
 
@@ -56,11 +62,10 @@ UNKNOWN_SPACE = ""
 """Name of the space of Parquet files without cells and without a sweep."""
 
 PUBLISHED_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
-"""Datasets of the published results."""
 
 
 def row_of(key: str) -> Task | None:
-    """Find the row of the table of tasks of a key in either spelling; None for an unknown key."""
+    """Return the row of the table of tasks of a key in either spelling; None for an unknown key."""
     return next((row for row in TASKS.values() if key in (row.key, row.published_key)), None)
 
 
@@ -86,18 +91,17 @@ def evaluation_names(columns: Sequence[tuple[str, float]]) -> list[str]:
 
 
 def kind_of(key: str) -> str:
-    """Say what a key is: ``clean``, ``attack``, ``corruption``, ``measure`` or, not being in the table, ``other``."""
+    """Return the kind of a key: ``clean``, ``attack``, ``corruption``, ``measure`` or, of an unknown key, ``other``."""
     row = row_of(key)
     return "other" if row is None else row.kind
 
 
 def one_spelling_each(by_key: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
-    """Make sure that no key stands twice in a file, once in either spelling; give what stands there."""
+    """Check that no key stands twice in a file, once in either spelling; return what stands there."""
     for key in by_key:
         if len(twice := [spelling for spelling in spellings(key) if spelling in by_key]) > 1:
             raise ResultsError(
-                f"Reading failed for {file}: expected each key in one spelling, got {' and '.join(twice)}. Export or "
-                "download it again."
+                f"Reading failed for {file}: expected each key in one spelling, got {' and '.join(twice)}. {ANEW}"
             )
     return by_key
 
@@ -113,7 +117,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _file_of_one_spelling(files_by_spelling: Iterable[Sequence[Path]]) -> Path | None:
-    """Find the first file that is there of the one spelling that has files."""
+    """Return the first file that is there of the one spelling that has files."""
     found = [file for files in files_by_spelling if (file := next(filter(_is_file, files), None)) is not None]
     if len(found) > 1:
         raise ResultsError(
@@ -130,7 +134,7 @@ def in_table_order(keys: Iterable[str]) -> list[str]:
 
 
 def values_by_strength(row: Any, strengths: Sequence[float], what: str) -> list[Any]:
-    """Take a row's values apart, one a strength.
+    """Return a row's values, one per strength.
 
     How the published confidences nest strengths is not written down: a list of objects and an object of lists are read.
     """
@@ -141,14 +145,13 @@ def values_by_strength(row: Any, strengths: Sequence[float], what: str) -> list[
         row = [row]
     if len(row) != len(strengths):
         raise ResultsError(
-            f"Reading failed for {what}: expected {len(strengths)} values, one a strength, got {len(row)}. "
-            "Export or download the file again."
+            f"Reading failed for {what}: expected {len(strengths)} values, one a strength, got {len(row)}. {ANEW}"
         )
     return list(row)
 
 
 def _user_tasks(swept: Any) -> dict[str, Mapping[str, Any]]:
-    """Find what a sweep declares of its user's own tasks, by key: their kind, norm and columns."""
+    """Return what a sweep declares of its user's own tasks, by key: their kind, norm and columns."""
     protocols = swept.get("protocols") if isinstance(swept, dict) else None
     declared: dict[str, Mapping[str, Any]] = {}
     for payload in protocols if isinstance(protocols, list) else ():
@@ -163,16 +166,16 @@ def parquet_name(dataset: str, key: str) -> str:
     return f"{PARQUET_FOLDER}/dataset={dataset}/key={key}/part-0.parquet"
 
 
+def images_name(dataset: str) -> str:
+    """Name of the table of a dataset's images, relative to the dataset's folder."""
+    return f"{IMAGES_FOLDER}/dataset={dataset}/part-0.parquet"
+
+
 def is_dataset(folder: Path) -> bool:
     """Whether a folder is that of a dataset, exported or published, not that of a sweep's results."""
     if (folder / RESULTS_FOLDER_FILE).is_file():
         return False
     return (folder / META_FILE).is_file() or (folder / PARQUET_FOLDER).is_dir() or any(folder.glob("dataset=*"))
-
-
-def images_name(dataset: str) -> str:
-    """Name of the table of a dataset's images, relative to the dataset's folder."""
-    return f"{IMAGES_FOLDER}/dataset={dataset}/part-0.parquet"
 
 
 class ResultFiles:
@@ -196,7 +199,8 @@ class ResultFiles:
         self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
         self._kept = KeptRows()
         self._listed = self._read_listed()
-        if not (path / META_FILE).is_file() and not self.parquet.is_dir():
+        has_meta = (path / META_FILE).is_file()
+        if not has_meta and not self.parquet.is_dir():
             got, fix = "none", "Name what `robust201 export` wrote, its parquet folder, or the published dataset"
             if (path / RESULTS_FOLDER_FILE).is_file():
                 got = "the results of a sweep"
@@ -204,40 +208,20 @@ class ResultFiles:
             raise ResultsError(
                 f"Opening a dataset failed for {path}: expected a folder with meta.json, got {got}. {fix}."
             )
-        self.sweep: dict[str, Any] | None = read_object(path / SWEEP_FILE)
+        self.sweep = self._read_sweep()
         self.missing: dict[str, dict[str, dict[str, list[float]]]] = read_object(path / MISSING_FILE) or {}
-        version = EXPORT_FORMAT if self.sweep is None else self.sweep.get("format")
-        if version != EXPORT_FORMAT:
-            raise FormatVersionError(
-                f"Opening a dataset failed for {path / SWEEP_FILE}: expected format {EXPORT_FORMAT}, got {version}. "
-                "Read it with the version of robust201 that wrote it, or export it again."
-            )
-        if self.sweep is not None and not is_sound_sweep(self.sweep):
-            raise ResultsError(
-                f"Opening a dataset failed for {path / SWEEP_FILE}: expected strengths by dataset and key, a list of "
-                "measurements, and images and protocols, got something else. Export or download the dataset again."
-            )
         swept = {} if self.sweep is None else self.sweep.get("sweep")
-        told_space = swept.get("space") if isinstance(swept, dict) else None
-        self.space_name: str = told_space if isinstance(told_space, str) else DEFAULT_SPACE
-        has_meta = (path / META_FILE).is_file()
-        if not has_meta and self.sweep is None:
-            from robust201.reader.parquet_results import has_cells
-
-            if not all(map(has_cells, self._parquet_files()[:1])):
-                self.space_name = UNKNOWN_SPACE
+        named_space = swept.get("space") if isinstance(swept, dict) else None
+        self.space_name: str = named_space if isinstance(named_space, str) else DEFAULT_SPACE
+        if not has_meta and self.sweep is None and not self._names_cells():
+            self.space_name = UNKNOWN_SPACE
         self.space = cell_space(self.space_name)
         self._user_tasks = _user_tasks(swept)
         self.meta: dict[str, Any] = read_json(path / META_FILE) if has_meta else self._meta_of_parquet()
         if not is_sound_meta(self.meta, self.space):
             rows = "ids" if self.space is None else "ids with nb201-string and isomorph"
-            raise ResultsError(
-                f"Opening a dataset failed for {path / META_FILE}: expected {rows}, and lists of epsilons, got "
-                "something else. Export or download the dataset again."
-            )
+            raise _wrong_content(path / META_FILE, f"{rows}, and lists of epsilons")
         one_spelling_each(self.meta["epsilons"], path / META_FILE)
-        for by_key in () if self.sweep is None else self.sweep["strengths"].values():
-            one_spelling_each(by_key, path / SWEEP_FILE)
         self._keys_by_dataset: Mapping[str, Iterable[str]] | None = None
         if self.sweep is not None:
             self._keys_by_dataset = self.sweep["strengths"]
@@ -246,6 +230,29 @@ class ResultFiles:
         absent = self._find_absent()
         if absent:
             warnings.warn(describe_absent(path, absent), MissingFilesWarning, stacklevel=3)
+
+    def _read_sweep(self) -> dict[str, Any] | None:
+        file = self.path / SWEEP_FILE
+        sweep = read_object(file)
+        if sweep is None:
+            return None
+        if sweep.get("format") != EXPORT_FORMAT:
+            raise FormatVersionError(
+                f"Opening a dataset failed for {file}: expected format {EXPORT_FORMAT}, got {sweep.get('format')}. "
+                "Read it with the version of robust201 that wrote it, or export it again."
+            )
+        if not is_sound_sweep(sweep):
+            expected = "strengths by dataset and key, a list of measurements, and images and protocols"
+            raise _wrong_content(file, expected)
+        for by_key in sweep["strengths"].values():
+            one_spelling_each(by_key, file)
+        return sweep
+
+    def _names_cells(self) -> bool:
+        """Whether the Parquet files name cells, by the first of them."""
+        from robust201.reader.parquet_results import column_names
+
+        return all("cell" in column_names(file) for file in self._parquet_files()[:1])
 
     def _read_listed(self) -> dict[str, ListedFile]:
         """Read what is listed of the Parquet files: in this folder, or above it where it is an export's ``parquet``."""
@@ -257,37 +264,28 @@ class ResultFiles:
         return read_parquet_files(folder.parent) if folder.name == PARQUET_FOLDER else {}
 
     def _find_absent(self) -> list[str]:
-        """Find the listed files that are missing, except those with the same values in another file."""
+        """List the listed files that are missing, except those with the same values in another file."""
         absent = []
-        for name in dict.fromkeys((*read_checksums(self.path), *self._listed_parquet())):
-            place = key_of_parquet(name)
-            if place is not None:
-                if not _is_file(self.path / name) and not self._has_json(*place):
-                    absent.append(name)
-            elif "/" in name and ".json" in name and not _is_file(self.path / name):
-                dataset, _, rest = name.partition("/")
-                stem = rest.partition(".json")[0]
-                parquet = (key for key in self._spellings_before(stem) if self._has_parquet(dataset, key))
-                if not any(parquet):
-                    absent.append(name)
-        return absent
-
-    def _listed_parquet(self) -> Iterator[str]:
         inside = "" if self.parquet == self.path else f"{PARQUET_FOLDER}/"
-        return (f"{inside}{name}" for name in self._listed)
+        for name in dict.fromkeys((*read_checksums(self.path), *(f"{inside}{name}" for name in self._listed))):
+            place = key_of_parquet(name)
+            is_result = place is not None or ("/" in name and ".json" in name)
+            if not is_result or _is_file(self.path / name):
+                continue
+            if not (self._has_json(*place) if place is not None else self._parquet_has(name)):
+                absent.append(name)
+        return absent
 
     def _has_json(self, dataset: str, key: str) -> bool:
         measures = {*PUBLISHED, *self.measurements_of(dataset, key)}
         return any(self.find_json(dataset, key, measure) is not None for measure in measures)
 
-    def _has_parquet(self, dataset: str, key: str) -> bool:
-        return _is_file(self.parquet / PurePosixPath(parquet_name(dataset, key)).relative_to(PARQUET_FOLDER))
-
-    @staticmethod
-    def _spellings_before(stem: str) -> Iterator[str]:
-        """Keys that a file of results may be of, by its name without ending: each part before an underscore."""
-        for place in (place for place, letter in enumerate(stem) if letter == "_"):
-            yield from spellings(stem[:place])
+    def _parquet_has(self, json_name: str) -> bool:
+        """Whether there is a Parquet file of the key of a JSON file: any part of its name before an underscore."""
+        dataset, _, rest = json_name.partition("/")
+        stem = rest.partition(".json")[0]
+        keys = (stem[:place] for place, letter in enumerate(stem) if letter == "_")
+        return any(_is_file(self._parquet_path(dataset, name)) for key in keys for name in spellings(key))
 
     @property
     def datasets(self) -> list[str]:
@@ -302,10 +300,10 @@ class ResultFiles:
         return ["clean", *in_table_order({*self.meta["epsilons"], *CORRUPTIONS})]
 
     def keys_by_kind(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {kind: [] for kind in ("clean", "attack", "corruption", "measure", "other")}
+        by_kind: dict[str, list[str]] = {kind: [] for kind in ("clean", "attack", "corruption", "measure", "other")}
         for key in self.keys:
-            found.setdefault(self.kind_of(key), []).append(key)
-        return found
+            by_kind.setdefault(self.kind_of(key), []).append(key)
+        return by_kind
 
     @property
     def measures(self) -> list[str]:
@@ -317,16 +315,16 @@ class ResultFiles:
     @property
     def weight_names(self) -> list[str]:
         """Names of the weights in the folder, in order; empty where it has results of unnamed ones."""
-        recorded = {} if self.sweep is None else self.sweep.get("weights")
-        names = dict.fromkeys(recorded if isinstance(recorded, dict) else ())
-        if self.sweep is None and self.parquet.is_dir():
-            from robust201.reader.parquet_results import read_weights_names
+        if self.sweep is not None:
+            return list(self.sweep.get("weights", {}))
+        if not self.parquet.is_dir():
+            return []
+        from robust201.reader.parquet_results import read_weights_names
 
-            names = dict.fromkeys(name for file in self._parquet_files() for name in read_weights_names(file))
-        return list(names)
+        return list(dict.fromkeys(name for file in self._parquet_files() for name in read_weights_names(file)))
 
     def choosing(self, weights: str | None) -> Self:
-        """Give the files as they are read for one choice of weights."""
+        """Return the files as they are read for one choice of weights."""
         if weights is None or weights == self.weights:
             return self
         names = self.weight_names
@@ -339,20 +337,20 @@ class ResultFiles:
         return chosen
 
     def spec(self, identifier: str) -> str:
-        """Give the cell string of an id; of a space without cells the id."""
+        """Return the cell string of an id; of a space without cells the id."""
         return str(self.meta["ids"][identifier].get("nb201-string", identifier))
 
     def isomorph(self, identifier: str) -> str:
-        """Give the id of the evaluated architecture of an id's isomorphism class; of a space without any the id."""
+        """Return the id of the evaluated architecture of an id's isomorphism class; of a space without any the id."""
         return str(self.meta["ids"][identifier].get("isomorph", identifier))
 
     def kind_of(self, key: str) -> str:
-        """Say what a key is (see `kind_of`); of a task of the user's own, what sweep.json declares."""
+        """Return what a key is (see `kind_of`); of a task of the user's own, what sweep.json declares."""
         kind = kind_of(key)
         return str(self._user_tasks[key]["kind"]) if kind == "other" and key in self._user_tasks else kind
 
     def ball_of(self, key: str) -> Constraint | None:
-        """Find the norm ball of an attack on the evaluated network itself; None for all else, transfers included."""
+        """Return the norm ball of an attack on the evaluated network itself; None for all else, transfers included."""
         row = row_of(key)
         if row is not None:
             return row.constraint
@@ -372,7 +370,7 @@ class ResultFiles:
             return self._columns_of(row, dataset) or self.measures
         if key in self._user_tasks:
             return list(self._user_tasks[key].get("columns") or self.measures)
-        return self._found_measurements(dataset, key)
+        return self._stored_measurements(dataset, key)
 
     def _columns_of(self, row: Task, dataset: str) -> list[str]:
         """List the columns of a measure: those that its protocols choose, else those of its row."""
@@ -384,23 +382,22 @@ class ResultFiles:
         ]
         return list(dict.fromkeys(map(str, chosen))) or list(row.columns)
 
-    def _found_measurements(self, dataset: str, key: str) -> list[str]:
-        found: dict[str, None] = {}
+    def _stored_measurements(self, dataset: str, key: str) -> list[str]:
+        names: dict[str, None] = {}
         folder = self.path / dataset
         longer = [f"{other}_" for other in self.keys if other != key and other.startswith(key)]
         for file in sorted(folder.glob("*.json*")) if folder.is_dir() else ():
             name = file.name.partition(".json")[0]
             if name.startswith(f"{key}_") and not name.startswith(tuple(longer)):
-                found[name.removeprefix(f"{key}_")] = None
-        parquet = self.parquet / PurePosixPath(parquet_name(dataset, key)).relative_to(PARQUET_FOLDER)
-        if _is_file(parquet):
+                names[name.removeprefix(f"{key}_")] = None
+        if _is_file(parquet := self._parquet_path(dataset, key)):
             from robust201.reader.parquet_results import measurements_in
 
-            found |= dict.fromkeys(measurements_in(parquet))
-        return sorted(found, key=lambda name: [*MEASUREMENTS, name].index(name))
+            names |= dict.fromkeys(measurements_in(parquet))
+        return sorted(names, key=lambda name: [*MEASUREMENTS, name].index(name))
 
     def planned(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
-        """Give strengths by key of the sweep on a dataset; None in a folder without sweep.json."""
+        """Return strengths by key of the sweep on a dataset; None in a folder without sweep.json."""
         if self.sweep is None:
             return None
         by_key: Mapping[str, Sequence[float]] = self.sweep["strengths"].get(dataset, {})
@@ -416,7 +413,7 @@ class ResultFiles:
         """Reject a measure that several folders have under different protocols; one folder has it once."""
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
-        """Give the strengths that a key's values stand for (see `RobustnessDataset.strengths`)."""
+        """Return the strengths that a key's values stand for (see `RobustnessDataset.strengths`)."""
         stored: Mapping[str, Sequence[float]] = self.meta["epsilons"]
         for by_key in (self.planned(dataset) or {}, stored):
             for spelling in spellings(key):
@@ -477,14 +474,14 @@ class ResultFiles:
         names = MEASUREMENTS if own and not own.columns else self.measurements_of(dataset, key)
         return any(self.find(dataset, key, measure) is not None for measure in names)
 
-    def tells_of(self, key: str) -> bool:
+    def names_key(self, key: str) -> bool:
         """Whether the folder names a key, in either spelling."""
         return not {*spellings(key)}.isdisjoint(self.keys)
 
     def count_classes(self, dataset: str) -> int | None:
         """Count the classes of a dataset by the first value, of the shortest, that shows them; None if none does."""
         telling = [column for column in COLUMNS.values() if "classes" in column.dimensions]
-        for column, key in itertools.product(sorted(telling, key=lambda one: not one.is_exact), self.keys):
+        for column, key in itertools.product(sorted(telling, key=lambda column: not column.is_exact), self.keys):
             measure = column.measurement
             file = None if self.kind_of(key) == "measure" else self.find(dataset, key, measure)
             if file is None:
@@ -505,23 +502,28 @@ class ResultFiles:
         return self.find(dataset, key, measure)
 
     def describe_source(self, datasets: Iterable[str], keys: Sequence[str], measure: str = "accuracy") -> str:
-        """Say from which files a measurement is read (see `find`).
+        """Describe from which files a measurement is read (see `find`).
 
         Returns:
             ``"JSON"``, ``"Parquet"`` or, where some keys have no Parquet, or Parquet that was made of another JSON
             file, ``"Parquet, but JSON of digits fog"``; empty where there is no file.
         """
-        found: dict[str, list[str]] = {}
+        keys_by_form: dict[str, list[str]] = {}
         for dataset, key in itertools.product(datasets, keys):
             if file := self.find(dataset, key, measure):
-                found.setdefault("Parquet" if file.suffix == ".parquet" else "JSON", []).append(f"{dataset} {key}")
-        return f"Parquet, but JSON of {', '.join(found['JSON'])}" if len(found) > 1 else "".join(found)
+                form = "Parquet" if file.suffix == ".parquet" else "JSON"
+                keys_by_form.setdefault(form, []).append(f"{dataset} {key}")
+        if len(keys_by_form) > 1:
+            return f"Parquet, but JSON of {', '.join(keys_by_form['JSON'])}"
+        return "".join(keys_by_form)
+
+    def _parquet_path(self, dataset: str, key: str) -> Path:
+        return self.parquet / PurePosixPath(parquet_name(dataset, key)).relative_to(PARQUET_FOLDER)
 
     def _find_parquet(self, dataset: str, key: str, measure: str | None = None) -> Path | None:
         if not self.parquet.is_dir():
             return None
-        names = (PurePosixPath(parquet_name(dataset, spelling)) for spelling in spellings(key))
-        file = _file_of_one_spelling([self.parquet / name.relative_to(PARQUET_FOLDER)] for name in names)
+        file = _file_of_one_spelling([self._parquet_path(dataset, spelling)] for spelling in spellings(key))
         if file is None:
             return None
         from robust201.reader.parquet_results import check_listed, has_columns_of
@@ -533,9 +535,9 @@ class ResultFiles:
         file = self._find_parquet(dataset, key)
         if file is None:
             return None
-        from robust201.reader.parquet_results import has_outcomes
+        from robust201.reader.parquet_results import column_names
 
-        return file if has_outcomes(file) else None
+        return file if CORRECT_BITS in column_names(file) else None
 
     def find_images(self, dataset: str) -> Path | None:
         """Find the table of the images that outcomes are of; above this folder where it is an export's ``parquet``."""
@@ -546,11 +548,11 @@ class ResultFiles:
         return sorted(filter(_is_file, self.parquet.glob("dataset=*/key=*/*.parquet")))
 
     def keys_of_parquet(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        there = (file.relative_to(self.parquet).as_posix() for file in self._parquet_files())
-        for dataset, key in sorted({place for name in (*there, *self._listed) if (place := key_of_parquet(name))}):
-            found.setdefault(dataset, []).append(key)
-        return found
+        by_dataset: dict[str, list[str]] = {}
+        names = (file.relative_to(self.parquet).as_posix() for file in self._parquet_files())
+        for dataset, key in sorted({place for name in (*names, *self._listed) if (place := key_of_parquet(name))}):
+            by_dataset.setdefault(dataset, []).append(key)
+        return by_dataset
 
     def _meta_of_parquet(self) -> dict[str, Any]:
         """Make up for a missing meta.json: ids are the space's, epsilons those of the files."""
@@ -567,6 +569,78 @@ class ResultFiles:
         ids = dict.fromkeys(identifier for file in self._parquet_files() for identifier in read_ids(file))
         return {"ids": {identifier: {} for identifier in ids}, "epsilons": epsilons}
 
+    def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
+        """Read the value of one architecture: from Parquet by the row groups that hold it, else from the whole file."""
+        file = self._file(dataset, key, measure)
+        if file.suffix == ".parquet":
+            row = self._read_parquet(file, dataset, key, measure, identifier)[identifier]
+        elif measure == "accuracy":
+            return self.read_accuracies(dataset, key)[identifier]
+        else:
+            row = self._kept.get(file, measure, lambda: self._parse(file, dataset, key, measure))[identifier]
+        self._check_values(file, key, measure, {identifier: row})
+        return row
+
+    def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
+        """Read accuracies as `read` does, and keep them for the next time (see `reader.file_cache`)."""
+        file = self._file(dataset, key, "accuracy")
+        return self._kept.get(file, "accuracy", lambda: self.read(dataset, key, "accuracy"), self.weights)
+
+    def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
+        """Read a measurement: value by id, checked."""
+        file = self._file(dataset, key, measure)
+        if file.suffix == ".parquet":
+            rows = self._read_parquet(file, dataset, key, measure)
+            check_ids(file, key, measure, rows, self.meta["ids"])
+        else:
+            rows = self._parse(file, dataset, key, measure)
+        self._check_values(file, key, measure, rows)
+        return rows
+
+    def iter_values(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
+        """Go through the values of `read` by id, with some in memory at a time; Parquet is read whole."""
+        for rows, _ in self.iter_stacks(dataset, key, measure):
+            yield from rows.items()
+
+    def iter_json_file(self, file: Path, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
+        """Go through a JSON file as `iter_values` does, whether or not it is the one that is read."""
+        for rows, _ in self._iter_json_stacks(file, dataset, key, measure):
+            yield from rows.items()
+
+    def iter_stacks(
+        self, dataset: str, key: str, measure: str
+    ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
+        """Go through a measurement, with some values in memory at a time (see `iter_values`).
+
+        Yields:
+            Values by id, checked, and the arrays that they make together by field (see `stack_values`), if they do.
+        """
+        file = self._file(dataset, key, measure)
+        if file.suffix == ".parquet":
+            yield self.read(dataset, key, measure), None
+        else:
+            yield from self._iter_json_stacks(file, dataset, key, measure)
+
+    def _iter_json_stacks(
+        self, file: Path, dataset: str, key: str, measure: str
+    ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
+        if self.space is None:  # ids differ from other names by their digits, so that the file is read whole
+            rows = self._parse(file, dataset, key, measure)
+            self._check_values(file, key, measure, rows)
+            yield rows, None
+            return
+        values = iter_json_values(file, dataset, spellings(key), measure)
+        n_together = 1
+        while rows := dict(itertools.islice(values, n_together)):
+            check_ids(file, key, measure, rows, self.meta["ids"])
+            arrays = stack_values(measure, rows.values(), single=self.is_single(dataset, key))
+            if arrays is None:
+                self._check_values(file, key, measure, rows)
+            else:
+                size = sum(array[0].size for array in arrays.values())
+                n_together = max(1, _NUMBERS_TOGETHER // size)
+            yield rows, arrays
+
     def _read_parquet(
         self, file: Path, dataset: str, key: str, measure: str, only: str | None = None
     ) -> dict[str, Any]:
@@ -582,104 +656,27 @@ class ResultFiles:
             text_ids=self.space is None and has_text_ids(file),
         )
 
-    def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
-        """Read the value of one architecture: from Parquet by the row groups that hold it, else from the whole file."""
-        file = self._file(dataset, key, measure)
-        if file.suffix == ".parquet":
-            row = self._read_parquet(file, dataset, key, measure, identifier)[identifier]
-        elif measure == "accuracy":
-            return self.read_accuracies(dataset, key)[identifier]
-        else:
-            row = self._kept.get(file, measure, lambda: self._parse(file, dataset, key, measure))[identifier]
-        self._check_values(file, key, measure, {identifier: row})
-        return row
-
-    def _check_values(self, file: Path, key: str, measure: str, rows: Mapping[str, Any]) -> None:
-        check_json_values(file, key, measure, rows, of_measure=self.kind_of(key) == "measure")
-
-    def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
-        """Read accuracies as `read` does, and keep them for the next time (see `reader.file_cache`)."""
-        file = self._file(dataset, key, "accuracy")
-        return self._kept.get(file, "accuracy", lambda: self.read(dataset, key, "accuracy"), self.weights)
-
-    def iter_values(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
-        """Go through a measurement, with one value in memory at a time; Parquet is read whole.
-
-        Yields:
-            Id and value, checked, in the order of the file.
-        """
-        file = self._file(dataset, key, measure)
-        if file.suffix == ".parquet":
-            yield from self.read(dataset, key, measure).items()
-            return
-        yield from self.iter_json_file(file, dataset, key, measure)
-
-    def iter_stacks(
-        self, dataset: str, key: str, measure: str
-    ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
-        """Go through a measurement, with some values in memory at a time (see `iter_values`).
-
-        Yields:
-            Values by id, checked, and the arrays that they make together by field (see `stack_values`), if they do.
-        """
-        file = self._file(dataset, key, measure)
-        if file.suffix == ".parquet" or self.space is None:
-            yield from (({identifier: row}, None) for identifier, row in self.iter_values(dataset, key, measure))
-            return
-        values = iter_json_values(file, dataset, spellings(key), measure)
-        n_together = 1
-        while rows := dict(itertools.islice(values, n_together)):
-            check_ids(file, key, measure, rows, self.meta["ids"])
-            arrays = stack_values(measure, rows.values(), single=self.is_single(dataset, key))
-            if arrays is None:
-                self._check_values(file, key, measure, rows)
-            else:
-                size = sum(array[0].size for array in arrays.values())
-                n_together = max(1, _NUMBERS_TOGETHER // size)
-            yield rows, arrays
-
-    def iter_json_file(self, file: Path, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
-        if self.space is None:  # ids differ from other names by their digits
-            yield from self.read_json_file(file, dataset, key, measure).items()
-            return
-        for identifier, row in iter_json_values(file, dataset, spellings(key), measure):
-            check_ids(file, key, measure, (identifier,), self.meta["ids"])
-            self._check_values(file, key, measure, {identifier: row})
-            yield identifier, row
-
-    def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
-        """Read a measurement: value by id."""
-        file = self._file(dataset, key, measure)
-        if file.suffix != ".parquet":
-            return self.read_json_file(file, dataset, key, measure)
-        rows = self._read_parquet(file, dataset, key, measure)
-        check_ids(file, key, measure, rows, self.meta["ids"])
-        self._check_values(file, key, measure, rows)
-        return rows
-
-    def read_json_file(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
-        rows = self._parse(file, dataset, key, measure)
-        self._check_values(file, key, measure, rows)
-        return rows
-
     def _parse(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
         """Read a JSON file of results whole; ids are checked, values are not."""
         payload = read_json(file)
         by_key = payload.get(dataset) if isinstance(payload, dict) else None
-        held = one_spelling_each(by_key, file) if isinstance(by_key, dict) else {}
+        by_spelling = one_spelling_each(by_key, file) if isinstance(by_key, dict) else {}
         for spelling in spellings(key):
-            by_measure = held.get(spelling)
+            by_measure = by_spelling.get(spelling)
             if not isinstance(by_measure, dict):
                 continue
             rows = by_measure.get(measure)
             # Something else beside the values would be passed over.
-            if isinstance(rows, dict) and len(payload) == len(held) == len(by_measure) == 1:
+            if isinstance(rows, dict) and len(payload) == len(by_spelling) == len(by_measure) == 1:
                 check_ids(file, key, measure, rows, self.meta["ids"])
                 return rows
         raise ResultsError(
             f"Reading failed for {file}: expected {{{dataset}: {{{key}: {{{measure}: {{id: value}}}}}}}}, "
-            "got something else. Export or download it again."
+            f"got something else. {ANEW}"
         )
+
+    def _check_values(self, file: Path, key: str, measure: str, rows: Mapping[str, Any]) -> None:
+        check_json_values(file, key, measure, rows, of_measure=self.kind_of(key) == "measure")
 
     def _file(self, dataset: str, key: str, measure: str) -> Path:
         file = self.find(dataset, key, measure)
@@ -699,16 +696,13 @@ class ResultFiles:
 
     def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
         """Make the error of a missing file, which names the closest name where one is unknown."""
-        held = {path.name for path in self.path.iterdir() if path.is_dir()} - {PARQUET_FOLDER, IMAGES_FOLDER}
-        folders = sorted(
-            {name for name in held if not name.startswith((".", "dataset="))} | self.keys_of_parquet().keys()
-        )
+        folders = {path.name for path in self.path.iterdir() if path.is_dir()} - {PARQUET_FOLDER, IMAGES_FOLDER}
+        datasets = {name for name in folders if not name.startswith((".", "dataset="))} | self.keys_of_parquet().keys()
         row = row_of(key)
-        plain = row is None or not row.columns
-        measures = list(MEASUREMENTS) if plain else self.measurements_of(dataset, key)
-        if dataset not in folders:
-            what = f"a dataset of {self.path}, got {dataset!r}.{closest(dataset, folders)}"
-        elif row is None and not self.tells_of(key):
+        measures = list(MEASUREMENTS) if row is None or not row.columns else self.measurements_of(dataset, key)
+        if dataset not in datasets:
+            what = f"a dataset of {self.path}, got {dataset!r}.{closest(dataset, sorted(datasets))}"
+        elif row is None and not self.names_key(key):
             known = [*TASKS, *(row.published_key for row in TASKS.values())]
             what = f"a known key, got {key!r}.{closest(key, known)}"
         elif measure not in measures:
@@ -719,3 +713,10 @@ class ResultFiles:
             why = "this is a partial export, see missing.json" if lacking else "it was not evaluated, or not downloaded"
             what = f"a file in {self.path / dataset}, got none: {why}. Export or download it, or ask without it."
         return ResultsError(f"Reading failed for {dataset} {key} {measure}: expected {what}")
+
+
+def _wrong_content(file: Path, expected: str) -> ResultsError:
+    return ResultsError(
+        f"Opening a dataset failed for {file}: expected {expected}, got something else. Export or download the dataset "
+        "again."
+    )

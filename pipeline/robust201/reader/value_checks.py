@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from robust201.core.errors import ResultsError
 from robust201.core.records import ArchitectureId, show_architecture
@@ -18,6 +19,8 @@ from robust201.spaces.cell_space import CellSpace
 from robust201.tasks.columns import MEASUREMENTS, Column, match_shapes
 
 CLEAN = "clean"
+
+ANEW = "Export or download it again."
 
 _MEAN_TOLERANCE = 1e-6
 _ARITHMETIC = 1e-9
@@ -68,22 +71,15 @@ def _count_strings(value: Any) -> int:
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"the name {twice!r} twice in one object")
+    made: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in made:
+            raise ValueError(f"the name {name!r} twice in one object")
+        made[name] = value
     return made
 
 
 _ID = re.compile(r"[A-Za-z][\w.-]*|0|[1-9][0-9]*")
-
-
-def is_id(text: str, space: CellSpace | None) -> bool:
-    """Whether a text is the id of an architecture: a number of a space of cells (``"0"``), else any number or name."""
-    if space is None:
-        return _ID.fullmatch(text) is not None
-    return text.isascii() and text.isdecimal() and str(int(text[:9])) == text and int(text) < len(space.specs())
 
 
 @cache
@@ -92,7 +88,7 @@ def _indices(count: int) -> frozenset[str]:
 
 
 def architecture_of(identifier: str) -> ArchitectureId:
-    """Give the architecture that an id of a file names: its index, or the text."""
+    """Return the architecture that an id of a file names: its index, or the text."""
     return int(identifier) if identifier.isdecimal() else identifier
 
 
@@ -107,7 +103,7 @@ def is_sound_meta(meta: Any, space: CellSpace | None) -> bool:
         ids, epsilons = meta["ids"], meta["epsilons"]
         facts = set() if space is None else {"nb201-string", "isomorph"}
         sound = all(facts <= row.keys() for row in ids.values())
-        named = all(is_id(name, space) for name in ids) if space is None else ids.keys() <= _indices(len(space.specs()))
+        named = all(map(_ID.fullmatch, ids)) if space is None else ids.keys() <= _indices(len(space.specs()))
         return bool(sound and named and all(map(_are_strengths, epsilons.values())))
     except (KeyError, TypeError, AttributeError):
         return False
@@ -152,15 +148,15 @@ def _are_strengths(row: Any) -> bool:
     return numbers and all(0 <= strength < float("inf") for strength in row) and len({*row}) == len(row)
 
 
-def check_ids(file: Path, key: str, measure: str, found: Iterable[str], known: Mapping[str, Any]) -> None:
-    """Check that the ids of a file are architectures."""
-    for identifier in found:
+def check_ids(file: Path, key: str, measure: str, ids: Iterable[str], known: Mapping[str, Any]) -> None:
+    """Check that the ids of a file are architectures; ResultsError if not."""
+    for identifier in ids:
         if identifier not in known:
-            ids = [*known]
-            examples = f"{ids[0]} to {ids[-1]}" if ids and ids[0].isdecimal() else ", ".join(ids)
+            names = [*known]
+            examples = f"{names[0]} to {names[-1]}" if names and names[0].isdecimal() else ", ".join(names)
             raise ResultsError(
                 f"Reading {key} {measure} failed for {file}: expected ids of architectures, {examples}, "
-                f"got {identifier!r}. Export or download it again."
+                f"got {identifier!r}. {ANEW}"
             )
 
 
@@ -179,40 +175,44 @@ def check_json_values(file: Path, key: str, measure: str, rows: Mapping[str, Any
         return
     described = ", and ".join(_describe(column) for column in columns.values()) or "a number, or a list of numbers"
     for identifier, row in rows.items():
-        if not (_fits(columns, row, clean) if columns else _are_numbers(row)):
+        is_number = not columns and (row is None or make_array(row, missing_ok=True) is not None)
+        if not (is_number or (columns and _fits(columns, row, clean))):
             text = repr(row)
             shown = text if len(text) <= 60 else f"{text[:57]}..."
             per = "" if clean or of_measure else ", one per strength"
             raise ResultsError(
                 f"Reading {show_id(identifier)} {key} {measure} failed for {file}: expected {described}{per}, got "
-                f"{shown}. Export or download it again."
+                f"{shown}. {ANEW}"
             )
 
 
-def stack_values(measure: str, rows: Iterable[Any], *, single: bool) -> "dict[str, np.ndarray[Any, Any]] | None":
+def stack_values(measure: str, rows: Iterable[Any], *, single: bool) -> dict[str, NDArray[Any]] | None:
     """Make arrays of several values of a measurement that `check_json_values` accepts, all of one form.
 
     Returns:
-        By field (N, S, …): of N architectures, at S strengths, or 1 where values are single. None where values are
-        not of one form, which says nothing of each, or one is not accepted.
+        By field (N, S, …): of N architectures, at S strengths, or 1 where values are single. None of values that are no
+        arrays, where values are not of one form, which says nothing of each, or where one is not accepted.
     """
+    columns = MEASUREMENTS.get(measure, {})
+    if not all(column.dimensions for column in columns.values()):
+        return None
     by_strength = [[row] for row in rows] if single else list(rows)
     if not _are_lists_of_one_length(by_strength):
         return None
     values, n_strengths = list(chain.from_iterable(by_strength)), len(by_strength[0])
     arrays = {}
-    for name, column in MEASUREMENTS[measure].items():
+    for name, column in columns.items():
         if name and not all(type(value) is dict and name in value for value in values):
             return None
         array = _stack([value[name] for value in values] if name else values, column)
         if array is None or not (are_counts(array) if column.is_exact else are_fractions(array)):
             return None
         arrays[name] = array.reshape(len(by_strength), n_strengths, *array.shape[1:])
-    sizes = match_shapes({column.name: arrays[name].shape[2:] for name, column in MEASUREMENTS[measure].items()})
-    return None if sizes is None or 0 in sizes.values() else arrays
+    sizes = match_shapes({column.name: arrays[name].shape[2:] for name, column in columns.items()})
+    return None if not sizes or 0 in sizes.values() else arrays
 
 
-def _stack(nested: list[Any], column: Column) -> "np.ndarray[Any, Any] | None":
+def _stack(nested: list[Any], column: Column) -> NDArray[np.float64] | None:
     """Make an array of lists of numbers of one shape; of nested lists, this takes a fraction of NumPy's time."""
     shape = [len(nested)]
     for _ in column.dimensions:
@@ -220,20 +220,24 @@ def _stack(nested: list[Any], column: Column) -> "np.ndarray[Any, Any] | None":
             return None
         shape.append(len(nested[0]))
         nested = list(chain.from_iterable(nested))
-    kinds = {*map(type, nested)}
-    if type(None) in kinds and not column.is_exact:
-        nested, kinds = [np.nan if value is None else value for value in nested], kinds - {type(None)}
-    if not kinds <= {int, float}:
-        return None
-    try:
-        array = np.array(nested, dtype=np.float64)
-    except OverflowError:
-        return None
-    return None if np.isinf(array).any() else array.reshape(shape)
+    if not column.is_exact:
+        nested = [np.nan if value is None else value for value in nested]
+    array = _as_doubles(nested)
+    return None if array is None or np.isinf(array).any() else array.reshape(shape)
 
 
 def _are_lists_of_one_length(values: list[Any]) -> bool:
     return {*map(type, values)} == {list} and len({*map(len, values)}) == 1
+
+
+def _as_doubles(numbers: list[Any]) -> NDArray[np.float64] | None:
+    """Make an array of numbers; None where one is something else, or too large."""
+    if not {*map(type, numbers)} <= {int, float}:
+        return None
+    try:
+        return np.array(numbers, dtype=np.float64)
+    except OverflowError:  # a whole number of hundreds of digits
+        return None
 
 
 def _describe(column: Column) -> str:
@@ -244,23 +248,11 @@ def _describe(column: Column) -> str:
 
 def _are_all_fractions(column: Column, rows: Mapping[str, Any], *, clean: bool) -> bool:
     """Whether all fractions fit, in one go; where this says no, one by one may still say yes."""
-    if column.dimensions or column.is_exact:
-        return False
     values = rows.values()
-    if not clean and not all(type(row) is list for row in values):
+    if column.dimensions or column.is_exact or not (clean or all(type(row) is list for row in values)):
         return False
-    flat = list(values if clean else chain.from_iterable(values))
-    if not {type(value) for value in flat} <= {float, int}:
-        return False
-    try:
-        numbers = np.array(flat, dtype=np.float64)
-    except OverflowError:  # a whole number of hundreds of digits
-        return False
-    return bool(((numbers >= 0) & (numbers <= 1)).all())
-
-
-def _are_numbers(row: Any) -> bool:
-    return row is None or make_array(row, missing_ok=True) is not None
+    numbers = _as_doubles(list(values if clean else chain.from_iterable(values)))
+    return numbers is not None and bool(((numbers >= 0) & (numbers <= 1)).all())
 
 
 def _fits(columns: Mapping[str, Column], row: Any, single: bool) -> bool:
@@ -294,12 +286,12 @@ def _is_number(column: Column, value: Any) -> bool:
     return bool(value >= 0 and value == int(value) if column.is_exact else 0 <= value <= 1)
 
 
-def are_counts(array: "np.ndarray[Any, np.dtype[Any]]") -> bool:
+def are_counts(array: NDArray[Any]) -> bool:
     """Whether finite numbers are counts: whole, and not negative."""
     return bool((array >= 0).all() and (array.dtype.kind != "f" or (array == np.rint(array)).all()))
 
 
-def hold_row_shares(array: "np.ndarray[Any, np.dtype[Any]]") -> bool:
+def hold_row_shares(array: NDArray[Any]) -> bool:
     """Whether matrices (…, C, C) hold each row's shares: rows sum to 1, within their rounding, or to 0.
 
     Published confusion matrices may: neither the paper nor the published helper says whether theirs are counts.
@@ -309,46 +301,36 @@ def hold_row_shares(array: "np.ndarray[Any, np.dtype[Any]]") -> bool:
     return bool(are_fractions(array) and full.any() and (full | (sums == 0)).all())
 
 
-def share_rounding(shares: "np.ndarray[Any, np.dtype[Any]]") -> float:
+def share_rounding(shares: NDArray[Any]) -> float:
     """By how much shares may be off: half a unit of the last decimal that one of them has, and the arithmetic."""
     if are_counts(shares):  # which sum to whole numbers
         return _SHARES_ARITHMETIC
     fitting = (places for places in range(1, _MOST_DECIMALS) if (np.round(shares, places) == shares).all())
-    return max(_SHARES_ARITHMETIC, rounding_of(next(fitting, None)))
+    places = next(fitting, None)
+    return max(_SHARES_ARITHMETIC, _ARITHMETIC + (0.0 if places is None else 0.5 * 10.0**-places))
 
 
-def rounding_of(decimals: int | None) -> float:
-    """Half a unit of the last of some decimals, and a little for the arithmetic; None means that none were cut off."""
-    return _ARITHMETIC + (0.0 if decimals is None else 0.5 * 10.0**-decimals)
-
-
-def _are_counts_or_shares(column: Column, array: "np.ndarray[Any, np.dtype[Any]]") -> bool:
+def _are_counts_or_shares(column: Column, array: NDArray[Any]) -> bool:
     is_matrix = len(column.dimensions) == 2 and array.ndim >= 2
     return are_counts(array) or (is_matrix and hold_row_shares(array))
 
 
-def are_fractions(array: "np.ndarray[Any, np.dtype[Any]]") -> bool:
+def are_fractions(array: NDArray[Any]) -> bool:
     """Whether numbers lie in [0, 1], as far as the arithmetic of means of float32 lets them; NaN passes."""
     return not bool(((array < -_MEAN_TOLERANCE) | (array > 1 + _MEAN_TOLERANCE)).any())
 
 
-def make_array(nested: Any, *, missing_ok: bool) -> "np.ndarray[Any, np.dtype[Any]] | None":
-    """Make an array of nested lists of numbers.
+def make_array(nested: Any, *, missing_ok: bool) -> NDArray[Any] | None:
+    """Make an array of nested lists of numbers: integers or float64.
 
-    Returns:
-        Integers or float64; None where the lists are ragged or hold something else than finite numbers.
+    Returns None where the lists are ragged or hold something else than finite numbers.
     """
     try:
         array = np.array(nested)
+        if array.dtype.kind == "O" and missing_ok and {type(value) for value in array.flat} <= {float, int, type(None)}:
+            array = array.astype(np.float64)
     except (ValueError, OverflowError):
         return None
-    if array.dtype.kind == "O" and missing_ok:
-        if not {type(value) for value in array.flat} <= {float, int, type(None)}:
-            return None
-        try:
-            array = array.astype(np.float64)
-        except OverflowError:
-            return None
     if array.dtype.kind not in "iuf":
         return None
     bad = np.isinf(array) if missing_ok else ~np.isfinite(array)

@@ -32,8 +32,6 @@ def check_clean_accuracy(plan: "Plan", store: "ShardStore", inventory: "Inventor
     Raises:
         StorageError: rows are damaged or gone (see `RowSelection.iter_values`).
     """
-    from robust201.shards.inventory import required_columns
-
     # Of the paper's 290,970 units only these are written out.
     clean = [
         planned.unit(position)
@@ -42,11 +40,11 @@ def check_clean_accuracy(plan: "Plan", store: "ShardStore", inventory: "Inventor
         for position in range(len(planned.networks))
     ]
     recorded = {unit.id: (accuracy, n_test) for unit, accuracy, n_test in plan.recorded_accuracies(clean)}
-    complete = inventory.find_complete(recorded, CLEAN_STRENGTH, required_columns(_MEASUREMENTS))
-    held = [unit for unit in clean if unit.id in complete]
+    known = [unit for unit in clean if unit.id in recorded]
+    checked = [unit for unit in known if inventory.is_complete(unit, CLEAN_STRENGTH, _MEASUREMENTS)]
     rounding = ROUNDING[plan.config.precision]
     accuracies = []
-    for unit, values in store.select(held, inventory, _MEASUREMENTS).iter_values():
+    for unit, values in store.select(checked, inventory, _MEASUREMENTS).iter_values():
         accuracy, n_test = recorded[unit.id]
         measured = float(values[CLEAN_STRENGTH]["accuracy"])
         network = unit.dataset, unit.architecture, unit.weights

@@ -43,6 +43,17 @@ SHARD_NAME = re.compile(
 
 SHA_DIGITS = 16
 
+
+def sha_of_name(shard: str) -> str:
+    """First hex digits of the SHA-256 that a shard's name gives it."""
+    return shard.removesuffix(".parquet")[-SHA_DIGITS:]
+
+
+def is_compacted(shard: str) -> bool:
+    """Whether a shard is a compacted one, by its name."""
+    return shard.rpartition("/")[2].startswith("compact-")
+
+
 MAX_SHARD_BYTES = 1 << 30
 """Largest shard that is read whole: one that is not compacted, of a few megabytes as a rule."""
 
@@ -66,12 +77,17 @@ def unreadable(label: str, error: OSError) -> StorageError:
     )
 
 
+def damaged(label: str, expected: str, got: object, doing: str = "Reading") -> ShardDamagedError:
+    """Make the error of a shard whose bytes are not those that were written."""
+    return ShardDamagedError(
+        f"{doing} failed for result file {label}: expected {expected}, got {got}. Run the sweep again: it sets the "
+        "file aside and recomputes its evaluations."
+    )
+
+
 def oversized(label: str) -> ShardDamagedError:
     """Make the error of a shard above `MAX_SHARD_BYTES`."""
-    return ShardDamagedError(
-        f"Reading failed for result file {label}: expected at most {show_bytes(MAX_SHARD_BYTES)}, got more. "
-        "Run the sweep again: it sets the file aside and recomputes its evaluations."
-    )
+    return damaged(label, f"at most {show_bytes(MAX_SHARD_BYTES)}", "more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +181,7 @@ class LocalBackend:
         """Hash a shard's bytes: 64 hex digits."""
         return self._try_reading(shard, lambda: sha256_of(self.path(shard)))
 
-    def _try_reading(self, shard: str, read: Callable[[], _Out], *, is_second: bool = False) -> _Out:
+    def _try_reading(self, shard: str, read: Callable[[], _Out], attempts: int = 2) -> _Out:
         """Read, once more after an input/output error: of all errors only that one may mean lost bytes."""
         try:
             return read()
@@ -174,15 +190,12 @@ class LocalBackend:
         except OSError as error:
             if error.errno != errno.EIO:
                 raise unreadable(self.label(shard), error) from error
-            if is_second:
-                raise ShardDamagedError(
-                    f"Reading failed for result file {self.label(shard)}: expected its bytes, got {error.strerror}, "
-                    "twice. Run the sweep again: it sets the file aside and recomputes its evaluations."
-                ) from error
-        return self._try_reading(shard, read, is_second=True)
+            if attempts == 1:
+                raise damaged(self.label(shard), "its bytes", f"{error.strerror}, twice") from error
+        return self._try_reading(shard, read, attempts - 1)
 
     def publish(self, shard: str, content: bytes) -> None:
-        """Let a shard appear, whole and durably; one of that name may be there already."""
+        """Publish a shard, whole and durably; one of that name may be there already."""
         with atomic_write(self.path(shard), on_step=self._on_step) as stream:
             stream.write(content)
 

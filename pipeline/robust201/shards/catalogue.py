@@ -37,13 +37,12 @@ SCHEMA = pa.schema(
     | {"inputs": pa.list_(pa.string())}
     | {name: pa.list_(kind) for name, kind in (_UNIT_TYPES | _ROW_TYPES).items()}
 )
-"""Columns: name, size and mark of a shard (see `shards.backends.Entry`); whether its bytes were hashed and found right,
-and any later change of them changes its mark; its footer; its units; and its rows, whose `unit` is a position among
-those units."""
+"""Columns: name, size and mark of a shard (see `shards.backends.Entry`), whether it is verified (see `ScannedShard`),
+its footer, its units, and its rows, whose `unit` is a position among those units."""
 
 
 class ScannedShard(NamedTuple):
-    """What was read of one shard; whether its bytes were hashed, so that any later change shows."""
+    """What was read of one shard; whether its bytes were hashed, so that any later change of them changes its mark."""
 
     entry: Entry
     footer: Footer
@@ -131,8 +130,12 @@ def _states(catalogue: Catalogue) -> Iterator[tuple[str, int, str, bool]]:
 
 def verified_names(catalogue: Catalogue, entries: Iterable[Entry]) -> set[str]:
     """Names of the shards that were verified and are as a listing shows them."""
-    wanted = {(entry.name, entry.n_bytes, entry.mark) for entry in entries if entry.mark}
-    return {name for name, *state, verified in _states(catalogue) if verified and (name, *state) in wanted}
+    listed = _states_of(entries)
+    return {name for name, *state, verified in _states(catalogue) if verified and (name, *state) in listed}
+
+
+def _states_of(entries: Iterable[Entry]) -> set[tuple[Any, ...]]:
+    return {(entry.name, entry.n_bytes, entry.mark) for entry in entries if entry.mark}
 
 
 def matching(catalogue: Catalogue, entries: Iterable[Entry], verified: Collection[str], taken: set[str]) -> Catalogue:
@@ -140,25 +143,28 @@ def matching(catalogue: Catalogue, entries: Iterable[Entry], verified: Collectio
 
     Names in `taken` are left out, and those returned are added to it.
     """
-    wanted = {(entry.name, entry.n_bytes, entry.mark) for entry in entries if entry.mark}
+    listed = _states_of(entries)
     mask = []
-    for name, n_bytes, mark, is_verified in _states(catalogue):
-        counts = (name, n_bytes, mark) in wanted and name not in taken and (is_verified or name not in verified)
+    for name, *state, is_verified in _states(catalogue):
+        counts = (name, *state) in listed and name not in taken and (is_verified or name not in verified)
         mask.append(counts)
         if counts:
             taken.add(name)
-    return catalogue if all(mask) else catalogue.take(true_indices(mask))
+    return _filter(catalogue, mask)
 
 
 def without(catalogue: Catalogue, names: Iterable[str]) -> Catalogue:
     """Leave some shards out."""
     unwanted = set(names)
-    mask = [name not in unwanted for name in names_of(catalogue)]
+    return _filter(catalogue, [name not in unwanted for name in names_of(catalogue)])
+
+
+def _filter(catalogue: Catalogue, mask: Sequence[bool]) -> Catalogue:
     return catalogue if all(mask) else catalogue.take(true_indices(mask))
 
 
 def join(catalogues: Iterable[Catalogue]) -> Catalogue:
-    """Put tables one below the other."""
+    """Concatenate tables."""
     return pa.concat_tables([empty_table(SCHEMA), *catalogues])
 
 
@@ -188,16 +194,11 @@ def contents_of(catalogue: Catalogue, hidden: set[str]) -> Contents:
         column_sets.setdefault(text, frozenset(text.split(",")) if text else frozenset())
         for text in _column(catalogue, "columns").to_pylist()
     ]
-    units = _unit_table(catalogue, ids.dictionary, first)
+    others = {name: _column(catalogue, name).flatten().take(from_numpy(first)) for name in list(_UNIT_TYPES)[1:]}
+    units = UnitColumns({"unit_id": ids.dictionary} | others)
     return Contents(tuple(names[number] for number in order), columns, units, rows)
 
 
 def _lengths(catalogue: Catalogue, name: str) -> NDArray[np.int64]:
     lengths: NDArray[np.int64] = to_numpy(pc.list_value_length(_column(catalogue, name)))
     return lengths.astype(np.int64)
-
-
-def _unit_table(catalogue: Catalogue, ids: pa.Array, first: NDArray[np.int64]) -> UnitColumns:
-    positions = from_numpy(first)
-    others = {name: _column(catalogue, name).flatten().take(positions) for name in list(_UNIT_TYPES)[1:]}
-    return UnitColumns({"unit_id": ids} | others)

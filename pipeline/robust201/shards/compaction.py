@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ShardDamagedError
 from robust201.core.records import ArchitectureId
-from robust201.shards.backends import Entry, LocalBackend, map_ahead
-from robust201.shards.folder import ResultsFolder, is_compacted
+from robust201.shards.backends import Entry, LocalBackend, is_compacted, map_ahead
+from robust201.shards.folder import ResultsFolder
 from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory
 from robust201.shards.parquet import ROW_GROUP_BYTES, Footer, write_tables
@@ -29,9 +29,9 @@ TARGET_BYTES = 192 << 20
 GRACE_SECONDS = 24 * 3600.0
 """How long replaced shards stay: longer than any export or status that may still read them."""
 
-_FIRST_RATIO = 0.8
-"""Bytes of an output for each byte of small inputs, before one was seen: footers go, and values compress a little
-better. Any true ratio between 0.54 and 1.06 gives an output within the bounds."""
+_RATIO = 0.8
+"""Bytes of an output for each byte of small inputs: footers go, and values compress a little better. Any true ratio
+between 0.54 and 1.06 gives an output within the bounds."""
 
 MAX_COMPACTED_INPUTS = 8
 """Compacted shards merged at once: each keeps a row group in memory."""
@@ -70,12 +70,9 @@ class _Candidate:
 class Compaction:
     """One pass over a results folder; safe while others commit.
 
-    Attributes:
-        target_bytes: size that compacted shards aim at, on disk: from two to four thirds of it. What is left over makes
-            a smaller one, which a later pass merges with what has come since.
-        row_group_bytes: bound on their row groups, in memory and before compression; a larger row makes its own.
-        grace_seconds: age of a compacted shard from which its inputs are deleted.
-        clock: wall clock in seconds since the epoch, to compare with the times of files.
+    Compacted shards have two to four thirds of `target_bytes` on disk; what is left over makes a smaller one, which a
+    later pass merges with what has come since. `row_group_bytes` bounds row groups in memory, before compression.
+    Inputs of a compacted shard are deleted when it has the age of `grace_seconds` by the wall `clock`.
     """
 
     folder: ResultsFolder
@@ -85,11 +82,6 @@ class Compaction:
     clock: Callable[[], float] = time.time
     _entries: dict[str, Entry] = field(default_factory=dict, init=False)
     _damaged: set[str] = field(default_factory=set, init=False)
-    _ratio: float = field(default=_FIRST_RATIO, init=False)
-
-    @property
-    def _least_bytes(self) -> int:
-        return 2 * self.target_bytes // 3
 
     def run(self) -> CompactReport:
         """Delete what earlier passes merged, then merge what is small; where no space is left, nothing is lost."""
@@ -98,15 +90,12 @@ class Compaction:
         inventory = scan(self.folder, verify="none", on_damage="report")
         self._entries = {entry.name: entry for entry in self.folder.backend.entries()}
         self._damaged.update(inventory.damaged)
-        inputs = outputs = rows = 0
-        for group in self._groups(inventory):
-            n_inputs, n_rows = self._merge(inventory, group)
-            inputs, outputs, rows = inputs + n_inputs, outputs + (n_inputs > 0), rows + n_rows
+        merged = [self._merge(inventory, group) for group in self._groups(inventory)]
         Index(self.folder.index).forget(self._damaged)
         return CompactReport(
-            inputs=inputs,
-            outputs=outputs,
-            rows=rows,
+            inputs=sum(n_inputs for n_inputs, _ in merged),
+            outputs=sum(n_inputs > 0 for n_inputs, _ in merged),
+            rows=sum(n_rows for _, n_rows in merged),
             deleted=deleted,
             removed_temporaries=removed,
             damaged=tuple(sorted(self._damaged)),
@@ -166,25 +155,20 @@ class Compaction:
             yield from self._groups_of_form(candidates)
 
     def _groups_of_form(self, candidates: list[_Candidate]) -> Iterator[list[_Candidate]]:
-        small = [item for item in candidates if is_compacted(item.shard) and item.n_bytes < self._least_bytes]
+        least_bytes = 2 * self.target_bytes // 3
+        small = [item for item in candidates if is_compacted(item.shard) and item.n_bytes < least_bytes]
         small = sorted(small, key=lambda item: item.n_bytes)[:MAX_COMPACTED_INPUTS]
-        self._ratio = _FIRST_RATIO  # footers weigh more in one dataset than in another
         group: list[_Candidate] = []
         total = 0.0
         for item in [*small, *(item for item in candidates if not is_compacted(item.shard))]:
-            expected = self._expected_bytes(item)
-            bound = self.target_bytes if total >= self._least_bytes else 2 * self._least_bytes
+            expected = item.n_bytes * (1.0 if is_compacted(item.shard) else _RATIO)
+            bound = self.target_bytes if total >= least_bytes else 2 * least_bytes
             if group and total + expected > bound:
                 yield group
                 group, total = [], 0.0
-                expected = self._expected_bytes(item)  # the group that was just merged has shown more
             group.append(item)
             total += expected
         yield group
-
-    def _expected_bytes(self, item: _Candidate) -> float:
-        """What an input adds to its output: a compacted one what it is, a small one less by what was seen so far."""
-        return item.n_bytes * (1.0 if is_compacted(item.shard) else self._ratio)
 
     def _merge(self, inventory: Inventory, group: list[_Candidate]) -> tuple[int, int]:
         contents = self._verified_contents(group)
@@ -202,12 +186,7 @@ class Compaction:
         footer = Footer("compacted", columns, tuple(sorted(inputs)))
         with self.folder.publishing_compacted(dataset) as stream:
             n_rows = write_tables(stream, read_row_groups(reader, inventory, rows, self.row_group_bytes), footer)
-            n_bytes = stream.tell()
         reader.close()
-        n_small = sum(item.n_bytes for item in intact if not is_compacted(item.shard))
-        n_compacted = sum(item.n_bytes for item in intact) - n_small
-        if n_small > n_compacted:
-            self._ratio = min(1.0, max(0.1, (n_bytes - n_compacted) / n_small))
         return len(intact), n_rows
 
     def _verified_contents(self, group: list[_Candidate]) -> dict[str, bytes | None]:

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from robust201.core.errors import ConfigError, FormatVersionError, InputError, ShardDamagedError, describe_content
+from robust201.core.errors import ConfigError, FormatVersionError, InputError, describe_content
 from robust201.core.files import (
     MAX_STATE_BYTES,
     load_json,
@@ -31,7 +31,7 @@ from robust201.core.files import (
     write_text,
 )
 from robust201.core.records import ArchitectureId, canonical_json
-from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, HashingStream, LocalBackend
+from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, HashingStream, LocalBackend, damaged, sha_of_name
 from robust201.shards.object_store import ObjectBackend, StorageBackend, folder_of
 
 FORMAT_NAME = "robust201-results"
@@ -39,18 +39,17 @@ FOLDER_VERSION = 1
 """Version of the folder's form; a shard has its own (see `shards.parquet`)."""
 
 
-def go_on(_step: str) -> None:
-    """Do nothing at a step of a write."""
+OnStep = Callable[[str], None]
+"""Called at each step of writing a shard (`core.files.WRITE_STEPS`), for crash tests."""
 
 
 class ResultsFolder:
     """Paths and names in one results folder.
 
-    A shard is named by its path below ``shards/``, such as ``cifar10/000021-pgd-0123456789abcdef.parquet``. `on_step`
-    is called at each step of writing one (`core.files.WRITE_STEPS`), for crash tests.
+    A shard is named by its path below ``shards/``, such as ``cifar10/000021-pgd-0123456789abcdef.parquet``.
     """
 
-    def __init__(self, root: Path, on_step: Callable[[str], None] = go_on) -> None:
+    def __init__(self, root: Path, on_step: OnStep = lambda _step: None) -> None:
         self.root = root
         self.shards = root / "shards"
         self.damaged = root / "damaged"
@@ -114,7 +113,7 @@ class ResultsFolder:
         (self.root / "format.json").unlink(missing_ok=True)
 
     def check_format(self, shards: str | None = None) -> None:
-        """Make sure that this is a results folder of a version that we know, with its shards where they are expected.
+        """Check that this is a results folder of a known version, with its shards where they are expected.
 
         Raises:
             InputError: it is none.
@@ -170,11 +169,8 @@ class ResultsFolder:
     def check_hash(self, shard: str, sha256: str) -> None:
         """Compare the hash of a shard's bytes with its name (raises as `verify_hash` does)."""
         if sha256[:SHA_DIGITS] != sha_of_name(shard):
-            raise ShardDamagedError(
-                f"Verifying failed for result file {self.backend.label(shard)}: expected SHA-256 "
-                f"{sha_of_name(shard)}…, got {sha256[:SHA_DIGITS]}. Run the sweep again: it sets the file "
-                "aside and recomputes its evaluations."
-            )
+            expected = f"SHA-256 {sha_of_name(shard)}…"
+            raise damaged(self.backend.label(shard), expected, sha256[:SHA_DIGITS], "Verifying")
 
     def publish(self, dataset: str, stem: str, content: bytes) -> str:
         """Write a shard durably under the name that its content gives it, after a stem, and return that name."""
@@ -189,16 +185,6 @@ class ResultsFolder:
             stream = HashingStream(new.stream)
             yield stream
             new.name = f"compact-{stream.digest.hexdigest()[:SHA_DIGITS]}.parquet"
-
-
-def sha_of_name(shard: str) -> str:
-    """First hex digits of the SHA-256 that a shard's name gives it."""
-    return shard.removesuffix(".parquet")[-SHA_DIGITS:]
-
-
-def is_compacted(shard: str) -> bool:
-    """Whether a shard is a compacted one, by its name."""
-    return shard.rpartition("/")[2].startswith("compact-")
 
 
 def network_of(shard: str) -> tuple[str, ArchitectureId] | None:

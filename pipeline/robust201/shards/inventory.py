@@ -5,7 +5,7 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
@@ -114,7 +114,7 @@ class Inventory:
         self._offsets = np.searchsorted(self._rows["unit"], np.arange(len(self._units) + 1))
         self._n_images = to_numpy(self._units.columns["n_images"])
         self._last: tuple[str, dict[float, list[Slice]]] = ("", {})
-        self._complete: dict[frozenset[str], _Complete] = {}
+        self._complete: dict[frozenset[str], tuple[tuple[float, ...], list[int]]] = {}
         self._evaluations: dict[frozenset[str], tuple[NDArray[np.int32], NDArray[np.float64]]] = {}
 
     def __len__(self) -> int:
@@ -153,7 +153,7 @@ class Inventory:
         """Number of evaluations that are complete, whatever they measured."""
         return len(self._complete_evaluations(frozenset())[0])
 
-    @cached_property
+    @property
     def seconds(self) -> float:
         """Wall time that all the rows took together, in seconds."""
         return float(self._rows["seconds"].sum(dtype=np.float64))
@@ -226,13 +226,19 @@ class Inventory:
         first = np.cumsum(n_strengths) - n_strengths
         rows = np.repeat(self._offsets[number] - first, n_strengths) + np.arange(n_strengths.sum())
         n_images = np.repeat([unit.n_images for unit in units], n_strengths)
-        has_columns = np.array([columns <= found for found in self._shard_columns])[self._rows["shard"][rows]]
+        has_columns = self._have_columns(columns)[rows]
         strengths = np.array([strength for unit in units for strength in unit.strengths])
         is_whole = (self._rows["start"][rows] == 0) & (self._rows["stop"][rows] == n_images) & has_columns
         return rows if (is_whole & (self._rows["strength"][rows] == strengths)).all() else None
 
+    def _have_columns(self, columns: frozenset[str]) -> NDArray[np.bool_]:
+        """Whether each row has some columns."""
+        of_shards = np.array([columns <= stored for stored in self._shard_columns], dtype=np.bool_)
+        having: NDArray[np.bool_] = of_shards[self._rows["shard"]]
+        return having
+
     def is_complete(self, unit: Unit, strength: float, measurements: Collection[str]) -> bool:
-        """Say whether an evaluation is done, with every measurement asked for."""
+        """Whether an evaluation is done, with every measurement asked for."""
         return strength in self._complete_strengths(unit, columns_needed(unit, measurements))
 
     def count_complete(self, unit: Unit, measurements: Collection[str]) -> int:
@@ -245,32 +251,20 @@ class Inventory:
         unit, strength = self._complete_evaluations(columns)
         return np.bincount(unit[np.isin(strength, strengths)], minlength=len(self._units))
 
-    def find_complete(self, unit_ids: Iterable[str], strength: float, columns: frozenset[str]) -> set[str]:
-        """Find the units, of some, that are done at a strength with every one of some columns."""
-        names = [*unit_ids]
-        if not names:
-            return set()
-        numbers = self.find(np.array([name.encode() for name in names], dtype=np.bytes_))
-        done = np.append(self.count_complete_at((strength,), columns), 0)[numbers]  # the last of those without a row
-        return {name for name, is_done in zip(names, done.tolist(), strict=True) if is_done}
-
     def _complete_strengths(self, unit: Unit, columns: frozenset[str]) -> tuple[float, ...]:
         """Strengths of a unit at which every image is covered by rows with the given columns, ascending."""
         number = self._numbers.get(unit.id)
         if number is None:
             return ()
-        found = self._complete_with(columns)
-        return found.strengths[found.offsets[number] : found.offsets[number + 1]]
-
-    def _complete_with(self, columns: frozenset[str]) -> "_Complete":
         if columns not in self._complete:
-            unit, strength = self._complete_evaluations(columns)
-            offsets = np.searchsorted(unit, np.arange(len(self._units) + 1))
+            numbers, strength = self._complete_evaluations(columns)
+            firsts = np.searchsorted(numbers, np.arange(len(self._units) + 1))
             # Few strengths, many rows: one object for each of the few takes a quarter of the memory.
-            values, numbers = np.unique(strength, return_inverse=True)
-            strengths = tuple(map(values.tolist().__getitem__, numbers.tolist()))
-            self._complete[columns] = _Complete(strengths, offsets.tolist())
-        return self._complete[columns]
+            values, indices = np.unique(strength, return_inverse=True)
+            strengths = tuple(map(values.tolist().__getitem__, indices.tolist()))
+            self._complete[columns] = strengths, firsts.tolist()
+        strengths, offsets = self._complete[columns]
+        return strengths[offsets[number] : offsets[number + 1]]
 
     def _complete_evaluations(self, columns: frozenset[str]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Find unit and strength of the complete evaluations: one pass over arrays, and a look at those in parts."""
@@ -278,7 +272,7 @@ class Inventory:
             return self._evaluations[columns]
         if not len(self):
             return np.zeros(0, dtype=np.int32), np.zeros(0)
-        has_columns = np.array([columns <= found for found in self._shard_columns])[self._rows["shard"]]
+        has_columns = self._have_columns(columns)
         firsts = self._group_starts[:-1]
         whole = (self._rows["start"] == 0) & (self._rows["stop"] == self._n_images[self._rows["unit"]])
         complete = np.logical_or.reduceat(whole & has_columns, firsts)
@@ -388,13 +382,6 @@ def _sorted(rows: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
             return {name: rows.pop(name)[order] for name in list(rows)}
         is_tied &= column[1:] == column[:-1]
     return rows
-
-
-class _Complete(NamedTuple):
-    """Strengths of complete evaluations, unit by unit: those of unit i are strengths[offsets[i]:offsets[i + 1]]."""
-
-    strengths: tuple[float, ...]
-    offsets: list[int]
 
 
 def columns_needed(unit: Unit, measurements: Collection[str]) -> frozenset[str]:

@@ -27,7 +27,16 @@ from fsspec.core import url_to_fs
 
 from robust201.core.errors import StorageError, StorageLibraryError, closest
 from robust201.core.files import NewFile
-from robust201.shards.backends import MAX_SHARD_BYTES, SHA_DIGITS, SHARD_NAME, Entry, LocalBackend, oversized
+from robust201.shards.backends import (
+    MAX_SHARD_BYTES,
+    SHA_DIGITS,
+    SHARD_NAME,
+    Entry,
+    LocalBackend,
+    is_compacted,
+    oversized,
+    sha_of_name,
+)
 
 PUT_STEPS = ("ready", "put")
 """Moments of publishing, in order, at which `on_step` is called: before the request is sent, after it was answered."""
@@ -46,7 +55,7 @@ _T = TypeVar("_T")
 
 
 def check_url(url: str) -> str:
-    """Make sure that shards may lie below a URL, and give it in the form in which two of them are compared.
+    """Check that shards may lie below a URL, and return it in the form in which two of them are compared.
 
     Raises:
         ValueError: it is no such URL; the message says what was expected, and repeats no password.
@@ -157,16 +166,16 @@ class ObjectBackend:
     def entries(self) -> list[Entry]:
         def find(filesystem: Any, root: str) -> dict[str, dict[str, Any]]:
             filesystem.invalidate_cache()
-            found: dict[str, dict[str, Any]] = filesystem.find(root, detail=True)
-            return found
+            files: dict[str, dict[str, Any]] = filesystem.find(root, detail=True)
+            return files
 
         try:
-            found = self._call("Listing the results", "", find)
+            files = self._call("Listing the results", "", find)
         except FileNotFoundError:
             return []  # a folder that nothing was written to yet
         _, root = self._filesystem()
         entries = []
-        for path, info in found.items():
+        for path, info in files.items():
             dataset, _, name = path.removeprefix(f"{root}/").rpartition("/")
             if "/" not in dataset and dataset and SHARD_NAME.fullmatch(name):
                 mark = next((f"{field} {info[field]}" for field in _MARKS if info.get(field)), "")
@@ -209,7 +218,7 @@ class ObjectBackend:
 
     def source(self, shard: str) -> BinaryIO:
         """Open a shard for a Parquet reader: a small one at once, of a compacted one what is asked for."""
-        if not shard.rpartition("/")[2].startswith("compact-"):
+        if not is_compacted(shard):
             return io.BytesIO(self.read(shard))
         return cast(
             BinaryIO,
@@ -223,12 +232,8 @@ class ObjectBackend:
         return digest.hexdigest()
 
     def publish(self, shard: str, content: bytes) -> None:
-        """Let a shard appear by one conditional PUT."""
-
-        def put(filesystem: Any, path: str, mode: str) -> None:
-            filesystem.pipe_file(path, content, mode=mode)
-
-        self._put(shard, put)
+        """Publish a shard by one conditional PUT."""
+        self._put(shard, lambda filesystem, path, mode: filesystem.pipe_file(path, content, mode=mode))
 
     @contextmanager
     def writing(self, dataset: str) -> Iterator[NewFile]:
@@ -237,11 +242,8 @@ class ObjectBackend:
             new = NewFile(cast(BinaryIO, stream), "")
             yield new
             stream.flush()
-
-            def put(filesystem: Any, path: str, mode: str) -> None:
-                filesystem.put_file(stream.name, path, mode=mode)
-
-            self._put(f"{dataset}/{new.name}", put)
+            shard = f"{dataset}/{new.name}"
+            self._put(shard, lambda filesystem, path, mode: filesystem.put_file(stream.name, path, mode=mode))
 
     def _put(self, shard: str, put: Callable[[Any, str, str], None]) -> None:
         self._on_step("ready")
@@ -251,7 +253,7 @@ class ObjectBackend:
         except FileExistsError:
             # An equal writer was first, or the answer to our own first attempt was lost: either way the bytes are
             # there, unless they were damaged since.
-            if self.sha256(shard)[:SHA_DIGITS] != shard.removesuffix(".parquet")[-SHA_DIGITS:]:
+            if self.sha256(shard)[:SHA_DIGITS] != sha_of_name(shard):
                 self._call("Writing", shard, lambda filesystem, path: put(filesystem, path, "overwrite"))
         self._on_step("put")
 

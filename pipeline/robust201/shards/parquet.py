@@ -13,12 +13,12 @@ columns without statistics and Arrow schema halve the footer, which is a tenth o
 import errno
 import io
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import FormatVersionError, ShardDamagedError, StorageError
 from robust201.core.files import open_file
-from robust201.core.parquet_footer import RowGroup, parse_row_groups, read_footer_bytes
+from robust201.core.parquet_footer import parse_row_groups, read_footer_bytes
 from robust201.core.records import EvaluationResult, canonical_json
 from robust201.shards.arrow_arrays import from_numpy, from_values, to_numpy
-from robust201.shards.backends import unreadable
+from robust201.shards.backends import damaged, unreadable
 from robust201.shards.object_store import StorageBackend
 from robust201.shards.validation import WrongShardError, check_row_count, check_schema, check_sizes, check_table
 from robust201.tasks.columns import COLUMNS, count_classes, stored_order
@@ -118,8 +118,6 @@ class Footer:
 def encode(results: Sequence[EvaluationResult]) -> bytes:
     """Write the results of one part, one a strength and all with the same columns, as the bytes of a shard."""
     part, unit = results[0].part, results[0].part.unit
-    table = table_of(results)
-    columns = stored_order(results[0].values)
     identity = {
         "unit": [unit.id, unit.architecture, unit.dataset, unit.key, unit.protocol, unit.n_images],
         "rows": [
@@ -130,12 +128,11 @@ def encode(results: Sequence[EvaluationResult]) -> bytes:
         ],
     }
     sink = pa.BufferOutputStream()
-    write_tables(sink, [table], Footer("shard", columns, identity=identity))
+    write_tables(sink, [_table_of(results)], Footer("shard", stored_order(results[0].values), identity=identity))
     return bytes(sink.getvalue())
 
 
-def table_of(results: Sequence[EvaluationResult]) -> pa.Table:
-    """Make a table of the results of one part (see `encode`)."""
+def _table_of(results: Sequence[EvaluationResult]) -> pa.Table:
     part, unit = results[0].part, results[0].part.unit
     columns = stored_order(results[0].values)
     kinds = IDENTITY_TYPES | ({"architecture": pa.string()} if isinstance(unit.architecture, str) else {})
@@ -164,7 +161,7 @@ def table_of(results: Sequence[EvaluationResult]) -> pa.Table:
     return pa.table(arrays, schema=pa.schema(kinds))
 
 
-def write_tables(sink: Any, tables: Any, footer: Footer) -> int:
+def write_tables(sink: Any, tables: Iterable[pa.Table], footer: Footer) -> int:
     """Write one or more tables of one schema as the row groups of one shard, and count the rows."""
     n_rows = 0
     remaining = iter(tables)
@@ -195,10 +192,7 @@ def _flat_lists(values: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.Array:
 
 def damaged_shard(label: str, what: object) -> ShardDamagedError:
     """Make the error of a shard that cannot be read."""
-    return ShardDamagedError(
-        f"Reading failed for result file {label}: expected a whole Parquet file of this project, got {what}. "
-        "Run the sweep again: it sets the file aside and recomputes its evaluations."
-    )
+    return damaged(label, "a whole Parquet file of this project", what)
 
 
 def failed_to_read(label: str, error: Exception) -> StorageError:
@@ -221,24 +215,21 @@ def parse_provenance(text: str) -> dict[str, str]:
 
 
 class ShardFile:
-    """An open shard, read by row group, from its bytes where those were read already.
-
-    ShardDamagedError says that it is no whole shard, StorageError that it cannot be read now, FileNotFoundError that it
-    is not there.
-    """
+    """An open shard, read by row group, from its bytes where those were read already (raises as `shards.backends`)."""
 
     def __init__(self, backend: StorageBackend, shard: str, content: bytes | None = None) -> None:
         self.label = backend.label(shard)
         try:
             self._source = backend.source(shard) if content is None else io.BytesIO(content)
-            with _opened(self._source) as stream:
+            whole = open_file(self._source, None) if isinstance(self._source, Path) else nullcontext(self._source)
+            with whole as stream:
                 groups = parse_row_groups(read_footer_bytes(stream))
             self._file = pq.ParquetFile(self._source, pre_buffer=not isinstance(self._source, Path))
             check_schema(self._file.schema_arrow, IDENTITY_TYPES, MEASUREMENT_TYPES)
             check_sizes(groups, self._file.metadata.num_columns)
             counts = [group.n_rows for group in groups]
             check_row_count(sum(counts), sum(chunk.n_compressed for group in groups for chunk in group.chunks))
-            self._columns_of_groups = [_encoded_sizes(group) for group in groups]
+            self._columns_of_groups = [{chunk.column: chunk.n_bytes for chunk in group.chunks} for group in groups]
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -281,26 +272,10 @@ class ShardFile:
             self._source.close()
 
 
-def _opened(source: Path | BinaryIO) -> AbstractContextManager[BinaryIO]:
-    return open_file(source, None) if isinstance(source, Path) else nullcontext(source)
-
-
-def _encoded_sizes(group: RowGroup) -> dict[str, int]:
-    return {chunk.column: chunk.n_bytes for chunk in group.chunks}
-
-
 def row_values(table: pa.Table, row: int, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Copy one row's measurements out of a table that has `LOCATING_COLUMNS`, in the committed shapes and types."""
-    n_classes, start, stop = (table[name][row].as_py() for name in LOCATING_COLUMNS)
-    values: dict[str, NDArray[Any]] = {}
-    for name in columns:
-        cell, column = table[name][row], COLUMNS.get(name)
-        flat = cell.values.to_numpy(zero_copy_only=False) if pa.types.is_list(cell.type) else cell.as_py()
-        if column is None:
-            values[name] = np.array(flat, dtype=np.float64)
-        else:
-            values[name] = np.array(flat, dtype=column.dtype).reshape(column.shape(n_classes, stop - start))
-    return values
+    values = values_of_rows(table.slice(row, 1), np.zeros(1, np.int64), columns) or {}
+    return {name: np.asarray(array[0]) for name, array in values.items()}
 
 
 def values_of_rows(

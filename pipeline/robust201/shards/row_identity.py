@@ -193,8 +193,6 @@ def is_of_units(table: pa.Table, units: Mapping[str, pa.Array]) -> bool:
     return all(column.cast(expected.type).equals(expected) for column, expected in stored)
 
 
-def rows_of_table(table: pa.Table) -> ShardRows:
-    """Identity of a table's rows, each row a unit of its own: what `verify` compares with the scan."""
-    units = tuple(map(StoredUnit._make, zip(*table.select(_UNIT_COLUMNS).to_pydict().values(), strict=True)))
-    numbers = {name: table[name].to_numpy() for name in _NUMBER_COLUMNS}
-    return ShardRows(units, np.arange(len(table)), **numbers)
+def units_of_table(table: pa.Table) -> Iterator[StoredUnit]:
+    """Yield the unit of each row of a table."""
+    return map(StoredUnit._make, zip(*table.select(_UNIT_COLUMNS).to_pydict().values(), strict=True))

@@ -31,7 +31,8 @@ class RowReader:
     """Reads rows of shards through a cache of open files and decoded row groups.
 
     `cache_bytes` bounds the row groups kept; a larger one is kept alone, while it is in use. `contents` are bytes of
-    shards that need not be read again, by name.
+    shards that need not be read again, by name. Methods raise ShardDamagedError, and StorageError where a shard
+    vanished or cannot be read now.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class RowReader:
         return group, position - int(first_rows[group])
 
     def row_group(self, shard: str, group: int, columns: frozenset[str] | None = None) -> pa.Table:
-        """Read a row group, or some of its columns, or take it from the cache (raises as `row` does)."""
+        """Read a row group, or some of its columns, or take it from the cache."""
         place = shard, group, columns
         if place in self._tables:
             self._tables.move_to_end(place)
@@ -102,10 +103,7 @@ class RowReader:
         return n_bytes / len(table)
 
     def row(self, shard: str, position: int, columns: Collection[str]) -> dict[str, NDArray[Any]]:
-        """Read the measurements of one row; the arrays share no memory with the cache.
-
-        Raises ShardDamagedError, and StorageError where the shard vanished or cannot be read now.
-        """
+        """Read the measurements of one row; the arrays share no memory with the cache."""
         group, row = self.locate(shard, position)
         table = self.row_group(shard, group, frozenset(columns) | set(LOCATING_COLUMNS))
         return row_values(table, row, sorted(columns))
@@ -239,10 +237,7 @@ class RowSelection:
             yield from batch.by_unit()
 
     def iter_batches(self, measurement: str | None = None) -> Iterator[RowBatch]:
-        """Read one measurement, or all, of some units at a time, and of each row only what is needed.
-
-        Raises ShardDamagedError and StorageError, as where a shard vanished since the selection was made.
-        """
+        """Read one measurement, or all, of some units at a time, of each row what is needed (raises as `RowReader`)."""
         measurements = self.measurements if measurement is None else (measurement,)
         wanted = [column for name in measurements for column in fields_of(name).values()]
         starts = np.cumsum([0, *(len(unit.strengths) for unit in self.units)])

@@ -8,9 +8,9 @@ from robust201.core.errors import ShardDamagedError, StorageError
 from robust201.core.freed_memory import give_back_freed_memory
 from robust201.core.garbage import collect_as_usual
 from robust201.core.records import ArchitectureId
-from robust201.shards.backends import Entry, map_ahead
+from robust201.shards.backends import Entry, is_compacted, map_ahead
 from robust201.shards.catalogue import Catalogue, ScannedShard, contents_of, inputs_of, join, make_catalogue, names_of
-from robust201.shards.folder import ResultsFolder, is_compacted, network_of
+from robust201.shards.folder import ResultsFolder, network_of
 from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory
 from robust201.shards.parquet import Footer
@@ -36,13 +36,10 @@ def scan(
     Shards that an intact compacted shard replaces are left out. A shard that vanishes meanwhile was replaced by a
     compaction, so the scan begins again.
 
-    Args:
-        folder: the results folder.
-        verify: which shards to hash and compare with their names: ``"all"``, as an export must, which trusts nothing;
-            ``"unverified"``, as a resume does, those that the index did not see verified at their present size and
-            mark; or ``"none"``, where only damage that hinders reading is noticed.
-        on_damage: raise; set damaged shards aside into ``damaged/``; or leave and report them.
-        networks: (dataset, architecture) pairs; with ``"unverified"``, only uncompacted shards of these are hashed.
+    `verify` chooses the shards to hash and compare with their names: an export hashes all and trusts nothing, a resume
+    those that are unverified; with ``"none"`` only damage that hinders reading is noticed. With ``"unverified"`` and
+    `networks`, (dataset, architecture) pairs, only uncompacted shards of these are hashed. Damaged shards raise, are
+    set aside into ``damaged/``, or are left and reported.
 
     Raises ShardDamagedError, if asked to, FormatVersionError, and StorageError if shards keep vanishing.
     """

@@ -1,6 +1,6 @@
 """The store of finished evaluations: the face of a results folder to the rest of the program."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,13 @@ from robust201.core.records import (
     canonical_json,
 )
 from robust201.shards.compaction import Compaction, CompactReport
-from robust201.shards.folder import ResultsFolder, go_on, has_stem, network_of, stem_of
+from robust201.shards.folder import OnStep, ResultsFolder, has_stem, network_of, stem_of
 from robust201.shards.inventory import Inventory, columns_needed
 from robust201.shards.parquet import encode, parse_provenance
 from robust201.shards.row_identity import parse_footer, read_shard_rows
 from robust201.shards.row_reader import SELECTION_CACHE_BYTES, RowReader, RowSelection
 from robust201.shards.scan import OnDamage, Verify, scan
-from robust201.shards.verification import ShardFinding, check_rows, verify_shards
+from robust201.shards.verification import OnProgress, ShardFinding, check_rows, verify_shards
 from robust201.tasks.measurements import check_values
 
 
@@ -33,10 +33,9 @@ class ShardStore:
     """Finished evaluations in one results folder; use `create` or `open`, which check it.
 
     Any number of processes on any number of hosts may commit to one folder at once; nothing is ever changed in place.
-    `on_step` is called at each step of writing a shard (`core.files.WRITE_STEPS`), for crash tests.
     """
 
-    def __init__(self, root: Path, *, on_step: Callable[[str], None] = go_on) -> None:
+    def __init__(self, root: Path, *, on_step: OnStep = lambda _step: None) -> None:
         self.folder = ResultsFolder(root, on_step)
         self._reader = RowReader(self.folder)
 
@@ -81,20 +80,13 @@ class ShardStore:
         _check_results(results)
         part, unit = results[0].part, results[0].part.unit
         shard = self.folder.publish(unit.dataset, stem_of(unit.architecture, unit.key), encode(results))
-        return Receipt(
-            unit_id=unit.id,
-            strengths=tuple(result.strength for result in results),
-            start=part.start,
-            stop=part.stop,
-            shard=shard,
-            seconds=sum(result.seconds for result in results),
-        )
+        strengths, seconds = tuple(result.strength for result in results), sum(result.seconds for result in results)
+        return Receipt(unit.id, strengths, part.start, part.stop, shard, seconds=seconds)
 
     def find_receipts(self, parts: Sequence[Part], measurements: Collection[str]) -> tuple[Receipt, ...]:
         """Find the receipts that a worker died before reporting: parts, or some of their strengths, among the shards.
 
-        Compacted shards, which no worker writes, are not looked at, and damaged ones are skipped. The receipts come in
-        the order of the shards' names.
+        Compacted shards, which no worker writes, and damaged ones are skipped. Receipts are in the order of the shards.
         """
         networks = {(part.unit.dataset, part.unit.architecture) for part in parts}
         stems = {stem_of(part.unit.architecture, part.unit.key) for part in parts}
@@ -110,11 +102,10 @@ class ShardStore:
                 rows = read_shard_rows(backend, shard, footer)
             except (FileNotFoundError, ShardDamagedError):
                 continue  # gone or unusable: the part is computed again, and a scan deals with the shard
-            unit_id, start, stop = rows.units[0].id, int(rows.start[0]), int(rows.stop[0])
+            place = unit_id, start, stop = rows.units[0].id, int(rows.start[0]), int(rows.stop[0])
             strengths = tuple(rows.strength.tolist())
-            if columns_of_unit.get(unit_id, frozenset()) <= set(footer.columns) and open_strengths.get(
-                (unit_id, start, stop), set()
-            ) & set(strengths):
+            is_open = not open_strengths.get(place, set()).isdisjoint(strengths)
+            if is_open and columns_of_unit[unit_id] <= set(footer.columns):
                 receipts.append(Receipt(unit_id, strengths, start, stop, shard, seconds=float(rows.seconds.sum())))
         return tuple(receipts)
 
@@ -125,7 +116,7 @@ class ShardStore:
         on_damage: OnDamage = "raise",
         networks: Collection[tuple[str, ArchitectureId]] | None = None,
     ) -> Inventory:
-        """Find out what the folder holds (see `shards.scan.scan`)."""
+        """Return what the folder holds (see `shards.scan.scan`)."""
         return scan(self.folder, verify=verify, on_damage=on_damage, networks=networks)
 
     def values(
@@ -181,24 +172,24 @@ class ShardStore:
 
         Raises ShardDamagedError for the first row that is wrong (see `EvaluationResult.provenance`).
         """
-        found: set[str] = set()
-        for finding in check_rows(self.folder, inventory, provenances=found):
+        provenances: set[str] = set()
+        for finding in check_rows(self.folder, inventory, provenances=provenances):
             raise ShardDamagedError(
                 f"Checking results failed for {self.root}: expected sound rows, got this ({finding.kind}): "
                 f"{finding.message} See all: robust201 verify {self.root}, with --requeue to let the next run "
                 "recompute them."
             )
-        return [parse_provenance(text) for text in sorted(found)]
+        return [parse_provenance(text) for text in sorted(provenances)]
 
     def verify(
         self,
         inventory: Inventory | None = None,
         *,
-        on_progress: Callable[[int, int], None] = lambda _done, _all: None,
+        on_progress: OnProgress = lambda _done, _all: None,
     ) -> list[ShardFinding]:
         """Check every byte, every row and every duplicate of an inventory that was read with ``verify="all"``.
 
-        It is read anew where None. `on_progress` receives after each shard how many of how many are checked.
+        It is read anew where None.
         """
         if inventory is None:
             inventory = self.inventory(verify="all", on_damage="report")

@@ -5,7 +5,7 @@ have the hash of its name and still be none that a writer of ours made. Every re
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from robust201.core.parquet_footer import RowGroup
 from robust201.core.records import MAX_CLASSES
 from robust201.shards.arrow_arrays import to_numpy
-from robust201.tasks.columns import COLUMNS, Column
+from robust201.tasks.columns import COLUMNS, COUNTS
 
 MAX_SMALL_ROWS = 1 << 20
 """Rows of a shard of any size; a larger one may have as many as it has bytes."""
@@ -100,7 +100,7 @@ def check_table(table: pa.Table) -> None:
 
     Lengths are compared where the table has `n_classes`, `start` and `stop`.
     """
-    shapes = _shapes_of(table) if {"n_classes", "start", "stop"} <= {*table.schema.names} else None
+    sizes = _sizes_of(table) if {"n_classes", "start", "stop"} <= {*table.schema.names} else None
     for name, column in zip(table.schema.names, table.columns, strict=True):
         form = COLUMNS.get(name)
         first_row = 0
@@ -111,41 +111,30 @@ def check_table(table: pa.Table) -> None:
                 continue
             if chunk.values.null_count:
                 raise WrongShardError(f"{name} with an empty place")
-            if shapes is not None and form is not None:
-                wanted = shapes.lengths(form)[shapes.of_row[first_row : first_row + len(chunk)]]
-                lengths = np.diff(to_numpy(chunk.offsets))
-                if not np.array_equal(lengths, wanted):
-                    row = int((lengths != wanted).argmax())
-                    raise WrongShardError(
-                        f"{name} of {lengths[row]} values, not {wanted[row]}, in row {first_row + row}"
-                    )
+            if sizes is not None and form is not None:
+                lengths, expected = np.diff(to_numpy(chunk.offsets)), np.ones(len(chunk), np.int64)
+                for dimension in form.dimensions:
+                    if isinstance(dimension, int):
+                        expected *= dimension
+                    else:
+                        expected *= sizes[dimension][first_row : first_row + len(chunk)]
+                if not np.array_equal(lengths, expected):
+                    row = int((lengths != expected).argmax())
+                    values = f"{lengths[row]} values, not {expected[row]}"
+                    raise WrongShardError(f"{name} of {values}, in row {first_row + row}")
             first_row += len(chunk)
 
 
-class _Shapes(NamedTuple):
-    """Numbers of classes and of images of rows: the different ones (S, 2), and which of them each row has (R,)."""
-
-    different: NDArray[np.int64]
-    of_row: NDArray[np.intp]
-
-    def lengths(self, form: Column) -> NDArray[np.int64]:
-        """Values that a column has by shape (S,)."""
-        return np.array([np.prod(form.shape(*shape), dtype=np.int64) for shape in self.different.tolist()])
-
-
-def _shapes_of(table: pa.Table) -> _Shapes:
+def _sizes_of(table: pa.Table) -> dict[Any, NDArray[np.int64]]:
+    """Numbers of classes and of images by row, by their names in `Column.dimensions`."""
     columns = [pa.concat_arrays(table[name].chunks) for name in ("n_classes", "start", "stop")]
     if any(column.null_count for column in columns):
         raise WrongShardError("a row without n_classes, start or stop")
     n_classes, start, stop = (to_numpy(column).astype(np.int64) for column in columns)
-    pairs = np.column_stack([n_classes, stop - start])
-    if (pairs == pairs[:1]).all():
-        shapes = _Shapes(pairs[:1], np.zeros(len(pairs), np.intp))
-    else:
-        different, of_row = np.unique(pairs, axis=0, return_inverse=True)
-        shapes = _Shapes(different, of_row.ravel())
-    fewest = 1 if "cm" in table.schema.names else 0
-    for count, n_images in shapes.different.tolist():
-        if not fewest <= count <= MAX_CLASSES or n_images < fewest:
-            raise WrongShardError(f"a row of {count} classes and {n_images} images")
-    return shapes
+    n_images = stop - start
+    fewest = 1 if COUNTS in table.schema.names else 0
+    wrong = (n_classes < fewest) | (n_classes > MAX_CLASSES) | (n_images < fewest)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise WrongShardError(f"a row of {n_classes[row]} classes and {n_images[row]} images")
+    return {"classes": n_classes, "images": n_images}

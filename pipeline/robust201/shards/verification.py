@@ -3,8 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Literal, NamedTuple
 
@@ -15,18 +14,11 @@ from numpy.typing import NDArray
 from robust201.core.errors import EvaluationError, ShardDamagedError
 from robust201.core.freed_memory import give_back_freed_memory
 from robust201.core.records import show_architecture
-from robust201.shards.backends import Entry, map_ahead
-from robust201.shards.folder import ResultsFolder, has_stem, is_compacted, stem_of
+from robust201.shards.backends import Entry, is_compacted, map_ahead
+from robust201.shards.folder import ResultsFolder, has_stem, stem_of
 from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory, Slice, UnitGroup, choose_slices, gaps
-from robust201.shards.parquet import (
-    ROW_GROUP_BYTES,
-    Footer,
-    ShardFile,
-    damaged_shard,
-    row_values,
-    write_tables,
-)
+from robust201.shards.parquet import ROW_GROUP_BYTES, Footer, ShardFile, damaged_shard, row_values, write_tables
 from robust201.shards.row_checks import find_suspects
 from robust201.shards.row_identity import (
     ShardRows,
@@ -34,7 +26,7 @@ from robust201.shards.row_identity import (
     is_of_units,
     read_footer,
     read_shard_rows,
-    rows_of_table,
+    units_of_table,
 )
 from robust201.shards.row_reader import RowReader, read_row_groups
 from robust201.tasks.columns import COUNTS
@@ -42,6 +34,8 @@ from robust201.tasks.measurements import check_values
 
 FindingKind = Literal["damaged", "invalid", "misplaced", "unlike others", "unequal duplicates", "lost in compaction"]
 
+OnProgress = Callable[[int, int], None]
+"""Receives after each shard how many of how many are checked."""
 
 _READ_BYTES = 4 << 20
 """Bytes of small row groups that are checked together."""
@@ -91,13 +85,16 @@ def _identities_of(rows: ShardRows) -> Iterator[_RowIdentity]:
     return map(_RowIdentity, units, rows.strength.tolist(), rows.start.tolist(), rows.stop.tolist())
 
 
-def verify_shards(
-    folder: ResultsFolder, inventory: Inventory, on_progress: Callable[[int, int], None] = lambda _done, _all: None
-) -> Iterator[ShardFinding]:
+def _identities_in_table(table: pa.Table) -> Iterator[_RowIdentity]:
+    numbers = (table[name].to_pylist() for name in ("strength", "start", "stop"))
+    return map(_RowIdentity, units_of_table(table), *numbers)
+
+
+def verify_shards(folder: ResultsFolder, inventory: Inventory, on_progress: OnProgress) -> Iterator[ShardFinding]:
     """Check every live shard and every row of a results folder, and yield what is wrong.
 
     Damaged shards that the inventory reports are findings too. Shards are hashed unless it was read with
-    ``verify="all"``, which did. `on_progress` receives after each shard how many of how many are checked.
+    ``verify="all"``, which did.
     """
     for shard, message in inventory.damage.items():
         yield ShardFinding.damaged(shard, message)
@@ -115,26 +112,22 @@ def verify_shards(
 def check_rows(
     folder: ResultsFolder,
     inventory: Inventory,
-    on_progress: Callable[[int, int], None] = lambda _done, _all: None,
+    on_progress: OnProgress = lambda _done, _all: None,
     provenances: set[str] | None = None,
 ) -> Iterator[ShardFinding]:
     """Check every row of the shards of an inventory by itself, and the images that it counts; yield what is wrong.
 
     The `provenances` receive the texts of all rows.
     """
-    counts = _ClassCounts(inventory)
-    texts: set[str] = set()
-    check = partial(_check_shard, folder, inventory, counts, texts)
+    check = _RowCheck(folder, inventory, set() if provenances is None else provenances)
     # Reading, decoding and NumPy's work leave the interpreter's lock to other threads.
-    checked = map_ahead(check, range(len(inventory.shards)), threads=len(os.sched_getaffinity(0)))
+    checked = map_ahead(check.check_shard, range(len(inventory.shards)), threads=len(os.sched_getaffinity(0)))
     for number, findings in enumerate(checked, start=1):
         if any(finding.kind == "damaged" for finding in findings):
             Index(folder.index).forget([inventory.shards[number - 1]])  # the time of its change may not show the damage
         yield from findings
         on_progress(number, len(inventory.shards))
-    if provenances is not None:
-        provenances.update(texts)
-    for row, difference in counts.find_unlike():
+    for row, difference in check.counts.find_unlike():
         (identity,) = _identities_in(inventory, np.array([row]))
         shard, position = inventory.locate(row)
         message = f"Verifying failed for {identity.label}: {difference}"
@@ -189,92 +182,82 @@ class _ClassCounts:
                 yield row, f"{message}, got {list(counts)}. Evaluate it again."
 
 
-def _check_shard(
-    folder: ResultsFolder, inventory: Inventory, counts: _ClassCounts, provenances: set[str], number: int
-) -> list[ShardFinding]:
-    """Check one shard, by its position in the inventory; safe to be called by several threads."""
-    shard = inventory.shards[number]
-    try:
-        if not inventory.hashed:
-            folder.verify_hash(shard)
-        return list(_check_rows(folder, shard, inventory, inventory.rows_of_shard(number), counts, provenances))
-    except ShardDamagedError as error:
-        return [ShardFinding.damaged(shard, str(error))]
+@dataclass
+class _RowCheck:
+    """Checks the rows of one shard after the other, and gathers what they count and the texts of provenances."""
 
+    folder: ResultsFolder
+    inventory: Inventory
+    provenances: set[str]
+    counts: _ClassCounts = field(init=False)
 
-def _check_rows(
-    folder: ResultsFolder,
-    shard: str,
-    inventory: Inventory,
-    rows_in_order: NDArray[np.int64],
-    counts: _ClassCounts,
-    provenances: set[str],
-) -> Iterator[ShardFinding]:
-    file = ShardFile(folder.backend, shard)
-    try:
+    def __post_init__(self) -> None:
+        self.counts = _ClassCounts(self.inventory)
+
+    def check_shard(self, number: int) -> list[ShardFinding]:
+        """Check one shard, by its position in the inventory; safe to be called by several threads."""
+        shard = self.inventory.shards[number]
+        try:
+            if not self.inventory.hashed:
+                self.folder.verify_hash(shard)
+            file = ShardFile(self.folder.backend, shard)
+            try:
+                return list(self._check_rows(file, shard, self.inventory.rows_of_shard(number)))
+            finally:
+                file.close()
+        except ShardDamagedError as error:
+            return [ShardFinding.damaged(shard, str(error))]
+
+    def _check_rows(self, file: ShardFile, shard: str, rows_in_order: NDArray[np.int64]) -> Iterator[ShardFinding]:
         if int(file.first_rows[-1]) != len(rows_in_order):
             raise damaged_shard(file.label, f"{file.first_rows[-1]:,} rows where {len(rows_in_order):,} were scanned")
         for group, stop in file.runs(_READ_BYTES):
             table = file.read(group, stop=stop)
             first_row = int(file.first_rows[group])
             rows = rows_in_order[first_row : first_row + len(table)]
+            self.provenances.update(table["provenance"].unique().to_pylist())
+            if not self._is_as_scanned(shard, rows, table):
+                yield from self._find_misplaced(shard, rows, table, file.label)
             suspects, images = find_suspects(table, file.columns)
-            provenances.update(table["provenance"].unique().to_pylist())
-            if not _is_as_scanned(shard, inventory, rows, table):
-                yield from _find_misplaced(shard, inventory, rows, table, file.label)
             invalid = np.zeros(len(table), dtype=bool)
             for offset in np.flatnonzero(suspects).tolist():
-                (identity,) = _identities_of(rows_of_table(table.slice(offset, 1)))
+                (identity,) = _identities_in_table(table.slice(offset, 1))
+                values = row_values(table, offset, file.columns)
                 try:
-                    _check_row(table, offset, file.columns, identity, inventory, shard)
+                    check_values(values, identity.stop - identity.start, name=f"{identity.label} in {shard}")
                 except EvaluationError as error:
                     invalid[offset] = True
                     yield ShardFinding(shard, identity.label, "invalid", str(error), ((shard, first_row + offset),))
                     continue
                 if COUNTS in file.columns and images is None:
-                    one = row_values(table, offset, [COUNTS])[COUNTS].sum(axis=1)
-                    counts.add(rows[offset : offset + 1], one[None])
+                    self.counts.add(rows[offset : offset + 1], values[COUNTS].sum(axis=1)[None])
             if images is not None:
-                counts.add(rows[~invalid], images[~invalid])
-    finally:
-        file.close()
+                self.counts.add(rows[~invalid], images[~invalid])
 
+    def _is_as_scanned(self, shard: str, rows: NDArray[np.int64], table: pa.Table) -> bool:
+        """Whether the rows of a table are what the inventory has at these rows, and belong into the shard."""
+        inventory, numbers = self.inventory, ("strength", "start", "stop")
+        if not all(np.array_equal(table[name].to_numpy(), inventory.row_column(name)[rows]) for name in numbers):
+            return False
+        unit = inventory.row_column("unit")[rows]
+        if not is_of_units(table, inventory.unit_columns(unit)):
+            return False
+        if is_compacted(shard):
+            return set(table["dataset"].unique().to_pylist()) == {shard.partition("/")[0]}
+        return all(_is_named_for(shard, inventory.units[number]) for number in np.unique(unit).tolist())
 
-def _is_as_scanned(shard: str, inventory: Inventory, rows: NDArray[np.int64], table: pa.Table) -> bool:
-    """Whether the rows of a table are what the inventory has at these rows, and belong into the shard, all at once."""
-    numbers = ("strength", "start", "stop")
-    if not all(np.array_equal(table[name].to_numpy(), inventory.row_column(name)[rows]) for name in numbers):
-        return False
-    unit = inventory.row_column("unit")[rows]
-    if not is_of_units(table, inventory.unit_columns(unit)):
-        return False
-    datasets = set(table["dataset"].unique().to_pylist())
-    if is_compacted(shard):
-        return datasets == {shard.partition("/")[0]}
-    return all(_is_named_for(shard, inventory.units[number]) for number in np.unique(unit).tolist())
-
-
-def _find_misplaced(
-    shard: str, inventory: Inventory, rows: NDArray[np.int64], table: pa.Table, label: str
-) -> Iterator[ShardFinding]:
-    """Find the rows of a table that are not what the inventory has at these rows, or that do not belong there."""
-    pairs = zip(_identities_in(inventory, rows), _identities_of(rows_of_table(table)), strict=True)
-    for known, identity in pairs:
-        if identity != known or not _is_named_for(shard, identity.unit):
-            message = (
-                f"Verifying failed for result file {label}: expected {known.label} (as its footer and "
-                f"name say), got {identity.label}. Set the file aside and run the sweep again."
-            )
-            yield ShardFinding(shard, identity.label, "misplaced", message, ((shard, None),))
-
-
-def _check_row(
-    table: pa.Table, offset: int, columns: Sequence[str], identity: _RowIdentity, inventory: Inventory, shard: str
-) -> None:
-    """Check the invariants of one row; EvaluationError if one is violated."""
-    values = row_values(table, offset, columns)
-    n_images, name = identity.stop - identity.start, f"{identity.label} in {shard}"
-    check_values(values, n_images, name=name)
+    def _find_misplaced(
+        self, shard: str, rows: NDArray[np.int64], table: pa.Table, label: str
+    ) -> Iterator[ShardFinding]:
+        """Find the rows of a table that are not what the inventory has at these rows, or that do not belong there."""
+        pairs = zip(_identities_in(self.inventory, rows), _identities_in_table(table), strict=True)
+        for known, identity in pairs:
+            if identity != known or not _is_named_for(shard, identity.unit):
+                message = (
+                    f"Verifying failed for result file {label}: expected {known.label} (as its footer and "
+                    f"name say), got {identity.label}. Set the file aside and run the sweep again."
+                )
+                yield ShardFinding(shard, identity.label, "misplaced", message, ((shard, None),))
 
 
 def _is_named_for(shard: str, unit: StoredUnit) -> bool:
@@ -330,15 +313,15 @@ def _equal(reader: RowReader, inventory: Inventory, kept: Slice, others: Sequenc
 
 def _find_lost(folder: ResultsFolder, inventory: Inventory) -> Iterator[ShardFinding]:
     """Compare shards that were replaced, while they still lie there, with what replaced them."""
-    present: set[tuple[Any, ...]] | None = None
-    entries = {entry.name: entry for entry in folder.backend.entries()} if inventory.superseded else {}
+    if not inventory.superseded:
+        return
+    present = {(unit.id, *numbers) for unit, *numbers in _identities_in(inventory, slice(None))}
+    entries = {entry.name: entry for entry in folder.backend.entries()}
     for shard in filter(entries.__contains__, inventory.superseded):
         try:
             rows = read_shard_rows(folder.backend, shard, read_footer(folder.backend, entries[shard]))
         except (FileNotFoundError, ShardDamagedError):
             continue  # replaced shards are about to be deleted; what replaced them was checked above
-        if present is None:
-            present = {(unit.id, *numbers) for unit, *numbers in _identities_in(inventory, slice(None))}
         for identity in _identities_of(rows):
             if (identity.unit.id, *identity[1:]) not in present:
                 message = (
@@ -392,10 +375,10 @@ def _write_without(
         tables = read_row_groups(reader, inventory, rows, ROW_GROUP_BYTES)
         write_tables(stream, tables, Footer("compacted", footer.columns, tuple(sorted({*replaced, shard}))))
     reader.close()
-    holding = []
+    moved = []
     for name in replaced:
-        rows_there = read_shard_rows(folder.backend, name, read_footer(folder.backend, entries[name]))
-        if wrong & {rows_there.units[number].id for number in set(rows_there.unit.tolist())}:
+        stored = read_shard_rows(folder.backend, name, read_footer(folder.backend, entries[name]))
+        if wrong & {stored.units[number].id for number in set(stored.unit.tolist())}:
             folder.backend.set_aside(name)
-            holding.append(name)
-    return holding
+            moved.append(name)
+    return moved
