@@ -46,14 +46,6 @@ def make_bundles(
 
     By estimate a bundle takes `execution.part_minutes` at most and, with several workers, at most its share of the work
     that is left; unless it is one part that cannot be cut.
-
-    Args:
-        plan: what the parts are of.
-        parts: what is to be computed.
-        n_workers: workers that will share it; with one, nothing is cut for balance.
-        has_gpu: whether they compute on GPUs, where that is known.
-        slice_seconds: estimated time at which a part is cut that a worker commits as a whole; for fixed slices, on a
-            worker of fixed speed (see `_Cutter`).
     """
     longest = 60 * plan.config.execution.part_minutes
     cutter = _Cutter(plan, has_gpu, slice_seconds)

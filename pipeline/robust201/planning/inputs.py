@@ -67,11 +67,7 @@ class Inputs:
         return WeightsSource(self._config, self._config.make_space({}))
 
     def images(self, dataset: str, own: ImageSelection | None = None) -> ImageSet:
-        """Load a dataset's selected images, once: the test images that the sweep selects, or what a measure asks for.
-
-        Raises:
-            DatasetError: images are missing, damaged or fewer than asked for.
-        """
+        """Load, once, the test images that the sweep selects of a dataset, or what a measure asks for."""
         wanted = own or ImageSelection("test", self._config.images.count, self._config.images.seed)
         if (dataset, own) not in self._images:
             section, spec = self._config.datasets[dataset], self._config.dataset_spec(dataset)
@@ -156,9 +152,6 @@ class Inputs:
         """Open a dataset's corrupted images, which are there already.
 
         With `verify` ``"full"``, published files are compared with their published MD5.
-
-        Raises:
-            DatasetError: they are missing, damaged, or were made from other images or with other settings.
         """
         section = self._config.datasets[dataset].corruptions
         assert section is not None  # noqa: S101 - keys_of leaves corruptions out where there is no section
@@ -227,11 +220,7 @@ class Inputs:
         return tell
 
     def check(self) -> None:
-        """Read everything that can be wrong before anything is written.
-
-        Raises:
-            InputError: weights or images are missing or damaged, or corrupted images that should be there already.
-        """
+        """Read everything that can be wrong before anything is written."""
         for path in self._config.code_files().values():
             hash_file(path)
         for dataset in self._config.datasets:

@@ -200,12 +200,7 @@ class Plan:
         keys: Collection[str] | None = None,
         weights: Collection[str] | None = None,
     ) -> "Plan":
-        """Keep the units that match every filter given.
-
-        Raises:
-            ConfigError: a dataset, key or name of weights is not in the plan (the closest is named), or no unit is
-                left.
-        """
+        """Keep the units that match every filter given."""
         for given, known, what in (
             (datasets, set(self.datasets), "datasets"),
             (keys, {planned.key for planned in self.planned_keys}, "keys"),

@@ -31,11 +31,7 @@ class TrainingInputs:
         self._data: dict[tuple[str, str], TrainingData] = {}
 
     def data(self, recipe: str, dataset: str) -> TrainingData:
-        """Training data of a recipe on a dataset, with the normalisation of that dataset.
-
-        Raises:
-            DatasetError: images are missing, damaged or too few.
-        """
+        """Training data of a recipe on a dataset, with the normalisation of that dataset."""
         if (recipe, dataset) not in self._data:
             section = self._config.recipes[recipe].data
             images = [self._train_images(name) for name in self._config.sources(recipe, dataset)]

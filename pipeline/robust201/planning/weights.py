@@ -51,11 +51,7 @@ class WeightsSource:
         return section.files_on(dataset)[str(architecture)]
 
     def find(self, dataset: str, architecture: ArchitectureId) -> tuple[Weights, ...]:
-        """List the weights of one network.
-
-        Raises:
-            CheckpointError: there are none, or they belong to another network.
-        """
+        """List the weights of one network."""
         if self._from_files:
             return (Weights(_hash_weights(self._file(dataset, architecture))),)
         if self._seeds:
@@ -76,9 +72,6 @@ class WeightsSource:
         """Check that the weights of one network are there, whole, and of its names and shapes, by the files' headers.
 
         The networks of a user's file, which may not be executed yet, are left to `runtime.code_check`.
-
-        Raises:
-            CheckpointError: they are missing, cut short, or of another network.
         """
         for name, shapes in self._headers(dataset, architecture):
             if not self._space.executes_code:
@@ -168,11 +161,7 @@ class WeightsSource:
         raise _other_weights(unit, "a seed outside of this sweep")
 
     def load(self, unit: Unit) -> dict[str, "torch.Tensor"]:
-        """Read the weights that were planned for a unit.
-
-        Raises:
-            CheckpointError: they are missing or damaged, or others than were planned.
-        """
+        """Read the weights that were planned for a unit."""
         if self._from_files:
             return _load_file(self._file(unit.dataset, unit.architecture), unit)
         # By its hash, not chosen anew: a training that was added to the store since must not stop what is planned.

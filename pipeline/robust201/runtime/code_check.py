@@ -33,10 +33,6 @@ def check_code(config: SweepConfig | TrainingConfig, *, seconds: float = CHECK_S
     The inline executor computes in this process, so they are executed here; on Ray in a child, which is ended after
     some seconds. The networks of a sweep that such a file builds are compared with their weights, as many as
     `WEIGHTS_SECONDS` suffice for.
-
-    Raises:
-        InputError: a file cannot be read or executed, does not come to an end, or lacks its function; weights are
-            missing, or not those of their network.
     """
     functions = list(_functions(config))
     if config.execution.executor == "inline":

@@ -27,15 +27,6 @@ def failure_of(
 ) -> UnitFailure:
     """Return the failure of the strengths of a part that are not done yet.
 
-    Args:
-        error: what was raised, and is being handled.
-        part: the part that was computed.
-        strengths: its strengths that are not done.
-        log: receives errors that the driver does not report.
-        device: where the worker computes.
-        doing: the work's name in messages.
-        attempt: number of attempts so far.
-
     Raises:
         StorageError: the error is one: results cannot be written, and the run must stop.
         SignalInterrupt: the error is one: a signal ended the work, not its code.

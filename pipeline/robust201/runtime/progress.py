@@ -156,13 +156,7 @@ class PlannedWork(Protocol):
 
 
 class Tracker:
-    """Turns receipts into progress, and keeps progress.json and failures.jsonl.
-
-    Args:
-        folder: where the two files go.
-        done: evaluations of the plan that are there already.
-        log: receives what the driver alone sees.
-    """
+    """Turns receipts into progress, and keeps progress.json and failures.jsonl."""
 
     def __init__(self, plan: PlannedWork, missing: Collection[Part], folder: Path, done: int, log: WorkLog) -> None:
         self._plan = plan

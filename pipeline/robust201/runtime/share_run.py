@@ -110,11 +110,7 @@ def of_one_machine(config: _Config) -> _Config:
 
 
 def read_drain_seconds(environment: Mapping[str, str]) -> float | None:
-    """Read from what a batch file puts into the environment how long draining may take, in seconds above 0.
-
-    Raises:
-        ConfigError: it says something else.
-    """
+    """Read from what a batch file puts into the environment how long draining may take, in seconds above 0."""
     text = environment.get(DRAIN_VARIABLE)
     if text is None:
         return None

@@ -118,10 +118,6 @@ def prepare_sweep(
     """Write down the plan and keep what workers read, so that shares can run; compute nothing.
 
     Corrupted and adversarial images are made as far as the filters ask for them: shares make none.
-
-    Raises:
-        InputError: bad input; nothing was written.
-        StorageError: the results folder is held by a driver, or cannot be written.
     """
     with _prepared(config, filters, say, make_images=True) as (preview, inputs, _):
         make_blocks(preview.plan, inputs.unmade_adversarial(preview.plan, preview.missing))

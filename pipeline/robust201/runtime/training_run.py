@@ -46,11 +46,7 @@ def _start_worker(work: TrainingWork, metrics: Metrics) -> BundleWorker:
 
 
 def choose_device_kind(config: TrainingConfig) -> DeviceKind:
-    """Determine the kind of device, which is part of the trainings' identity.
-
-    Raises:
-        ConfigError: it cannot be determined in this process.
-    """
+    """Determine the kind of device, which is part of the trainings' identity."""
     execution = config.execution
     if execution.device != "auto":
         return execution.device
@@ -90,11 +86,7 @@ def preview_trainings(
     selection: TrainingSelection = ALL_TRAININGS,
     say: Callable[[str], None] = lambda _line: None,
 ) -> TrainingPlan:
-    """Plan trainings from their images and the content of the store; nothing is written.
-
-    Raises:
-        InputError: images or weights are missing or damaged, or the store has other trainings under these names.
-    """
+    """Plan trainings from their images and the content of the store; nothing is written."""
     code = hash_files(config.code_files())
     store, device = CheckpointStore(config.store, hashed=True), choose_device_kind(config)
     return plan_trainings(
@@ -107,12 +99,7 @@ def prepare_trainings(
     selection: TrainingSelection = ALL_TRAININGS,
     say: Callable[[str], None] = lambda _line: None,
 ) -> TrainingPlan:
-    """Plan trainings that another machine will run, and enter what an interrupted run left; compute nothing.
-
-    Raises:
-        InputError: bad input; nothing was written.
-        StorageError: the store is held by another driver, or cannot be written.
-    """
+    """Plan trainings that another machine will run, and enter what an interrupted run left; compute nothing."""
     with _prepared(config, selection, say) as prepared:
         return prepared.plan
 

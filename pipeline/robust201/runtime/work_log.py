@@ -50,13 +50,7 @@ def label_of(unit: Unit) -> str:
 
 
 class WorkLog:
-    """The log of one process of a run.
-
-    Args:
-        role: ends the file's name; ``""`` for a worker.
-        max_bytes: length at which a new file begins.
-        clock: seconds since 1970, for the lines.
-    """
+    """The log of one process of a run."""
 
     def __init__(
         self,

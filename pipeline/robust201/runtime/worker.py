@@ -37,11 +37,7 @@ COMMIT_SECONDS = 300.0
 
 
 class Worker:
-    """Computes bundles in this process, on `device`.
-
-    Raises:
-        ConfigError: the sweep asks for a GPU, and there is none, or for a precision that the device does not have.
-    """
+    """Computes bundles in this process, on `device`."""
 
     def __init__(self, config: SweepConfig, facts: InputFacts, metrics: Metrics | None = None) -> None:
         self.device = choose_device(config.execution.device, config.precision)

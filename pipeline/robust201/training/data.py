@@ -35,39 +35,31 @@ class TrainingData(Protocol):
     @property
     def name(self) -> str:
         """Name for messages, such as ``cifar10``."""
-        ...
 
     @property
     def n_classes(self) -> int:
         """Number of classes."""
-        ...
 
     @property
     def n_images(self) -> int:
         """Number of images of an epoch."""
-        ...
 
     @property
     def n_ids(self) -> int:
         """One more than the largest id of an epoch."""
-        ...
 
     @property
     def normalisation(self) -> Normalisation:
         """Per-channel mean and standard deviation."""
-        ...
 
     def identity(self) -> Any:
         """Give a JSON value; equal values mean equal batches."""
-        ...
 
     def n_batches(self, batch_size: int) -> int:
         """Count the batches of an epoch."""
-        ...
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
         """Give the batches of an epoch, counted from 0."""
-        ...
 
 
 class OneSource:

@@ -51,13 +51,11 @@ class TrainingState:
     """The state of a training.
 
     Attributes:
-        step: steps made.
         network: CPU tensors by name.
         momentum: CPU tensors by name of the parameter; empty before the first step.
         loss_sum: of the images of the unfinished epoch.
         n_correct: likewise.
         n_images: likewise.
-        history: of the finished epochs.
     """
 
     step: int
@@ -70,13 +68,7 @@ class TrainingState:
 
 
 class StateFolder:
-    """The states of one training.
-
-    Args:
-        folder: created by the first `save`.
-        training_id: `recipes.training_id`; states of another training are refused.
-        notice: receives a line on each state that is set aside.
-    """
+    """The states of one training."""
 
     def __init__(self, folder: Path, training_id: str, notice: Callable[[str], None]) -> None:
         self._folder = folder

@@ -13,11 +13,7 @@ from robust201.runtime.metrics import Metrics
 
 
 def check_device(config: WorkSettings) -> None:
-    """Refuse work that this process could not do, before anything is written; a cluster's workers check later.
-
-    Raises:
-        ConfigError: it is done here and asks for a GPU, for a precision or for more CPU cores than there are here.
-    """
+    """Refuse work that this process could not do, before anything is written; a cluster's workers check later."""
     execution = config.execution
     if execution.executor == "ray" and not execution.ray_address:
         _check_cores(execution)

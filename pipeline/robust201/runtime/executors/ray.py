@@ -164,11 +164,6 @@ class RayExecutor:
     machine that was lost may be replaced late or never. So that an actor can go on with the network that it has loaded,
     a few more wait than there is room for.
 
-    Args:
-        config: its execution section says what to start, and where.
-        start_worker: makes a worker in its actor.
-        folder: where a Ray that is started here keeps its files.
-
     Raises:
         ConfigError: the Ray cluster cannot be reached, or offers no worker the resources it needs.
     """
@@ -305,12 +300,7 @@ class RayExecutor:
             slot.run(take_for(self._held, slot.network))
 
     def poll(self, timeout: float) -> list[Event]:
-        """Wait for outcomes, and take all that are there.
-
-        Raises:
-            RayLostError: Ray itself is gone.
-            StorageError: a worker could not write.
-        """
+        """Wait for outcomes, and take all that are there."""
         self._raise_if_gone()
         return self._wait_for_events(timeout)
 
