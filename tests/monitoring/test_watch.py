@@ -17,11 +17,11 @@ from robust201.cli.console_status import display_sweep, status_line
 from robust201.core.errors import InputError
 from robust201.monitoring.status import Cost, KeyStatus, StatusReader, SweepStatus
 from robust201.monitoring.watch import watch
-from robust201.planning.coverage import Coverage, count_coverage
 from robust201.planning.filters import Filters
 from robust201.planning.plan import Plan
 from robust201.planning.plan_file import load_plan
 from robust201.runtime.executors import make_executor
+from robust201.runtime.preview import Coverage, count_coverage
 from robust201.runtime.sweep import run_sweep
 from robust201.shards import Inventory, ShardStore
 from robust201.tasks import PAPER_KEYS

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import Bundle, Part, Weights
-from robust201.planning.assumed_speed import CPU_GMACS, GPU_GMACS
 from robust201.planning.bundles import BUNDLES_AHEAD, CPU_SLICE_SAMPLES, FLOOR_SECONDS, make_bundles
-from robust201.planning.config import SweepConfig
+from robust201.planning.config import CPU_GMACS, GPU_GMACS, SweepConfig
 from robust201.planning.estimates import estimate
 from robust201.planning.identity import describe_difference
 from robust201.planning.input_facts import DatasetFacts, InputFacts

@@ -63,11 +63,11 @@ def test_an_error_in_a_worker_fails_its_parts_and_no_others(
     shutil.copytree(tiny_weights, weights)
     config = make_sweep(keys=KEYS, execution=execution | {"workers": 1}, checkpoints={"path": str(weights)})
 
-    def damage_then_start(plan, facts):
+    def damage_then_start(plan):
         # after the driver's check, before the workers': what a failing disk does
         store = CheckpointStore(weights)
         (weights / store.find(21, "digits").file).write_bytes(b"no tensors")
-        return make_executor(plan, facts)
+        return make_executor(plan)
 
     tally = run_sweep(config, damage_then_start)
     assert {failure.part.unit.architecture for failure in tally.failures} == {21}

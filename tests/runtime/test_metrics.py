@@ -112,8 +112,8 @@ def count(text, name):
 config = parse_config(json.loads(sys.stdin.read()), "test")
 found = []
 
-def make(plan, facts):
-    executor = make_executor(plan, facts)
+def make(plan):
+    executor = make_executor(plan)
     close = executor.close
     def last_look():
         end = time.monotonic() + 60

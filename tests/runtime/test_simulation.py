@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks.simulate import SWEEP, Outcome, PartCosts, Sweep, format_row, make_rows, simulate
 from benchmarks.virtual_cluster import Machines, VirtualCluster
 from robust201.core.records import Bundle, Part, Receipt, Unit
-from robust201.planning.assumed_speed import CPU_GMACS
+from robust201.planning.config import CPU_GMACS
 from robust201.planning.loading import load_config
 from robust201.planning.plan import assumed_facts, make_plan
 from robust201.runtime.scheduler import Scheduler

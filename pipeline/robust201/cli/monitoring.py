@@ -190,7 +190,7 @@ def doctor(
     config, unreadable = None, []
     try:
         if sweep:
-            from robust201.planning.any_sweep import load_any_sweep
+            from robust201.planning.plan_file import load_any_sweep
 
             config = load_any_sweep(sweep)
     except RobustError as error:  # what is wrong with this machine may be the very reason, such as a variable not set

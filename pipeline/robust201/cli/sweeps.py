@@ -45,7 +45,7 @@ def load_sweep(place: Path, /, **overrides: Any) -> SweepConfig:
 
     Overrides are those of `planning.loading.load_config`.
     """
-    from robust201.planning.any_sweep import load_any_sweep
+    from robust201.planning.plan_file import load_any_sweep
     from robust201.planning.sweep_warnings import find_sweep_warnings
 
     config = load_any_sweep(place, **overrides)

@@ -55,10 +55,10 @@ def _run_trainings(
     slurm_requeue: bool,
 ) -> int:
     from robust201.planning.code_consent import announce_code
+    from robust201.planning.training_plan import saved_states
     from robust201.runtime.code_check import check_code
     from robust201.runtime.executors import check_device
     from robust201.runtime.share_run import of_one_machine
-    from robust201.runtime.training_files import saved_states
     from robust201.runtime.training_run import run_trainings
     from robust201.submission.slurm import ArrayTask
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.files import IrregularFileError, is_amount, read_file
-from robust201.planning.coverage import count_coverage
 from robust201.planning.plan import Plan
 from robust201.planning.shares import share_folders
+from robust201.runtime.preview import count_coverage
 from robust201.runtime.progress import FAILURES_FILE
 from robust201.shards import Inventory
 

@@ -51,6 +51,12 @@ def _check_shards(value: object) -> object:
     return check_url(substitute_variables(value))
 
 
+GPU_GMACS = 2000.0
+"""Billion multiply-accumulates per second that one GPU is assumed to sustain."""
+
+CPU_GMACS = 10.0
+"""The same for one thread of a CPU: at the low end, where cells mostly pool, so that parts end in time."""
+
 MAX_IMAGE_SIZE = 4_096
 MAX_SECONDS = 30 * 24 * 3600.0
 """Upper limit of a time, a month."""
@@ -250,6 +256,35 @@ class ExecutionSection(Section):
     drain_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = None
     part_minutes: Size = 15.0
     gmacs_per_second: Annotated[float, Field(gt=0, le=1e9)] | None = None
+
+    def is_on_cpu(self, has_gpu: bool | None = None) -> bool:
+        """Whether workers compute on a CPU; a device chosen later counts as a GPU until `has_gpu` says what it is."""
+        return self.device == "cpu" or has_gpu is False
+
+    def assumed_gmacs(self, has_gpu: bool | None = None) -> float:
+        """Assumed speed of one worker in billion multiply-accumulates per second; decides no number.
+
+        Without `has_gpu` it follows from the sweep alone, never from the machine that plans: shares divide a sweep by
+        it on any machine.
+        """
+        if self.gmacs_per_second is not None:
+            return self.gmacs_per_second
+        return self.cpu_gmacs if self.is_on_cpu(has_gpu) else GPU_GMACS
+
+    @property
+    def cpu_gmacs(self) -> float:
+        """Speed of one worker on a CPU, if the sweep does not give it, in the same unit."""
+        return CPU_GMACS * self.threads
+
+    def estimate_hours(self, macs: float) -> dict[str, Any]:
+        """Estimate the worker time of some work, as a JSON value; with the CPU's speed where workers may lack GPUs."""
+        may_lack_gpus = self.gmacs_per_second is None and self.device == "auto"
+        return {
+            "device": self.device,
+            "estimated_worker_hours": macs / (self.assumed_gmacs() * 1e9) / 3600,
+            "assumed_gmacs_per_second": self.assumed_gmacs(),
+            "assumed_cpu_gmacs_per_second": self.cpu_gmacs if may_lack_gpus else None,
+        }
 
 
 def _check_architectures(value: object) -> object:

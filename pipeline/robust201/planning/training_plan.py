@@ -3,16 +3,17 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 from robust201.core.errors import CheckpointError, ConfigError
 from robust201.core.records import Bundle, Part, Unit
-from robust201.planning.assumed_speed import assumed_gmacs, cpu_gmacs, may_turn_out_slow
 from robust201.planning.identity import describe_difference
 from robust201.planning.training_config import Training, TrainingConfig
-from robust201.planning.training_inputs import TrainingInputs, count_epoch_images
+from robust201.planning.training_inputs import Hashes, TrainingInputs, count_epoch_images
 from robust201.spaces.base import Space
 from robust201.training.recipes import Recipe, training_id
+from robust201.weights.finished_snapshots import FinishedSnapshots
 from robust201.weights.manifest import CheckpointRecord, is_as_trained
 from robust201.weights.store import CheckpointStore
 
@@ -71,6 +72,14 @@ class PlannedTraining:
     def part(self) -> Part:
         return Part(self.unit(), tuple(map(float, self.missing)), 0, 1)
 
+    def states_folder(self, config: TrainingConfig) -> Path:
+        """Folder of the training's states."""
+        return config.results / "states" / self.id[:32]
+
+    def finished_name(self, step: int) -> str:
+        """Name of a snapshot in `finished_snapshots`."""
+        return f"{self.id[:32]}-{step:09d}"
+
 
 @dataclass(frozen=True)
 class TrainingPlan:
@@ -105,10 +114,38 @@ class TrainingPlan:
 
     def bundles(self, trainings: Iterable[PlannedTraining], has_gpu: bool) -> list[Bundle]:
         """Make one bundle per training, the longest first."""
-        rate = assumed_gmacs(self.config.execution, has_gpu) * 1e9
+        rate = self.config.execution.assumed_gmacs(has_gpu) * 1e9
         parts = [planned.part() for planned in trainings]
         found = [Bundle(p.unit.architecture, p.unit.dataset, (p,), self.macs(p) / rate) for p in parts]
         return sorted(found, key=lambda bundle: -bundle.seconds)
+
+
+@dataclass(frozen=True)
+class TrainingWork:
+    """The work of one stage, small enough to send to workers.
+
+    Attributes:
+        trainings: by the ids of their units.
+        images: hashes of the images that the driver copied.
+        code: hashes of the Python files that it copied.
+        device: kind of device in the trainings' ids.
+    """
+
+    config: TrainingConfig
+    trainings: Mapping[str, PlannedTraining]
+    images: Hashes
+    code: Mapping[str, str]
+    device: DeviceKind
+
+
+def saved_states(config: TrainingConfig) -> frozenset[Path]:
+    """States of all unfinished trainings; one that was not there before means that steps were made."""
+    return frozenset((config.results / "states").glob("*/step-*.safetensors"))
+
+
+def finished_snapshots(config: TrainingConfig) -> FinishedSnapshots:
+    """Snapshots that workers have stored, possibly not yet in the manifest."""
+    return FinishedSnapshots(config.results / "finished")
 
 
 def step_macs(config: TrainingConfig, space: Space, training: Training) -> float:
@@ -315,18 +352,13 @@ def estimate_trainings(config: TrainingConfig, trainings: Sequence[Training]) ->
         n_snapshots += len(steps)
         n_steps += steps[-1]
         macs += steps[-1] * step_macs(config, space, training)
-    execution = config.execution
-    speed = assumed_gmacs(execution)
     return {
         "name": config.name,
         "architectures": len({training.architecture for training in trainings}),
         "trainings": len(trainings),
         "snapshots": n_snapshots,
         "steps": n_steps,
-        "device": execution.device,
-        "estimated_worker_hours": macs / (speed * 1e9) / 3600,
-        "assumed_gmacs_per_second": speed,
-        "assumed_cpu_gmacs_per_second": cpu_gmacs(execution) if may_turn_out_slow(execution) else None,
+        **config.execution.estimate_hours(macs),
         "trainings_by_recipe": {
             name: sum(training.recipe == name for training in trainings)
             for name in config.recipes

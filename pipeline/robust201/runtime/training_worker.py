@@ -10,12 +10,11 @@ from robust201.core.errors import ConfigError
 from robust201.core.records import Bundle, Part, Receipt, UnitFailure
 from robust201.planning.inputs import locate_space
 from robust201.planning.training_inputs import TrainingInputs
-from robust201.planning.training_plan import PlannedTraining
+from robust201.planning.training_plan import PlannedTraining, TrainingWork, finished_snapshots
 from robust201.runtime.devices import choose_device
 from robust201.runtime.heartbeat import Heartbeat, TrainingSteps
 from robust201.runtime.metrics import Metrics
 from robust201.runtime.part_failures import CODE_ERRORS, failure_of
-from robust201.runtime.training_files import TrainingWork, finished_name, finished_snapshots, states_folder
 from robust201.runtime.work_log import WorkLog
 from robust201.training.loop import Snapshot, measure_accuracy, train
 from robust201.training.state import EpochRecord
@@ -109,7 +108,7 @@ class TrainingWorker:
             threads=config.execution.threads,
             precision=config.precision,
             start=start,
-            states=states_folder(config, planned),
+            states=planned.states_folder(config),
             wanted=tuple(map(int, part.strengths)),
             on_epoch=self._log_epoch,
             on_steps=note_steps,
@@ -157,7 +156,7 @@ class TrainingWorker:
             },
             recipe=training.recipe,
         )
-        self._finished.write(finished_name(planned, snapshot.step), record)
+        self._finished.write(planned.finished_name(snapshot.step), record)
         return record.file
 
     def _measure(self, planned: PlannedTraining, snapshot: Snapshot) -> float | None:

@@ -12,9 +12,9 @@ import yaml
 import robust201
 from robust201.core.errors import ConfigError
 from robust201.core.files import bundled, read_file
-from robust201.planning.any_sweep import load_any_sweep
 from robust201.planning.config import SweepConfig
 from robust201.planning.loading import is_training, load_training
+from robust201.planning.plan_file import load_any_sweep
 from robust201.planning.sweep_yaml import read_fields, referenced_variables
 from robust201.planning.training_config import TrainingConfig
 

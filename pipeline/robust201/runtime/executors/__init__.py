@@ -37,9 +37,9 @@ def _check_cores(execution: ExecutionSection) -> None:
     )
 
 
-def make_executor(plan: Plan, facts: InputFacts) -> Executor:
+def make_executor(plan: Plan) -> Executor:
     """Start the executor that the sweep names, whose workers check the hashes of its inputs; close it."""
-    return start_executor(plan.config, partial(start_worker, plan.config, facts))
+    return start_executor(plan.config, partial(start_worker, plan.config, plan.facts))
 
 
 def start_executor(config: WorkSettings, start_worker: StartWorker) -> Executor:
