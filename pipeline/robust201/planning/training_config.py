@@ -51,7 +51,7 @@ class Training(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """32 hex digits that hash the names; `training.recipes.training_id` hashes what decides the weights."""
+        """32 hex digits that hash the names; `weights.manifest.hash_training` hashes what decides the weights."""
         return content_digest(["training", *self])
 
 

@@ -12,9 +12,9 @@ from robust201.planning.identity import describe_difference
 from robust201.planning.training_config import Training, TrainingConfig
 from robust201.planning.training_inputs import Hashes, TrainingInputs, count_epoch_images
 from robust201.spaces.base import Space
-from robust201.training.recipes import Recipe, training_id
+from robust201.training.recipes import Recipe
 from robust201.weights.finished_snapshots import FinishedSnapshots
-from robust201.weights.manifest import CheckpointRecord, is_as_trained
+from robust201.weights.manifest import CheckpointRecord, hash_training, is_as_trained
 from robust201.weights.store import CheckpointStore
 
 DeviceKind = Literal["cpu", "cuda"]
@@ -31,7 +31,7 @@ class PlannedTraining:
         steps: the wanted snapshots, ascending; the last is the end of the training.
         missing: wanted snapshots that the store lacks.
         n_batches: steps of an epoch.
-        id: `training_id`; empty if the weights to start from do not exist yet.
+        id: `hash_training`; empty if the weights to start from do not exist yet.
         fields: what the id hashes apart from network and seed, as a JSON value for the manifest.
         start: record of the weights to start from; None for initial weights, or if they do not exist yet.
     """
@@ -229,18 +229,18 @@ def _plan(
     fields = {name: value for name, value in fields.items() if value is not None}
     if is_waiting:
         return PlannedTraining(training, steps, steps, n_batches, "", fields)
-    name = training_id(
+    name = hash_training(
         space=space.name,
         space_identity=space.identity(),
         architecture=training.architecture,
         n_classes=data.n_classes,
         data=data.identity(),
-        recipe=recipe,
+        recipe=recipe.identity(),
         seed=training.seed,
         device=device,
         threads=config.execution.threads,
         precision=config.precision,
-        start_sha256=None if start is None else start.sha256,
+        start=None if start is None else start.sha256,
     )
     done = _find_done(training, name, fields, store, space)
     missing = tuple(step for step in steps if step not in done)

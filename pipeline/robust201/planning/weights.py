@@ -3,17 +3,16 @@
 import hashlib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from os import SEEK_END
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import CheckpointError
-from robust201.core.files import open_file, read_file, sha256_of
+from robust201.core.files import read_file, sha256_of
 from robust201.core.records import ArchitectureId, Unit, Weights, canonical_json, show_architecture
 from robust201.planning.config import SweepConfig
 from robust201.spaces.base import Space
 from robust201.weights.loading import check_shapes
 from robust201.weights.published.base import MAX_WEIGHTS_BYTES
-from robust201.weights.published.state_dicts import read_safetensors_header
+from robust201.weights.published.state_dicts import parse_safetensors, read_shapes
 from robust201.weights.store import CheckpointRecord, CheckpointStore
 
 if TYPE_CHECKING:
@@ -178,8 +177,6 @@ def _describe(record: CheckpointRecord) -> Weights:
 
 
 def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:
-    from robust201.weights.published.state_dicts import parse_safetensors
-
     try:
         raw = read_file(path, MAX_WEIGHTS_BYTES)
     except OSError as error:
@@ -191,24 +188,10 @@ def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:
 
 
 def _read_shapes(path: "Path") -> Mapping[str, Shape]:
-    from robust201.core.unpickling import TORCH_MAGIC_BYTES
-    from robust201.weights.published.state_dicts import reject_torch_file
-
     try:
-        with open_file(path, MAX_WEIGHTS_BYTES) as stream:
-            reject_torch_file(stream.read(TORCH_MAGIC_BYTES), str(path))
-            header = read_safetensors_header(stream)
-            n_bytes = stream.seek(0, SEEK_END)
+        return read_shapes(path, str(path), "Correct `weights.files`.")
     except OSError as error:
         raise _no_file(path) from error
-    if header is None or n_bytes != header.n_bytes:
-        problem = (
-            "it is not a safetensors file, or is truncated"
-            if header is None
-            else f"expected {header.n_bytes:,} bytes, as its header says, got {n_bytes:,}"
-        )
-        raise CheckpointError(f"Reading weights failed for {path}: {problem}. Correct `weights.files`.")
-    return header.shapes
 
 
 def _hash_weights(path: "Path") -> str:

@@ -49,7 +49,8 @@ def start_training_executor(work: TrainingWork) -> Executor:
 def _start_worker(work: TrainingWork, metrics: Metrics) -> BundleWorker:
     from robust201.runtime.training_worker import TrainingWorker
 
-    return TrainingWorker(work, metrics)
+    del metrics  # the driver counts everything that a worker could report
+    return TrainingWorker(work)
 
 
 def choose_device_kind(config: TrainingConfig) -> DeviceKind:

@@ -28,8 +28,9 @@ from robust201.spaces.base import Space
 from robust201.training.adversarial import StartDraws, step_loss
 from robust201.training.augmentation import Augmenter, to_device
 from robust201.training.data import Batch, TrainingData
-from robust201.training.recipes import Recipe, training_id
+from robust201.training.recipes import Recipe
 from robust201.training.state import EpochRecord, StateFolder, TrainingState
+from robust201.weights.manifest import hash_training
 from robust201.weights.store import hash_weights
 
 SAVE_SECONDS = 300.0
@@ -113,18 +114,18 @@ def train(
         return
     folder = None
     if states is not None:
-        identity = training_id(
+        identity = hash_training(
             space=space.name,
             space_identity=space.identity(),
             architecture=architecture,
             n_classes=data.n_classes,
             data=data.identity(),
-            recipe=recipe,
+            recipe=recipe.identity(),
             seed=seed,
             device=device,
             threads=threads,
             precision=precision,
-            start_sha256=None if start is None else hash_weights(start),
+            start=None if start is None else hash_weights(start),
         )
         folder = StateFolder(states, identity, notice)
     label = f"{show_architecture(architecture)} on {data.name}"

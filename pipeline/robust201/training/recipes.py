@@ -5,16 +5,12 @@ No torch, since planning reads recipes.
 
 import itertools
 import math
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from robust201.core.errors import ConfigError, closest
 from robust201.core.fields import Fields, PositiveFloat
-from robust201.core.precision import Precision
-from robust201.core.records import ArchitectureId
-from robust201.weights.training_identity import hash_training
 
 MAX_STEPS = 999_999_999
 """Longest training: the names of its states have nine digits."""
@@ -273,36 +269,6 @@ class Recipe(Fields):
         if drops is None:
             return ()
         return drops.at_iterations or tuple(n_batches * epoch for epoch in drops.at_epochs or ())
-
-
-def training_id(
-    *,
-    space: str,
-    space_identity: Mapping[str, Any],
-    architecture: ArchitectureId,
-    n_classes: int,
-    data: Any,
-    recipe: Recipe,
-    seed: int,
-    device: str,
-    threads: int,
-    precision: Precision = "fp32",
-    start_sha256: str | None = None,
-) -> str:
-    """Hash everything that decides a training's weights: 64 hex digits (see `weights.training_identity`)."""
-    return hash_training(
-        space=space,
-        space_identity=space_identity,
-        architecture=architecture,
-        n_classes=n_classes,
-        data=data,
-        recipe=recipe.identity(),
-        seed=seed,
-        device=device,
-        threads=threads,
-        precision=precision,
-        start=start_sha256,
-    )
 
 
 def _exactly_one(fields: Fields, first: str, second: str) -> None:

@@ -14,12 +14,11 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from itertools import product
-from os import SEEK_END
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from robust201.core.errors import CheckpointError
-from robust201.core.files import IrregularFileError, atomic_write, open_file, read_file, sha256_of
+from robust201.core.files import IrregularFileError, atomic_write, read_file, sha256_of
 from robust201.core.records import ArchitectureId, canonical_json, show_architecture
 from robust201.spaces import DEFAULT_SPACE
 from robust201.weights.manifest import (
@@ -40,7 +39,7 @@ from robust201.weights.published.base import (
     check_finite,
     count_parameters,
 )
-from robust201.weights.published.state_dicts import parse_safetensors, read_safetensors_header
+from robust201.weights.published.state_dicts import parse_safetensors, read_shapes
 
 if TYPE_CHECKING:
     import torch
@@ -204,18 +203,9 @@ class CheckpointStore:
         """
         path = self._path_of(record)
         try:
-            with open_file(path, MAX_WEIGHTS_BYTES) as stream:
-                header = read_safetensors_header(stream)
-                n_bytes = stream.seek(0, SEEK_END)
+            return read_shapes(path, f"{record.label} at {path}", _MAKE_AGAIN)
         except OSError as error:
             raise self._unreadable(record, error) from error
-        if header is None or n_bytes != header.n_bytes:
-            wanted = "a safetensors file" if header is None else f"{header.n_bytes:,} bytes"
-            raise CheckpointError(
-                f"Finding weights failed for {record.label} at {path}: expected {wanted}, got {n_bytes:,} bytes: the "
-                f"file is truncated or damaged. {_MAKE_AGAIN}"
-            )
-        return header.shapes
 
     def _changed(self, record: CheckpointRecord, digest: str, n_bytes: int) -> CheckpointError:
         return CheckpointError(

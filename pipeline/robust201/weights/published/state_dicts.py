@@ -14,13 +14,15 @@ from functools import partial
 from os import SEEK_END
 from pathlib import Path, PurePath
 from shlex import quote
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO
 
 from robust201.core.errors import CheckpointError
+from robust201.core.files import open_file
 from robust201.core.records import ArchitectureId
 from robust201.core.unpickling import TORCH_MAGIC_BYTES, is_torch_file, load_torch
 from robust201.weights.published.base import (
     DEFAULT_SEED,
+    MAX_WEIGHTS_BYTES,
     Member,
     Selection,
     SourceWeights,
@@ -41,23 +43,8 @@ _FILE_NAME = re.compile(r"(\d{1,6})\.(?:pth|pt|safetensors)")
 _MAX_HEADER_BYTES = 100 << 20  # as safetensors itself allows
 
 
-class SafetensorsHeader(NamedTuple):
-    """The header of a safetensors file.
-
-    Attributes:
-        n_bytes: bytes of the whole file.
-        shapes: shapes of the tensors by name.
-    """
-
-    n_bytes: int
-    shapes: Mapping[str, tuple[int, ...]]
-
-
-def read_safetensors_header(stream: BinaryIO) -> SafetensorsHeader | None:
-    """Read the header of a safetensors file: eight bytes of length, JSON with offsets and shapes.
-
-    None where there is no such header.
-    """
+def _read_header(stream: BinaryIO) -> tuple[int, Mapping[str, tuple[int, ...]]] | None:
+    """Read the header of a safetensors file: the bytes of the whole file, and the shapes of its tensors by name."""
     n_bytes = stream.seek(0, SEEK_END)
     stream.seek(0)
     length = int.from_bytes(stream.read(8), "little")
@@ -68,11 +55,30 @@ def read_safetensors_header(stream: BinaryIO) -> SafetensorsHeader | None:
         tensors.pop("__metadata__", None)
         end = max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
         shapes = {name: tuple(tensor["shape"]) for name, tensor in tensors.items()}
-        if any(type(size) is not int or size < 0 for shape in shapes.values() for size in shape):
-            return None
-        return SafetensorsHeader(8 + length + end, shapes)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         return None
+    sizes = (size for shape in shapes.values() for size in shape)
+    return (8 + length + end, shapes) if all(type(size) is int and size >= 0 for size in sizes) else None
+
+
+def read_shapes(path: Path, name: str, advice: str) -> Mapping[str, tuple[int, ...]]:
+    """Read the shapes of a safetensors file's tensors by name off its header; `name` and `advice` are for messages.
+
+    Raises:
+        OSError: the file cannot be read.
+        CheckpointError: it is truncated, or no safetensors file.
+    """
+    with open_file(path, MAX_WEIGHTS_BYTES) as stream:
+        reject_torch_file(stream.read(TORCH_MAGIC_BYTES), str(path))
+        header = _read_header(stream)
+        n_bytes = stream.seek(0, SEEK_END)
+    if header is None or n_bytes != header[0]:
+        expected = "a safetensors file" if header is None else f"{header[0]:,} bytes"
+        raise CheckpointError(
+            f"Reading weights failed for {name}: expected {expected}, got {n_bytes:,} bytes: the file is truncated or "
+            f"damaged. {advice}"
+        )
+    return header[1]
 
 
 def parse_safetensors(raw: bytes, name: str) -> dict[str, "torch.Tensor"]:
