@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robust201.core.errors import ConfigError
 from robust201.core.records import Bundle, Part, Weights
 from robust201.planning.bundles import BUNDLES_AHEAD, CPU_SLICE_SAMPLES, FLOOR_SECONDS, make_bundles
 from robust201.planning.config import CPU_GMACS, GPU_GMACS, SweepConfig
@@ -332,14 +331,10 @@ def test_with_several_workers_no_bundle_exceeds_its_share_of_what_is_left(n_work
     assert make_bundles(plan, parts) == make_bundles(plan, parts, n_workers=1)
 
 
-def test_narrowing_keeps_what_matches_and_refuses_what_does_not() -> None:
+def test_narrowing_keeps_what_matches() -> None:
     plan = make_plan(make_config(), make_facts())
     narrowed = plan.narrow(architectures={9}, keys={"pgd", "fog"})
     assert [(unit.architecture, unit.key) for unit in narrowed.units] == [(9, "pgd"), (9, "fog")]
-    with pytest.raises(ConfigError, match="Did you mean 'pgd'"):
-        plan.narrow(keys={"pdg"})
-    with pytest.raises(ConfigError, match="at least one network"):
-        plan.narrow(architectures={10})
 
 
 def test_facts_survive_json() -> None:

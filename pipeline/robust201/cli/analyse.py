@@ -1,4 +1,4 @@
-"""`robust201 correlate` and `robust201 design`: what the results of a dataset say of measures and of cells."""
+"""`robust201 metrics`, `correlate` and `design`: what follows from the results of a dataset."""
 
 import json
 import math
@@ -10,7 +10,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.sweeps import Datasets, split_names
+from robust201.cli.options import Dataset, Datasets, Keys, WeightsName, split_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,13 +30,40 @@ Join = Annotated[
     list[Path] | None,
     typer.Option("--join", help="Another table about the same architectures (docs/use-cases.md). Repeatable."),
 ]
-Weights = Annotated[
-    str | None, typer.Option("--weights-name", help="Name of the weights, if DATASET has several per architecture.")
-]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for the tables as CSV.")]
 
 SHOWN = 12
 """Rows of a table that are printed."""
+
+
+def metrics(
+    dataset: Dataset,
+    datasets: Datasets = None,
+    keys: Keys = None,
+    reference: Annotated[
+        str | None, typer.Option(help="Reference architecture of corruption errors: an index or a name.")
+    ] = None,
+    ties: Annotated[float, typer.Option(help="Significance level of the tests against the best network.")] = 0.05,
+    bootstrap: Annotated[
+        int, typer.Option(min=0, metavar="DRAWS", help="Bootstrap draws, for intervals of medians, ranks and tau.")
+    ] = 0,
+    weights: WeightsName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show rankings with intervals and ties with the best, and derived metrics such as robustness R."""
+    from robust201.reader.dataset import RobustnessDataset
+
+    found = RobustnessDataset(dataset, weights=weights).metrics(
+        split_names(datasets),
+        split_names(keys),
+        reference=int(reference) if reference is not None and reference.isdecimal() else reference,
+        ties=ties,
+        n_draws=bootstrap,
+    )
+    if as_json:
+        print_json(found.to_payload())
+    else:
+        console.show_metrics(found)
 
 
 def correlate(
@@ -45,7 +72,7 @@ def correlate(
     keys: Annotated[str | None, typer.Option(help="Scores, keys or keys at a strength, such as clean,pgd:1.")] = None,
     join: Join = None,
     out: Out = None,
-    weights: Weights = None,
+    weights: WeightsName = None,
     measure_weights: Annotated[
         str | None,
         typer.Option(
@@ -100,7 +127,7 @@ def design(
     ] = None,
     minimise: Annotated[str | None, typer.Option(help="Objectives to minimise; default: parameters.")] = None,
     out: Out = None,
-    weights: Weights = None,
+    weights: WeightsName = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what makes a cell robust: effects of operations, a regression tree, prediction and the Pareto front."""

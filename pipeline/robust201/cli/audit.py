@@ -7,9 +7,8 @@ import typer
 from rich.table import Table
 
 from robust201.cli import console
-from robust201.cli.help_texts import AllowCode
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.sweeps import Keys, Sweep, load_sweep, split_names
+from robust201.cli.options import AllowCode, Executor, Keys, Sweep, Workers, load_sweep, split_names
 
 if TYPE_CHECKING:
     from robust201.runtime.audit import AuditedEvaluation
@@ -21,8 +20,8 @@ def audit(
     images: Annotated[int, typer.Option("--count", min=1, help="Test images to draw from each dataset.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Seed of both draws.")] = 0,
     keys: Keys = None,
-    executor: Annotated[str | None, typer.Option(help="inline or ray; overrides the sweep's.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Number of workers; overrides the sweep's.")] = None,
+    executor: Executor = None,
+    workers: Workers = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder of the audit; default: the results folder's name with -audit.")
     ] = None,

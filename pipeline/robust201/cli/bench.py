@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from robust201.cli import console
-from robust201.cli.sweeps import split_names
+from robust201.cli.options import split_names
 from robust201.core.errors import ConfigError
 from robust201.core.files import write_text
 from robust201.core.host import MAX_THREADS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from robust201.cli import console, console_status
-from robust201.cli.sweeps import Results, results_of
+from robust201.cli.options import Results, results_of
 from robust201.core.errors import ConfigError, EvaluationError, RobustError
 from robust201.monitoring.watch import Watched
 

@@ -9,9 +9,8 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.analyse import Folders, Join
-from robust201.cli.explicit_options import explicit_options
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.sweeps import split_names
+from robust201.cli.options import WeightsName, explicit_options, split_names
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.files import check_output_file
@@ -62,9 +61,7 @@ def search(
     distinct: Annotated[bool, typer.Option("--distinct", help="Count isomorphic cells as one cell.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all draws.")] = 0,
     processes: Annotated[int | None, typer.Option(min=1, help="Processes; at most and by default one per CPU.")] = None,
-    weights: Annotated[
-        str | None, typer.Option("--weights-name", help="Name of the weights, if DATASET has several per architecture.")
-    ] = None,
+    weights: WeightsName = None,
     out: Annotated[Path | None, typer.Option("--out", help="Also write the table to this CSV file.")] = None,
     figure: Annotated[
         Path | None, typer.Option("--figure", help="Draw regret by query in this .png, .svg or .pdf file.")

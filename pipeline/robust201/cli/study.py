@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robust201.cli import console
-from robust201.cli.help_texts import AllowCode
 from robust201.cli.monitoring import AsJson, print_json
+from robust201.cli.options import AllowCode
 from robust201.cli.user_file import StepConsent
 from robust201.core.errors import ConfigError, closest
 from robust201.core.files import make_folder

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from robust201.cli import console
-from robust201.cli.help_texts import AllowCode
 from robust201.cli.monitoring import print_json
-from robust201.cli.sweeps import Limit
-from robust201.cli.trainings import select_trainings
+from robust201.cli.options import AllowCode, Executor, Limit, SlurmRequeue, Workers, select_trainings
 
 if TYPE_CHECKING:
     from robust201.planning.training_config import TrainingConfig
@@ -23,16 +21,11 @@ def train(
     out: Annotated[
         Path | None, typer.Option("--out", help="The checkpoint store to fill; overrides the YAML's.")
     ] = None,
-    executor: Annotated[str | None, typer.Option(help="inline or ray; overrides the YAML's.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Number of workers; overrides the YAML's.")] = None,
+    executor: Executor = None,
+    workers: Workers = None,
     recipes: Annotated[str | None, typer.Option(help="Only these recipes, separated by commas.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N of the trainings.")] = None,
-    slurm_requeue: Annotated[
-        bool,
-        typer.Option(
-            "--slurm-requeue", help="In a Slurm array: requeue the task if it stopped because of its time limit."
-        ),
-    ] = False,
+    slurm_requeue: SlurmRequeue = False,
     allow_code: AllowCode = None,
 ) -> None:
     """Train the networks of a training YAML into a checkpoint store.
