@@ -8,9 +8,7 @@ import pytest
 
 from robust201.core.errors import InputError
 from robust201.monitoring.status import read_status
-from robust201.planning import inputs as inputs_module
 from robust201.planning.filters import Filters
-from robust201.planning.inputs import Inputs
 from robust201.planning.plan_file import load_plan
 from robust201.planning.shares import Share
 from robust201.runtime.executors import make_executor
@@ -18,7 +16,6 @@ from robust201.runtime.share_run import run_share
 from robust201.runtime.sweep import merge_results, prepare_sweep, run_sweep
 from robust201.shards import ShardStore
 from robust201.tasks.corruptions import folder as corrupting
-from robust201.tasks.corruptions.frost_textures import FrostTextures, synthetic_frost
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
 
 KEYS: dict[str, Any] = {
@@ -77,22 +74,6 @@ def test_results_that_need_no_images_come_first(
     assert [n_done for n_done, _ in progress] == sorted(n_done for n_done, _ in progress)
     assert progress[-1] == (10, 10)
     assert json.loads((config.results / "progress.json").read_text())["state"] == "finished"
-
-
-def test_textures_are_made_when_images_are(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = make_sweep(keys=KEYS, datasets={"digits": {"corruptions": {"source": "generated"}}})
-    asked: list[int] = []
-
-    def watched(seed: int) -> FrostTextures:
-        asked.append(seed)
-        return synthetic_frost(seed)
-
-    monkeypatch.setattr(inputs_module, "synthetic_frost", watched)
-    assert run_sweep(config, make_executor, filters=Filters(keys=("clean",))).complete
-    assert not asked
-    assert run_sweep(config, make_executor).complete
-    assert asked
-    assert run_sweep(config, make_executor).evaluations == 0
 
 
 def test_textures_that_are_missing_are_refused_before_anything_is_written(
@@ -200,11 +181,3 @@ def test_results_of_differently_narrowed_runs_are_one_sweep(make_sweep: MakeSwee
     _, other_plans = merge_results(folders, tmp_path / "both")
     assert other_plans == ()
     assert done(tmp_path / "both") == (10, 10)
-
-
-def test_each_corruption_waits_for_its_own_images(make_sweep: MakeSweep) -> None:
-    inputs = Inputs(make_sweep(keys=KEYS))
-    assert inputs.unmade_corruptions("digits") == {"brightness", "fog"}
-    inputs.make_corruptions("digits", ["fog"])
-    assert inputs.unmade_corruptions("digits") == {"brightness"}
-    assert set(inputs.gather().datasets["digits"].corruptions) == {"fog"}

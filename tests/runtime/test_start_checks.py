@@ -83,22 +83,6 @@ def test_run_with_too_many_workers_starts_nothing(
     assert not (tmp_path / "results").exists()
 
 
-# --- files of code ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("verb", ["plan", "run"])
-def test_missing_file_of_a_space_is_rejected(robust201: RunCommand, write_sweep: WriteSweep, verb: str) -> None:
-    fields = {"network": {}, "checkpoints": None, "weights": {"random": {"seeds": [0]}}, "architectures": ["narrow"]}
-    sweep = write_sweep(space={"file": "nowhere.py"}, **fields)
-    allow = ["--allow-code", "nowhere.py"] if verb == "run" else []
-    assert "Reading a Python file failed for nowhere.py" in robust201(verb, sweep, *allow).refusal(2)
-
-
-def test_missing_file_of_a_key_is_rejected_by_plan(robust201: RunCommand, write_sweep: WriteSweep) -> None:
-    sweep = write_sweep(keys={"mine": {"file": "nowhere.py"}})
-    assert "Reading a Python file failed for nowhere.py" in robust201("plan", sweep).refusal(2)
-
-
 # --- shapes of weights ------------------------------------------------------------------------------------------------
 
 

@@ -69,11 +69,7 @@ def training_folder(store: Path) -> Path | None:
 
 
 def read_training_status(store: Path, config: TrainingConfig | None = None) -> TrainingStatus:
-    """Read the status of the trainings in a store, and if given, of those of a YAML.
-
-    Raises:
-        CheckpointError: the manifest is damaged.
-    """
+    """Read the status of the trainings in a store, and if given, of those of a YAML."""
     folder = store / "training"
     progress, now = read_progress(folder), read_file_time(folder)
     state = str(progress.get("state", "not started"))

@@ -149,10 +149,7 @@ class Inputs:
         return tuple(key for key in keys if self._keys is None or key in self._keys)
 
     def open_corruptions(self, dataset: str, *, verify: Literal["shape", "full"] = "shape") -> CorruptedStore:
-        """Open a dataset's corrupted images, which are there already.
-
-        With `verify` ``"full"``, published files are compared with their published MD5.
-        """
+        """Open a dataset's corrupted images, which are there already."""
         section = self._config.datasets[dataset].corruptions
         assert section is not None  # noqa: S101 - keys_of leaves corruptions out where there is no section
         folder, images = self._corruptions_folder(dataset, section), self.images(dataset)

@@ -210,11 +210,7 @@ def _bundle_blocks(plan: Plan, blocks: Sequence[Part]) -> tuple[Bundle, ...]:
 
 
 def _make_blocks(plan: Plan, blocks: Sequence[Part]) -> None:
-    """Make the images of transfers in this process, for shares, which make none.
-
-    Raises:
-        EvaluationError: an attack on a source failed.
-    """
+    """Make the images of transfers in this process, for shares, which make none."""
     if not blocks:
         return
     from robust201.runtime.worker import Worker

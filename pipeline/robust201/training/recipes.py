@@ -228,11 +228,7 @@ class Recipe(Fields):
         return self.iterations if self.iterations is not None else n_batches * (self.epochs or 0)
 
     def snapshot_steps(self, n_batches: int) -> tuple[int, ...]:
-        """List the steps after which a snapshot is taken, ascending; the last step is always among them.
-
-        Raises:
-            ConfigError: one, or a drop of the learning rate, lies beyond the end, or the training is too long.
-        """
+        """List the steps after which a snapshot is taken, ascending; the last step is always among them."""
         last, wanted = self.n_steps(n_batches), self.snapshots
         if last > MAX_STEPS:
             raise ConfigError(

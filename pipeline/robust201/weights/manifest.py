@@ -261,11 +261,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def read_manifest(path: Path) -> dict[NetworkName, Trials]:
-    """Read a manifest: checkpoints by network, then by trial.
-
-    Raises:
-        CheckpointError: it is absent, damaged or of another version.
-    """
+    """Read a manifest: checkpoints by network, then by trial."""
     try:
         content = read_file(path, MAX_JSON_BYTES)
     except ValueError as error:

@@ -8,6 +8,7 @@ Layout::
     <space>/<dataset>/<architecture>/[<recipe>-]e<epochs>-s<seed>.safetensors   of other spaces than the default one
 
 where <space> is `Space.weights_name`, and i<steps> stands for e<epochs> where a snapshot was taken within an epoch.
+Whatever is missing, truncated, changed or not finite is a `CheckpointError`.
 """
 
 import hashlib
@@ -79,11 +80,7 @@ class CheckpointStore:
         return self.root / MANIFEST_NAME
 
     def records(self) -> tuple[CheckpointRecord, ...]:
-        """List the checkpoints by space, dataset, index, recipe, length and seed.
-
-        Raises:
-            CheckpointError: the manifest is damaged or of another version.
-        """
+        """List the checkpoints by space, dataset, index, recipe, length and seed."""
         networks = self._index()
         order = sorted(networks, key=lambda network: (*network[:2], _position(network[2])))
         return tuple(
@@ -196,11 +193,7 @@ class CheckpointStore:
             self._intact.add((record.file, record.sha256))
 
     def read_shapes(self, record: CheckpointRecord) -> Mapping[str, tuple[int, ...]]:
-        """Read the shapes of a record's tensors by name off the header of its file.
-
-        Raises:
-            CheckpointError: the file is missing, truncated, or no safetensors file.
-        """
+        """Read the shapes of a record's tensors by name off the header of its file."""
         path = self._path_of(record)
         try:
             return read_shapes(path, f"{record.label} at {path}", _MAKE_AGAIN)
@@ -221,11 +214,7 @@ class CheckpointStore:
         )
 
     def load(self, record: CheckpointRecord, *, verify: bool = True) -> dict[str, "torch.Tensor"]:
-        """Read the weights of a record, CPU tensors by name, all finite; `verify` compares it with the manifest.
-
-        Raises:
-            CheckpointError: the file is missing, differs from the manifest, is truncated, or holds NaN or infinity.
-        """
+        """Read the weights of a record, CPU tensors by name, all finite; `verify` compares it with the manifest."""
         path = self._path_of(record)
         try:
             raw = read_file(path, MAX_WEIGHTS_BYTES)

@@ -28,11 +28,7 @@ def is_part_name(name: str) -> bool:
 
 
 def find_parts(path: Path) -> list[Path]:
-    """Find the parts of an archive, up to the first one that is absent, by folder, one of them, or common name.
-
-    Raises:
-        CheckpointError: there are none, the first is absent, or the folder holds parts of several archives.
-    """
+    """Find the parts of an archive, up to the first one that is absent, by folder, one of them, or common name."""
     folder = path if path.is_dir() else path.parent
     there = sorted(file for file in folder.iterdir() if is_part_name(file.name)) if folder.is_dir() else []
     bases = {_base(file) for file in there}

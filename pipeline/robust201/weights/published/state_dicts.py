@@ -82,11 +82,7 @@ def read_shapes(path: Path, name: str, advice: str) -> Mapping[str, tuple[int, .
 
 
 def parse_safetensors(raw: bytes, name: str) -> dict[str, "torch.Tensor"]:
-    """Read the bytes of a safetensors file: CPU tensors by name, all finite.
-
-    Raises:
-        CheckpointError: they are truncated or damaged, or hold NaN or infinity.
-    """
+    """Read the bytes of a safetensors file: CPU tensors by name, all finite."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -104,11 +100,7 @@ def parse_safetensors(raw: bytes, name: str) -> dict[str, "torch.Tensor"]:
 
 
 def reject_torch_file(beginning: bytes, name: str) -> None:
-    """Reject a file of PyTorch by its beginning: it is a pickle, and workers open none.
-
-    Raises:
-        CheckpointError: the file is one of PyTorch; the message has the command that converts it.
-    """
+    """Reject a file of PyTorch by its beginning: it is a pickle, and workers open none."""
     if is_torch_file(beginning[:TORCH_MAGIC_BYTES]):
         path = PurePath(name)  # a file that has the suffix already must not be overwritten
         target = str(path.with_suffix(".converted.safetensors" if path.suffix == ".safetensors" else ".safetensors"))
@@ -123,11 +115,7 @@ def reject_torch_file(beginning: bytes, name: str) -> None:
 
 
 def parse_weights(raw: bytes, name: str, say: Callable[[str], None]) -> dict[str, "torch.Tensor"]:
-    """Read the bytes of a safetensors or PyTorch file: one network's CPU tensors by name (see `find_state_dict`).
-
-    Raises:
-        CheckpointError: they are damaged, hold no state_dict, NaN or infinity, or would execute code.
-    """
+    """Read the bytes of a safetensors or PyTorch file: one network's CPU tensors by name (see `find_state_dict`)."""
     is_pickle = is_torch_file(raw[:TORCH_MAGIC_BYTES])
     content = load_torch(io.BytesIO(raw), name) if is_pickle else parse_safetensors(raw, name)
     # Copies, because tensors of a pickle may share memory, which safetensors refuses to write.
@@ -167,11 +155,7 @@ def _read(
 
 
 def named_members(path: Path, names: Collection[str] | None, n_classes: int) -> list[Member]:
-    """List the networks of a folder, or of one file, by the names of the files; None takes all.
-
-    Raises:
-        CheckpointError: there are no such files.
-    """
+    """List the networks of a folder, or of one file, by the names of the files; None takes all."""
     found = {match[1]: file for file, match in matching_files(path, _NAMED_FILE)}
     if not found:
         raise CheckpointError(
