@@ -201,7 +201,7 @@ def test_only_what_changed_is_counted_again(make_sweep: MakeSweep, monkeypatch: 
             counted.append(covered.planned.key)
             yield covered
 
-    monkeypatch.setattr("robust201.monitoring.counting.count_coverage", counting)
+    monkeypatch.setattr("robust201.monitoring.status.count_coverage", counting)
     first = read()
     assert (first.done, first.total, counted) == (2, 6, ["clean", "fgsm"])
     assert replace(read(), last_heartbeat=None) == replace(first, last_heartbeat=None)

@@ -16,7 +16,7 @@ from robust201.core.errors import CheckpointError
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.weights.published.base import SourceWeights, choose_seeds
 from robust201.weights.published.formats import FORMATS, detect
-from robust201.weights.published.split_archive import JoinedParts, find_parts
+from robust201.weights.published.nats_split import JoinedParts, find_parts
 from tests.support.official_archives import (
     CELLS,
     CHANNELS,

@@ -85,7 +85,7 @@ def ray(
             check_device_is_known(job.trainings)
         # The head checks files that were not named here: they may lie in data that this machine does not see.
         consent = consent_words(path.absolute() for path in allow_code or ())
-        shipment = prepare_shipment(sweep, os.environ, (*job.words, *consent))
+        shipment = prepare_shipment(job.config, sweep, os.environ, (*job.words, *consent))
         with tempfile.TemporaryDirectory() as folder:
             archive = Path(folder) / "robust201-job.zip"
             pack(shipment, archive)

@@ -13,9 +13,8 @@ from robust201.planning.training_config import Training, TrainingConfig
 from robust201.planning.training_inputs import Hashes, TrainingInputs, count_epoch_images
 from robust201.spaces.base import Space
 from robust201.training.recipes import Recipe
-from robust201.weights.finished_snapshots import FinishedSnapshots
 from robust201.weights.manifest import CheckpointRecord, hash_training, is_as_trained
-from robust201.weights.store import CheckpointStore
+from robust201.weights.store import CheckpointStore, FinishedSnapshots
 
 DeviceKind = Literal["cpu", "cuda"]
 

@@ -62,33 +62,32 @@ def _find_augmentation(value: object) -> object:
     return AUGMENTATIONS[value]
 
 
+class _OneOf(Fields):
+    """Base of sections with exactly one of the fields whose default is None."""
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        _exactly_one(self, *(name for name, field in type(self).model_fields.items() if field.default is None))
+        return self
+
+
 class CosineSchedule(Fields):
     """The rate falls to 0 along half a cosine, step by step."""
 
 
-class StepSchedule(Fields):
+class StepSchedule(_OneOf):
     """The rate is multiplied by `factor` at each given point, from the first step that begins at or after it."""
 
     at_epochs: Annotated[tuple[PositiveFloat, ...], AfterValidator(_check_rising)] | None = None
     at_iterations: Annotated[tuple[StepCount, ...], AfterValidator(_check_rising)] | None = None
     factor: Annotated[float, Field(gt=0, lt=1e3)] = 0.1
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _exactly_one(self, "at_epochs", "at_iterations")
-        return self
 
-
-class Schedule(Fields):
+class Schedule(_OneOf):
     """How the learning rate falls: exactly one of the two."""
 
     cosine: CosineSchedule | None = None
     steps: StepSchedule | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _exactly_one(self, "cosine", "steps")
-        return self
 
 
 class _Attack(Fields):
@@ -121,16 +120,11 @@ class TradesTraining(_Attack):
     beta: Annotated[float, Field(ge=0, lt=1e38)] = 6.0
 
 
-class AdversarialTraining(Fields):
+class AdversarialTraining(_OneOf):
     """One of the two forms of adversarial training."""
 
     pgd: PgdTraining | None = None
     trades: TradesTraining | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _exactly_one(self, "pgd", "trades")
-        return self
 
 
 class MixtureData(Fields):
@@ -149,16 +143,11 @@ class FusionData(Fields):
     label: Literal["first", "second"]
 
 
-class DataSection(Fields):
+class DataSection(_OneOf):
     """Training data other than a dataset's own training images: exactly one of the two."""
 
     mixture: MixtureData | None = None
     fusion: FusionData | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _exactly_one(self, "mixture", "fusion")
-        return self
 
 
 class Start(Fields):

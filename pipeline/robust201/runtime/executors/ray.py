@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError, RayError, RayTaskError
+from ray.util.metrics import Counter, Gauge, Histogram
 
 from robust201.core.errors import ConfigError, EvaluationError, RayLostError, RobustError, WorkerBrokenError, one_line
 from robust201.core.garbage import collect_rarely
@@ -32,9 +33,8 @@ from robust201.runtime.executors.base import (
     take_for,
 )
 from robust201.runtime.executors.ray_environment import worker_environment
-from robust201.runtime.executors.ray_metrics import RayMetrics
 from robust201.runtime.executors.watch import Watch, answers, parse_address
-from robust201.runtime.metrics import Metrics
+from robust201.runtime.metrics import METRICS, Metrics
 
 # Only receipts of a few hundred bytes pass through Ray, so its object store can be the smallest it takes.
 _OBJECT_STORE_BYTES = 128 << 20
@@ -55,6 +55,33 @@ _LOCAL_PATIENCE_SECONDS = 3.0
 _CLUSTER_PATIENCE_SECONDS = 45.0
 """How long Ray may be silent before the run ends. Ray itself would end this process, here after 30 s, on a cluster,
 whose head may come back, after 60 s."""
+
+
+class RayMetrics(Metrics):
+    """Records values with the Ray that this process is connected to."""
+
+    def __init__(self) -> None:
+        self._instruments: dict[str, Counter | Gauge | Histogram] = {}
+
+    def record(self, name: str, value: float = 1.0, **tags: str) -> None:
+        instrument = self._instruments.get(name)
+        if instrument is None:
+            instrument = self._instruments[name] = _make_instrument(name)
+        if isinstance(instrument, Counter):
+            if value > 0:  # Ray refuses to add nothing
+                instrument.inc(value, tags)
+        elif isinstance(instrument, Gauge):
+            instrument.set(value, tags)
+        else:
+            instrument.observe(value, tags)
+
+
+def _make_instrument(name: str) -> Counter | Gauge | Histogram:
+    metric = METRICS[name]
+    described = f"{metric.description} ({metric.unit})"
+    if metric.kind == "histogram":
+        return Histogram(name, described, boundaries=list(metric.boundaries), tag_keys=metric.tags)
+    return (Counter if metric.kind == "counter" else Gauge)(name, described, tag_keys=metric.tags)
 
 
 class _WorkerActor:
