@@ -127,23 +127,10 @@ def test_what_is_missing_is_divided_too_and_stays_in_its_share(data: st.DataObje
                 )
 
 
-def test_what_is_left_of_a_bundle_is_estimated_as_what_is_left() -> None:
-    bundle = next(bundle for bundle in all_bundles(PLANS["fused"]) if bundle.parts[0].stop - bundle.parts[0].start > 1)
-    (part, *others) = bundle.parts
-    middle = (part.start + part.stop) // 2
-    (left,) = missing_bundles([bundle], [Part(part.unit, part.strengths, part.start, middle)])
-    whole = sum(len(p.strengths) * (p.stop - p.start) for p in (part, *others))
-    assert left.seconds == pytest.approx(bundle.seconds * len(part.strengths) * (middle - part.start) / whole)
-
-
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1/0", "-1/3", "1", "1/2/3", "a/b", "", "1.0/2", "²/3"])
 def test_a_wrong_share_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="I from 1 to N"):
         Share.parse(text)
-
-
-def test_a_share_is_written_as_it_is_read() -> None:
-    assert str(Share.parse(" 3/ 64")) == "3/64"
 
 
 def export(results: Path, out: Path) -> dict[str, bytes]:

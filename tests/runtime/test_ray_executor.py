@@ -13,7 +13,7 @@ from robust201.core.records import Bundle, Receipt
 from robust201.planning.config import ExecutionSection
 from robust201.runtime.executors import ray as executor_module
 from robust201.runtime.executors.base import LOOKAHEAD, SHORT_SECONDS, BundleDone, BundleLost, WorkerLost
-from robust201.runtime.executors.ray import RayExecutor, _WorkerActor, leave_out_what_nobody_asks
+from robust201.runtime.executors.ray import RayExecutor, _WorkerActor, disable_unused_ray_services
 
 BUNDLES = [Bundle(0, "digits", ()), Bundle(21, "digits", ())]
 
@@ -352,7 +352,7 @@ def test_parts_that_nobody_asks_are_left_out(shape_ray) -> None:
     node, params = copy_of(ExpectedNode), copy_of(ExpectedParams)
     shape_ray(node, params)
     for _ in range(2):
-        leave_out_what_nobody_asks()
+        disable_unused_ray_services()
         assert params().chosen == (True, False, 0)
         assert node().start_api_server(include_dashboard=False, raise_on_failure=True) is None
 
@@ -368,5 +368,5 @@ def test_a_ray_of_another_shape_is_left_as_it_is(shape_ray, node, params) -> Non
     node, params = copy_of(node), copy_of(params)
     shape_ray(node, params)
     before = [dict(vars(kind)) for kind in (node, params) if kind]
-    leave_out_what_nobody_asks()
+    disable_unused_ray_services()
     assert [dict(vars(kind)) for kind in (node, params) if kind] == before

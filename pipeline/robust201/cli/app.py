@@ -4,7 +4,7 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from shlex import join
+from shlex import join, quote
 from typing import Annotated
 
 import typer
@@ -212,7 +212,11 @@ def run(
             on_progress=display.update,
             say=console.say,
         )
-    code = console.show_tally(tally, config.results, narrowed=filters != EVERYTHING or share is not None)
+    status = f"robust201 status {quote(str(config.results))}"
+    complete = f"Complete. Export it with: robust201 export {quote(str(config.results))} --out DATASET"
+    if filters != EVERYTHING or share is not None:
+        complete = f"Complete for this selection; for the whole sweep: {status}"
+    code = console.show_tally(tally, "evaluation", complete, failures=f"All failures: {status}")
     if task is not None:
         task.requeue_if_unfinished(tally, console.say)
     raise typer.Exit(code)

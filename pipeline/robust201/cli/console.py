@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -268,27 +267,19 @@ def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"worker-hours on CPUs at {cpu_speed:,g} GMAC/s", _show_hours(hours * speed / cpu_speed)
 
 
-def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int:
-    """Say how a run ended, and give the exit code: 0 complete, 3 incomplete."""
-    _show_work(tally, "evaluation")
-    if tally.failures:
-        say(f"All failures: robust201 status {quote(str(results))}")
-    if tally.complete and narrowed:
-        say(f"Complete for this selection; for the whole sweep: robust201 status {quote(str(results))}")
-        return 0
+def show_tally(tally: RunTally, noun: str, complete: str, failures: str = "") -> int:
+    """Say how a run ended, and give the exit code: 0 complete, 3 incomplete; `failures` says where to see them."""
+    _show_work(tally, noun)
+    if tally.failures and failures:
+        say(failures)
     if tally.complete:
-        say(f"Complete. Export it with: robust201 export {quote(str(results))} --out DATASET")
+        say(complete)
         return 0
-    return _show_incomplete(tally)
-
-
-def show_training_tally(tally: RunTally, store: Path) -> int:
-    """Show how a run of trainings ended, and give the exit code: 0 complete, 3 incomplete."""
-    _show_work(tally, "snapshot")
-    if tally.complete:
-        say(f"Complete. Evaluate it in a sweep, with weights: {{path: {store}, recipe: …}}")
-        return 0
-    return _show_incomplete(tally)
+    if tally.abandoned:
+        say("The time to finish ran out: work in progress was abandoned.")
+    say("Stopped on request." if tally.drained else "Incomplete.")
+    say("Finished work is kept; run the same command again to resume.")
+    return 3
 
 
 def _show_work(tally: RunTally, noun: str) -> None:
@@ -301,14 +292,6 @@ def _show_work(tally: RunTally, noun: str) -> None:
     alike = Counter(failure.message for failure in tally.failures)
     for message, count in alike.most_common(10):
         say(f"failed {show_count(count, 'time')}: {message}")
-
-
-def _show_incomplete(tally: RunTally) -> int:
-    if tally.abandoned:
-        say("The time to finish ran out: work in progress was abandoned.")
-    say("Stopped on request." if tally.drained else "Incomplete.")
-    say("Finished work is kept; run the same command again to resume.")
-    return 3
 
 
 def show_import(report: ImportReport, store: Path) -> int:

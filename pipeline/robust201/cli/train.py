@@ -59,7 +59,8 @@ def train(
             on_progress=display.update,
             say=console.say,
         )
-    code = console.show_training_tally(tally, config.store)
+    complete = f"Complete. Evaluate it in a sweep, with weights: {{path: {config.store}, recipe: …}}"
+    code = console.show_tally(tally, "snapshot", complete)
     if task is not None:
         task.requeue_if_unfinished(tally, console.say, has_new_states=bool(saved_states(config) - before))
     raise typer.Exit(code)

@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
@@ -312,13 +312,6 @@ def _check_space(value: object) -> object:
     return value
 
 
-def fill_empty(value: object) -> object:
-    """Let a name without anything after its colon stand for one with all defaults."""
-    if isinstance(value, Mapping):
-        return {name: {} if fields is None else fields for name, fields in value.items()}
-    return value
-
-
 def check_datasets(value: Mapping[str, DatasetSection]) -> None:
     """Refuse names of datasets that are in no table and are not described, or can name no folder."""
     for name, section in value.items():
@@ -338,32 +331,66 @@ ArchitectureNames = Annotated[Literal["evaluated"] | tuple[int | str, ...], Befo
 SpaceChoice = Annotated[str | SpaceFile, BeforeValidator(_check_space)]
 
 
-def make_space(space: str | SpaceFile, network: NetworkSection, code: Mapping[str, str]) -> Space:
-    """Make a space; networks of a file can be built only if `code` has its hash, under ``space``."""
-    if isinstance(space, SpaceFile):
-        function = UserFunction(space.file, space.function, code.get("space", ""))
-        made: Space = UserFileSpace(function, space.gmacs)
-    else:
-        made = SPACES[space]
-    return made if network == NetworkSection() else made.sized(**network.model_dump())
+class WorkSection(Section):
+    """What sweeps and trainings have in common; the fields are declared below, each in its order of the YAML."""
 
+    if TYPE_CHECKING:
+        space: SpaceChoice
+        architectures: ArchitectureNames
+        network: NetworkSection
+        datasets: Mapping[str, DatasetSection]
+        precision: Precision
+        execution: ExecutionSection
 
-def make_dataset_spec(name: str, section: DatasetSection) -> DatasetSpec:
-    """Say what a network trained on a dataset needs to know: of the table, or as its section says it."""
-    spec = DATASETS.get(name)
-    if spec is None:
-        assert section.classes is not None and section.image_size is not None  # noqa: S101, PT018 - `check_datasets`
-        spec = own_dataset(name, n_classes=section.classes, image_size=section.image_size)
-    if section.normalisation is not None:
-        spec = replace(spec, normalisation=Normalisation(section.normalisation.mean, section.normalisation.std))
-    return spec
+    @field_validator("datasets", "keys", mode="before", check_fields=False)
+    @classmethod
+    def _fill_empty(cls, value: object) -> object:
+        """Let a name without anything after its colon stand for one with all defaults."""
+        if isinstance(value, Mapping):
+            return {name: {} if fields is None else fields for name, fields in value.items()}
+        return value
+
+    @model_validator(mode="after")
+    def _check_device(self) -> Self:
+        if self.precision == "tf32" and self.execution.device == "cpu":
+            raise ValueError("execution.device: expected auto or cuda, since CPUs have no precision tf32, got cpu.")
+        return self
+
+    def make_space(self, code: Mapping[str, str]) -> Space:
+        """Make the space; networks of a file can be built only if `code` has its hash, under ``space``."""
+        space: Space
+        if isinstance(self.space, SpaceFile):
+            space = UserFileSpace(
+                UserFunction(self.space.file, self.space.function, code.get("space", "")), self.space.gmacs
+            )
+        else:
+            space = SPACES[self.space]
+        return space if self.network == NetworkSection() else space.sized(**self.network.model_dump())
+
+    @property
+    def selected_architectures(self) -> tuple[ArchitectureId, ...]:
+        return self.make_space({}).select(self.architectures)
+
+    def dataset_spec(self, dataset: str) -> DatasetSpec:
+        """What a network trained on a dataset needs to know: from the table, or as the YAML says it."""
+        section, spec = self.datasets[dataset], DATASETS.get(dataset)
+        if spec is None:
+            assert section.classes is not None and section.image_size is not None  # noqa: S101, PT018 - `check_datasets`
+            spec = own_dataset(dataset, n_classes=section.classes, image_size=section.image_size)
+        if section.normalisation is not None:
+            spec = replace(spec, normalisation=Normalisation(section.normalisation.mean, section.normalisation.std))
+        return spec
+
+    def code_files(self) -> dict[str, Path]:
+        """Python files that the YAML names and that workers execute, by the field that names each."""
+        return {"space": self.space.file} if isinstance(self.space, SpaceFile) else {}
 
 
 def _every_key() -> dict[str, dict[str, Any]]:
     return {key: {} for key in PAPER_KEYS}
 
 
-class SweepConfig(Section):
+class SweepConfig(WorkSection):
     """A whole sweep: the protocol (what decides numbers) and the execution (what does not)."""
 
     format: Literal[1] = 1
@@ -393,11 +420,6 @@ class SweepConfig(Section):
         if value:
             raise ValueError("expected false, got true. Remove the field.")
         return value
-
-    @field_validator("datasets", "keys", mode="before")
-    @classmethod
-    def _fill_empty(cls, value: object) -> object:
-        return fill_empty(value)
 
     @field_validator("datasets")
     @classmethod
@@ -507,12 +529,6 @@ class SweepConfig(Section):
                     raise ValueError(f"keys.{key} on {dataset}: {refusal}")
         return self
 
-    @model_validator(mode="after")
-    def _check_device(self) -> Self:
-        if self.precision == "tf32" and self.execution.device == "cpu":
-            raise ValueError("execution.device: expected auto or cuda, since CPUs have no precision tf32, got cpu.")
-        return self
-
     @property
     def parameters(self) -> dict[str, Parameters]:
         """Parameters by key, groups written out, in the order of the table, then the user's own."""
@@ -545,14 +561,6 @@ class SweepConfig(Section):
     def space_name(self) -> str:
         return self.space if isinstance(self.space, str) else UserFileSpace.name
 
-    def make_space(self, code: Mapping[str, str]) -> Space:
-        """Make the space; networks of a file can be built only if `code` has its hash."""
-        return make_space(self.space, self.network, code)
-
-    @property
-    def selected_architectures(self) -> tuple[ArchitectureId, ...]:
-        return self.make_space({}).select(self.architectures)
-
     @property
     def has_several_weights(self) -> bool:
         """Whether networks may have more than one state in this sweep, which its units then name."""
@@ -576,14 +584,9 @@ class SweepConfig(Section):
             for seed in section.seeds or (None,)
         )
 
-    def dataset_spec(self, dataset: str) -> DatasetSpec:
-        return make_dataset_spec(dataset, self.datasets[dataset])
-
     def code_files(self) -> dict[str, Path]:
-        """Python files that the sweep names, which its workers execute, by the field that names each."""
-        files = {"space": self.space.file} if isinstance(self.space, SpaceFile) else {}
         own = {key: given for key, given in self.parameters.items() if isinstance(given, UserTaskParameters)}
-        return files | {f"keys.{key}": given.file for key, given in own.items()}
+        return super().code_files() | {f"keys.{key}": given.file for key, given in own.items()}
 
     def keys_named(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the keys of this sweep by their names in either spelling, or a group's; other names as they are."""

@@ -23,7 +23,7 @@ WEIGHTS_SECONDS = 60.0
 """Time after which no further network is built to check its weights: workers check the rest."""
 
 # The child imports the same modules as this process, from the same places.
-_CHILD = "import sys; sys.path[:] = {path!r}; from robust201.runtime.code_check import answer_child; answer_child()"
+_CHILD = "import sys; sys.path[:] = {path!r}; from robust201.runtime.code_check import check_in_child; check_in_child()"
 
 
 def check_code(config: SweepConfig | TrainingConfig, *, seconds: float = CHECK_SECONDS) -> None:
@@ -84,7 +84,7 @@ def _functions(config: SweepConfig | TrainingConfig) -> Iterator[UserFunction]:
             yield UserFunction(given.file, given.function_name, hash_file(given.file))
 
 
-def answer_child() -> None:
+def check_in_child() -> None:
     """Load the functions and check the weights of the configuration on standard input; print the first error."""
     request = json.load(sys.stdin)
     answer = os.dup(1)

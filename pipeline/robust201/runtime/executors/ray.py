@@ -152,7 +152,7 @@ class _Slot:
         self.call = self.actor.collect.options(concurrency_group="outcomes").remote()
 
 
-def leave_out_what_nobody_asks() -> None:
+def disable_unused_ray_services() -> None:
     """Let a head that this process starts go without autoscaler, log monitor and dashboard server.
 
     Each is a Python process, and nobody asks them anything, as the run has one machine, its workers write their own
@@ -229,7 +229,7 @@ class RayExecutor:
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             if not address:
-                leave_out_what_nobody_asks()
+                disable_unused_ray_services()
             ray.init(
                 address=address or "local",
                 include_dashboard=False,
