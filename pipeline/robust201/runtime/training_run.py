@@ -22,10 +22,9 @@ from robust201.planning.training_plan import (
     DeviceKind,
     PlannedTraining,
     TrainingPlan,
+    TrainingPlanner,
     TrainingWork,
     finished_snapshots,
-    plan_trainings,
-    replan,
 )
 from robust201.runtime.driver import Driver, OnProgress
 from robust201.runtime.executors import start_executor
@@ -97,9 +96,8 @@ def preview_trainings(
     """Plan trainings from their images and the content of the store; nothing is written."""
     code = hash_files(config.code_files())
     store, device = CheckpointStore(config.store, hashed=True), choose_device_kind(config)
-    return plan_trainings(
-        config, selection.select(config), TrainingInputs(config, say), store, device=device, code=code
-    )
+    planner = TrainingPlanner(config, TrainingInputs(config, say), store, device=device, code=code)
+    return planner.plan(selection.select(config))
 
 
 def prepare_trainings(
@@ -132,8 +130,8 @@ def run_trainings(
     """
     with _prepared(config, selection, say) as prepared:
         for planned in prepared.plan.trainings:
-            prepared.inputs.test_images(planned.training.dataset)
-        images = prepared.inputs.keep()
+            prepared.planner.inputs.test_images(planned.training.dataset)
+        images = prepared.planner.inputs.keep()
         on_preview(prepared.plan)
         return _Run(prepared, images, start=start, on_progress=on_progress, say=say).run()
 
@@ -143,9 +141,7 @@ class _Prepared:
     """Planned trainings, and a store that this process alone may enter snapshots in."""
 
     plan: TrainingPlan
-    inputs: TrainingInputs
-    store: CheckpointStore
-    device: DeviceKind
+    planner: TrainingPlanner
     lease: Lease
 
 
@@ -156,7 +152,7 @@ def _prepared(config: TrainingConfig, selection: TrainingSelection, say: Callabl
     inputs = TrainingInputs(config, say)
     code = hash_files(config.code_files())
     # Find bad input before anything is written.
-    plan_trainings(config, trainings, inputs, CheckpointStore(config.store), device=device, code=code)
+    TrainingPlanner(config, inputs, CheckpointStore(config.store), device=device, code=code).plan(trainings)
     make_folder(config.results)
     with Lease.acquire(config.results, on_wait=say) as lease, CheckpointStore(config.store, hashed=True) as store:
         recovered = finished_snapshots(config).recover(store)
@@ -165,8 +161,8 @@ def _prepared(config: TrainingConfig, selection: TrainingSelection, say: Callabl
         inputs.keep_code(code)
         remove_silent_heartbeats(config.results)
         remove_leftovers(config.store)
-        plan = plan_trainings(config, trainings, inputs, store, device=device, code=code)
-        yield _Prepared(plan, inputs, store, device, lease)
+        planner = TrainingPlanner(config, inputs, store, device=device, code=code)
+        yield _Prepared(planner.plan(trainings), planner, lease)
 
 
 class _Run:
@@ -221,9 +217,8 @@ class _Run:
         return self._driver.finish()
 
     def _replan(self) -> None:
-        prepared = self._prepared
         waiting = [planned.part() for planned in self._plan.trainings if not planned.is_ready]
-        prepared.plan = replan(prepared.plan, prepared.inputs, prepared.store, prepared.device)
+        self._prepared.plan = self._prepared.planner.plan([planned.training for planned in self._plan.trainings])
         by_unit = self._plan.by_unit
         now = [by_unit[part.unit.id].part() for part in waiting if by_unit[part.unit.id].missing]
         self._driver.tracker.replace(waiting, self._plan, now)
@@ -238,7 +233,7 @@ class _Run:
             )
 
     def _run_stage(self, ready: Sequence[PlannedTraining]) -> None:
-        plan, device = self._plan, self._prepared.device
+        plan, device = self._plan, self._prepared.planner.device
         by_unit = {planned.training.digest: planned for planned in ready}
         work = TrainingWork(self._config, by_unit, self._images, plan.code, device)
         self._driver.run_stage(
@@ -259,7 +254,7 @@ class _Run:
         """Enter a snapshot in the manifest; after the last one, the training's state is removed."""
         planned = self._plan.by_unit[receipt.unit_id]
         for step in map(int, receipt.strengths):
-            self._finished.enter(planned.finished_name(step), self._prepared.store)
+            self._finished.enter(planned.finished_name(step), self._prepared.planner.store)
             if step == planned.missing[-1]:
                 shutil.rmtree(planned.states_folder(self._config), ignore_errors=True)
 
