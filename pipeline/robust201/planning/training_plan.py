@@ -254,9 +254,9 @@ class TrainingPlanner:
                 )
             if not is_as_trained(record, self._space):
                 raise CheckpointError(
-                    f"Planning trainings failed for {record.label} in {self.store.manifest}: expected the recipe of the "
-                    "planned training in the record's field 'training', got another: the line was edited. Restore the "
-                    "manifest."
+                    f"Planning trainings failed for {record.label} in {self.store.manifest}: expected the recipe of "
+                    "the planned training in the record's field 'training', got another: the line was edited. Restore "
+                    "the manifest."
                 )
             try:
                 self.store.check(record)
