@@ -14,6 +14,7 @@ Whatever is missing, truncated, changed or not finite is a `CheckpointError`.
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -237,61 +238,38 @@ class CheckpointStore:
     def write(
         self,
         *,
-        index: ArchitectureId,
-        dataset: str,
-        epochs: int,
-        seed: int,
-        n_classes: int,
-        source: str,
-        source_sha256: str,
         state_dict: StateDict,
-        spec: str | None = None,
-        channels: int | None = None,
-        cells: int | None = None,
-        training: Mapping[str, Any] | None = None,
         space: str = DEFAULT_SPACE,
-        recipe: str = "",
-        test_accuracy: float | None = None,
-        steps: int | None = None,
+        training: Mapping[str, Any] | None = None,
+        **fields: Any,
     ) -> CheckpointRecord:
         """Write the file of the weights of one network, which counts once the manifest names it (see `enter`).
 
-        The file appears whole under its name or not at all. The arguments are fields of `CheckpointRecord`, and tensors
-        by name on any device.
+        The file appears whole under its name or not at all. Tensors may be on any device; `fields` are the others of
+        `CheckpointRecord`, except those that follow from the weights.
 
         Raises:
             CheckpointError: the weights hold NaN or infinity, or a name can name no file.
             StorageFullError: no space is left on the device.
         """
-        for what, name in (("dataset", dataset), ("space", space), ("architecture", str(index)), ("recipe", recipe)):
+        record = CheckpointRecord(
+            space=space,
+            training=None if training is None else json.loads(canonical_json(training)),
+            parameters=count_parameters(state_dict),
+            file="",
+            sha256="",
+            **fields,
+        )
+        names = {"dataset": record.dataset, "space": space, "architecture": str(record.index), "recipe": record.recipe}
+        for what, name in names.items():
             if name in {".", ".."} or PurePosixPath(name).name != name or (not name and what != "recipe"):
                 raise CheckpointError(
                     f"Storing weights failed for the {what} {name!r}: expected a name that can name a folder, got "
                     f"another. Rename the {what}."
                 )
-        raw = _encode(state_dict, f"{show_architecture(index)} {dataset} seed {seed} from {source}")
-        length = f"e{epochs}" if steps is None else f"i{steps}"
-        trial = f"{recipe}{'-' if recipe else ''}{length}-s{seed}.safetensors"
-        record = CheckpointRecord(
-            space=space,
-            index=index,
-            spec=spec,
-            dataset=dataset,
-            epochs=epochs,
-            seed=seed,
-            channels=channels,
-            cells=cells,
-            n_classes=n_classes,
-            parameters=count_parameters(state_dict),
-            source=source,
-            source_sha256=source_sha256,
-            file=f"{dataset}/{index:06d}-{trial}" if space == DEFAULT_SPACE else f"{space}/{dataset}/{index}/{trial}",
-            sha256=hashlib.sha256(raw).hexdigest(),
-            training=None if training is None else json.loads(canonical_json(training)),
-            recipe=recipe,
-            test_accuracy=test_accuracy,
-            steps=steps,
-        )
+        check_finite(state_dict, f"{record.label} from {record.source}")
+        raw = _serialise(state_dict)
+        record = replace(record, file=_file_of(record), sha256=hashlib.sha256(raw).hexdigest())
         path = self._path_of(record)
         if not _holds(path, raw):
             with atomic_write(path) as stream:
@@ -389,9 +367,13 @@ def _describe_networks(indices: Sequence[ArchitectureId]) -> str:
     return f"weights of {len(indices):,} other {'network' if len(indices) == 1 else 'networks'} ({shown}{more})"
 
 
-def _encode(state_dict: StateDict, name: str) -> bytes:
-    check_finite(state_dict, name)
-    return _serialise(state_dict)
+def _file_of(record: CheckpointRecord) -> str:
+    """Path of a record's weights below the store's folder."""
+    length = f"e{record.epochs}" if record.steps is None else f"i{record.steps}"
+    trial = f"{record.recipe}{'-' if record.recipe else ''}{length}-s{record.seed}.safetensors"
+    if record.space == DEFAULT_SPACE:
+        return f"{record.dataset}/{record.index:06d}-{trial}"
+    return f"{record.space}/{record.dataset}/{record.index}/{trial}"
 
 
 def _holds(path: Path, raw: bytes) -> bool:
