@@ -89,12 +89,12 @@ def correlate(
     from robust201.analysis.terms import evaluations_named, find_evaluations
     from robust201.core.errors import ResultsError
 
-    reader, held, tables = _read(folders, datasets, join, weights, out, measure_weights)
+    reader, all_results, tables = _read(folders, datasets, join, weights, out, measure_weights)
     wanted = split_names(keys)
     for asked in wanted or ():
-        if not any(find_evaluations(one, asked) for one in held):
-            evaluations_named(held[0], asked)  # says what is wrong with it
-    found = pd.concat([correlate_measures(one, tables, keys=wanted) for one in held], ignore_index=True)
+        if not any(find_evaluations(results, asked) for results in all_results):
+            evaluations_named(all_results[0], asked)  # says what is wrong with it
+    found = pd.concat([correlate_measures(results, tables, keys=wanted) for results in all_results], ignore_index=True)
     if found.empty:
         raise ResultsError(
             f"Correlating measures failed for {reader.path}: expected {FEWEST} architectures or more with a measure "
@@ -137,9 +137,9 @@ def design(
     from robust201.analysis.network_costs import PARAMETERS
     from robust201.analysis.terms import Terms, evaluations_named
 
-    _, held, tables = _read(folders, datasets, join, weights, out)
+    _, all_results, tables = _read(folders, datasets, join, weights, out)
     payload: dict[str, dict[str, Any]] = {}
-    for results in held:
+    for results in all_results:
         terms = Terms(results, tables)
         evaluations_named(results, score)  # no measure: tables show accuracies
         accuracies = terms.mean(score)
@@ -150,7 +150,7 @@ def design(
         effects = of_cells.operation_effects(results, accuracies)
         prediction = of_cells.predict_from_cells(results, accuracies)
         front.insert(0, "architecture", front.index)
-        front.insert(1, "spec", [results.spec(one) for one in front["architecture"]])
+        front.insert(1, "spec", [results.spec(architecture) for architecture in front["architecture"]])
         tree = of_cells.describe_tree(results, accuracies)
         found = {
             "effects": effects.operations,
@@ -186,8 +186,8 @@ def _read(
     if out is not None:
         check_output_file(out / "correlations.csv")
     reader = RobustnessDataset(*folders, weights=weights)
-    held = read_results(reader, measure_weights=measure_weights)
-    names = [one.name for one in held]
+    all_results = read_results(reader, measure_weights=measure_weights)
+    names = [results.name for results in all_results]
     if not names:
         raise ResultsError(
             f"Reading {reader.path} failed: expected accuracies, got none. Add a folder that has some, or "
@@ -200,7 +200,7 @@ def _read(
                 f"Reading {reader.path} failed for {name!r}: expected one of its datasets, got another."
                 f"{closest(name, names)}"
             )
-    chosen = [one for one in held if one.name in wanted]
+    chosen = [results for results in all_results if results.name in wanted]
     return reader, chosen, read_join_tables(reader, join or (), chosen)
 
 

@@ -347,7 +347,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
     say_each(problems, rest=rest)
     say_each([f"unfinished: {line}" for line in verdict.gaps], rest=rest)
     if verdict.weights is not None:
-        say_each([f"warning: {one.message}" for one in verdict.weights.unexpected], rest=rest)
+        say_each([f"warning: {network.message}" for network in verdict.weights.unexpected], rest=rest)
     say_each([f"warning: {flag.message}" for flag in verdict.flags or ()], rest=rest)
     say_each([f"Moved to damaged/: {shard}" for shard in verdict.requeued], rest=rest)
     if not as_json:
@@ -455,7 +455,7 @@ def show_metrics(found: DerivedMetrics) -> None:
             f"[{row.low[0]:.4f}, {row.high[0]:.4f}]",
             f"{len(row.tied):,} of {len(row.accuracies):,}",
             "same images" if row.paired else "accuracies",
-            *(f"{one.value:.4f} [{one.low:.4f}, {one.high:.4f}]" for one in row.bootstrap.values()),
+            *(f"{estimate.value:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]" for estimate in row.bootstrap.values()),
         )
         for row in found.rankings
     ]
@@ -464,24 +464,26 @@ def show_metrics(found: DerivedMetrics) -> None:
         columns = ("", "best", "accuracy", "95 % interval", "tied with the best", "compared by", *names.values())
         show_table("Rankings", columns, [(*row, *[""] * (len(columns) - len(row))) for row in rankings])
     metrics = []
-    for one in found.metrics:
-        place = one.key if len(one.key) <= _LONGEST_KEY else f"{one.key.count('+') + 1} keys"
-        held = one.values.dropna()
-        numbers = [f"{value:.4f}" for value in (held.min(), held.median(), held.max())] if len(held) else ["-"] * 3
-        label = f"{one.dataset} {place}" + ("" if one.strength is None else f" {one.strength:g}")
-        metrics.append((label, one.metric, *numbers, f"{len(held):,}", one.note))
+    for metric in found.metrics:
+        place = metric.key if len(metric.key) <= _LONGEST_KEY else f"{metric.key.count('+') + 1} keys"
+        values = metric.values.dropna()
+        numbers = (
+            [f"{value:.4f}" for value in (values.min(), values.median(), values.max())] if len(values) else ["-"] * 3
+        )
+        label = f"{metric.dataset} {place}" + ("" if metric.strength is None else f" {metric.strength:g}")
+        metrics.append((label, metric.metric, *numbers, f"{len(values):,}", metric.note))
     if metrics:
         columns = ("", "metric", "lowest", "median", "highest", "networks", "")
         show_table("Metrics", columns, metrics)
     if found.agreements:
         rows = [
             (
-                f"{one.dataset} {one.key}",
-                f"{one.kendall:.3f} [{one.low:.3f}, {one.high:.3f}]",
-                f"{one.overlap} of {one.top}",
-                f"{one.n:,}",
+                f"{agreement.dataset} {agreement.key}",
+                f"{agreement.kendall:.3f} [{agreement.low:.3f}, {agreement.high:.3f}]",
+                f"{agreement.overlap} of {agreement.top}",
+                f"{agreement.n:,}",
             )
-            for one in found.agreements
+            for agreement in found.agreements
         ]
         columns = ("", "Kendall's tau, 95 % interval", "best by both", "networks")
         show_table("Ranks by robustness R against ranks by mean accuracy under the attack", columns, rows)

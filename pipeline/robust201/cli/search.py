@@ -119,7 +119,7 @@ def search(
     paper = compare_with_paper(reader, searches)
     if as_json:
         published = None if paper is None else paper._asdict()
-        print_json({"searches": [one.to_payload() for one in searches], "published": published})
+        print_json({"searches": [result.to_payload() for result in searches], "published": published})
     else:
         _show(searches)
         if paper is not None:
@@ -130,7 +130,7 @@ def search(
     if out is not None:
         import pandas as pd
 
-        write_csv(out, pd.concat([one.to_frame() for one in searches]))
+        write_csv(out, pd.concat([result.to_frame() for result in searches]))
         console.say(f"Wrote {out}.")
     if figure is not None:
         from robust201.figures.regret_curves import save_regret_curves

@@ -248,7 +248,7 @@ class Plan:
         """The unit that makes a transfer's images on its source: it has no results, and is in no plan."""
         architecture, parameters = self.config.transfers[key], self.parameters[key]
         assert isinstance(parameters, TransferParameters)  # noqa: S101 - that is what `transfers` lists
-        planned = next(one for one in self.planned_keys if (one.dataset, one.key) == (dataset, key))
+        planned = next(p for p in self.planned_keys if (p.dataset, p.key) == (dataset, key))
         weights = parameters.choose_weights(self.facts.weights[dataset][architecture])
         return Unit(
             id=unit_id(f"images on {self.space_name}", architecture, weights.sha256, planned.protocol),
@@ -290,7 +290,9 @@ class Plan:
             (planned.dataset, network.architecture) for planned in self.planned_keys for network in planned.networks
         }
         transfers = self.config.transfers  # a source need not be among the networks of a narrowed plan
-        wanted |= {(one.dataset, transfers[one.key]) for one in self.planned_keys if one.key in transfers}
+        wanted |= {
+            (planned.dataset, transfers[planned.key]) for planned in self.planned_keys if planned.key in transfers
+        }
         return {
             (dataset, architecture): space.macs(
                 architecture, n_classes=specs[dataset].n_classes, image_size=specs[dataset].image_size

@@ -81,8 +81,9 @@ class TrainingSelection:
     limit: int | None = None
 
     def select(self, config: TrainingConfig) -> list[Training]:
-        found = [one for one in config.trainings() if self.recipes is None or one.recipe in self.recipes]
-        return found[: self.limit]
+        trainings = config.trainings()
+        selected = [each for each in trainings if self.recipes is None or each.recipe in self.recipes]
+        return selected[: self.limit]
 
 
 ALL_TRAININGS = TrainingSelection()
