@@ -67,8 +67,8 @@ class Worker(PartWorker):
             return False
         self._micro_batch = network.shown // 2
         network.limit(self._micro_batch)  # now, so that the graphs' memory is free before the next attempt
-        tags = {"dataset": part.unit.dataset, "key": part.unit.key}
-        self._metrics.record("robust201_micro_batch_halvings_total", **tags)
+        unit = part.unit
+        self._metrics.record("robust201_micro_batch_halvings_total", dataset=unit.dataset, key=unit.key)
         self._log.write("micro_batch_halved", f"now {self._micro_batch} images at once", level="warning")
         return True
 
