@@ -34,7 +34,7 @@ class TrainingInputs:
         """Training data of a recipe on a dataset, with the normalisation of that dataset."""
         if (recipe, dataset) not in self._data:
             section = self._config.recipes[recipe].data
-            images = [self._train_images(name) for name in self._config.sources(recipe, dataset)]
+            images = [self._open(name, "train") for name in self._config.sources(recipe, dataset)]
             data: TrainingData
             if section is not None and section.mixture is not None:
                 data = Mixture(images[0], images[1], section.mixture.alpha)
@@ -64,9 +64,6 @@ class TrainingInputs:
         except DatasetError as error:  # test accuracies are only informative
             self._say(f"Without test accuracies: {error}")
             return None
-
-    def _train_images(self, dataset: str) -> ImageSet:
-        return self._open(dataset, "train")
 
     def _open(self, dataset: str, split: Split) -> ImageSet:
         place = dataset, split

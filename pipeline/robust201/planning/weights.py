@@ -58,7 +58,11 @@ class WeightsSource:
         records = self._records(dataset, architecture)
         if self._config.weights is None:
             return (Weights(records[0].sha256),)
-        return tuple(_describe(record) for record in records)
+        lengths = (record.epochs if record.steps is None else None for record in records)
+        return tuple(
+            Weights(record.sha256, record.recipe, epochs, record.seed, steps=record.steps_done)
+            for record, epochs in zip(records, lengths, strict=True)
+        )
 
     def test_accuracies(self, dataset: str, architecture: ArchitectureId) -> dict[str, float]:
         """Look up what was recorded with the weights of one network: accuracy on the test split, by their SHA-256."""
@@ -169,11 +173,6 @@ class WeightsSource:
         if record is None:
             raise _other_weights(unit, self._records(unit.dataset, unit.architecture)[0].sha256)
         return self._store.load(record)
-
-
-def _describe(record: CheckpointRecord) -> Weights:
-    epochs = record.epochs if record.steps is None else None
-    return Weights(record.sha256, record.recipe, epochs, record.seed, steps=record.steps_done)
 
 
 def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:

@@ -64,7 +64,9 @@ def run_share(
     kept = _load_prepared(config)
     on_code(kept.facts.code)
     narrowed = filters.narrow(kept)
-    _refuse_unmade_images(narrowed)
+    unmade = sorted({unit.key for unit in narrowed.units if unit.id not in narrowed.known_ids})
+    if unmade:  # shares make none, as several would make the same
+        raise InputError(_no_images(config, "corrupted", unmade))
     mine = share.bundles(all_bundles(narrowed))
     folder = share.folder(config.results)
     make_folder(folder)
@@ -83,13 +85,6 @@ def run_share(
         with driver.recording_an_error():
             compute(driver, plan, parts, make_executor)
         return driver.finish()
-
-
-def _refuse_unmade_images(plan: Plan) -> None:
-    """Refuse units of corruptions whose images were not made: shares make none, as several would make the same."""
-    unmade = sorted({unit.key for unit in plan.units if unit.id not in plan.known_ids})
-    if unmade:
-        raise InputError(_no_images(plan.config, "corrupted", unmade))
 
 
 def _no_images(config: SweepConfig, which: str, keys: Sequence[str]) -> str:

@@ -59,14 +59,6 @@ def _is_number(value: Any) -> bool:
     return type(value) in {int, float} and math.isfinite(value)
 
 
-def _is_fraction(value: Any) -> bool:
-    return _is_number(value) and 0 <= value <= 1
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
 _Check = tuple[str, Callable[[Any], bool]]
 
 
@@ -78,8 +70,8 @@ def _optional(check: _Check) -> _Check:
 _TEXT: _Check = "text", _is_text
 _COUNT: _Check = "a non-negative integer", _is_count
 _NUMBER: _Check = "a finite number", _is_number
-_FRACTION: _Check = "a number from 0 to 1", _is_fraction
-_OBJECT: _Check = "an object", _is_object
+_FRACTION: _Check = "a number from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1
+_OBJECT: _Check = "an object", lambda value: isinstance(value, dict)
 _DIGEST: _Check = "64 hex digits", lambda value: _is_text(value) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 _FIELDS: dict[str, _Check] = {

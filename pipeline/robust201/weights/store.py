@@ -13,7 +13,7 @@ Whatever is missing, truncated, changed or not finite is a `CheckpointError`.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path, PurePosixPath
@@ -428,17 +428,15 @@ class FinishedSnapshots:
     def recover(self, store: CheckpointStore) -> int:
         """Enter the records that a killed driver left and whose files are intact; remove the others. Gives a count."""
         count = 0
-        for name in self._names():
+        for path in sorted(self._folder.glob("*.json")):
+            name = path.name.removesuffix(".json")
             record = self.read(name)
             if record is not None and _is_whole(store.root / record.file, record.sha256):
                 self.enter(name, store)
                 count += 1
             else:
-                self._path(name).unlink()
+                path.unlink()
         return count
-
-    def _names(self) -> Iterator[str]:
-        return (path.name.removesuffix(".json") for path in sorted(self._folder.glob("*.json")))
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"
