@@ -58,10 +58,15 @@ class WeightsSource:
         records = self._records(dataset, architecture)
         if self._config.weights is None:
             return (Weights(records[0].sha256),)
-        lengths = (record.epochs if record.steps is None else None for record in records)
         return tuple(
-            Weights(record.sha256, record.recipe, epochs, record.seed, steps=record.steps_done)
-            for record, epochs in zip(records, lengths, strict=True)
+            Weights(
+                record.sha256,
+                record.recipe,
+                record.epochs if record.steps is None else None,
+                record.seed,
+                steps=record.steps_done,
+            )
+            for record in records
         )
 
     def test_accuracies(self, dataset: str, architecture: ArchitectureId) -> dict[str, float]:
