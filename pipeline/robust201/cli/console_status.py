@@ -222,11 +222,9 @@ def _training_line(state: TrainingStatus, now: float) -> str:
     return "; ".join([f"{_timestamp(now)} {describe_trainings(state)}", failures, *in_progress])
 
 
-def display_trainings(
-    console_: Console | None = None, clock: Callable[[], float] = time.time
-) -> Display[TrainingStatus]:
+def display_trainings() -> Display[TrainingStatus]:
     """Make the live display of the status of trainings."""
-    return Display(_render_trainings, _training_line, console_, clock)
+    return Display(_render_trainings, _training_line)
 
 
 def show_log_line(line: Mapping[str, Any], label: str = "") -> None:
