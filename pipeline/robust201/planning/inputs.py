@@ -91,25 +91,16 @@ class Inputs:
         keys = [key for key, given in self._config.parameters.items() if given.own_images == own]
         return f"set split: test for {', '.join(keys)}"
 
-    def _snapshot_folder(self, dataset: str, sha256: str) -> Path:
-        return self._config.results / "images" / f"{dataset}-{sha256[:12]}"
-
     def keep_images(self) -> None:
-        """Keep every dataset's selected images in the results folder, for workers to read; mend damaged ones."""
+        """Copy every dataset's selected images to the results folder (see `keep_copy`)."""
         for dataset in self._config.datasets:
             for own in (None, *self._config.own_images):
-                images = self.images(dataset, own)
-                folder = self._snapshot_folder(dataset, images.sha256)
-                try:
-                    read_snapshot(folder, self._config.dataset_spec(dataset), images.sha256)
-                except DatasetError:
-                    write_snapshot(folder, images)
+                keep_copy(self._config, dataset, self.images(dataset, own))
 
     def kept_images(self, dataset: str, sha256: str, own: ImageSelection | None = None) -> ImageSet:
         """Read images that `keep_images` kept, once; they must have the hash that was planned (see `images`)."""
         if (dataset, own) not in self._images:
-            folder = self._snapshot_folder(dataset, sha256)
-            self._images[dataset, own] = read_snapshot(folder, self._config.dataset_spec(dataset), sha256)
+            self._images[dataset, own] = read_copy(self._config, dataset, sha256)
         return self._images[dataset, own]
 
     def keep_code(self) -> None:
@@ -302,6 +293,23 @@ class Inputs:
                 recipe, versions = self._recipe(section), corruption_versions(known)
                 found |= {key: identity for key, identity in known.items() if recipe.made(key, versions[key], identity)}
         return {key: found[key] for key in keys if key in found}
+
+
+def keep_copy(config: SweepConfig | TrainingConfig, dataset: str, images: ImageSet) -> None:
+    """Copy images to the results folder, from which workers read them; a damaged copy is replaced."""
+    try:
+        read_copy(config, dataset, images.sha256)
+    except DatasetError:
+        write_snapshot(_copy_folder(config, dataset, images.sha256), images)
+
+
+def read_copy(config: SweepConfig | TrainingConfig, dataset: str, sha256: str) -> ImageSet:
+    """Read what `keep_copy` wrote; the images must have the hash that was planned."""
+    return read_snapshot(_copy_folder(config, dataset, sha256), config.dataset_spec(dataset), sha256)
+
+
+def _copy_folder(config: SweepConfig | TrainingConfig, dataset: str, sha256: str) -> Path:
+    return config.results / "images" / f"{dataset}-{sha256[:12]}"
 
 
 def kept_code(results: Path, sha256: str) -> Path:
