@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,68 +19,6 @@ from robust201.shards import Inventory
 
 _TEXTS_OF_A_FAILURE = ("unit", "label", "kind", "message")
 _MAX_FAILURES_BYTES = 1 << 30
-
-
-@dataclass(frozen=True)
-class EvaluationCount:
-    """What is done of a plan.
-
-    Attributes:
-        done: evaluations by dataset and key.
-        stale: evaluations in the folder that the plan does not use.
-        macs_left: estimated multiply-accumulates of what is missing.
-    """
-
-    done: Mapping[tuple[str, str], int]
-    stale: int
-    macs_left: float
-
-
-class EvaluationCounter:
-    """Counts a plan's evaluations again and again."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        # What identified the state of the results folder (shards and damaged ones), and its count.
-        self._before: tuple[tuple[str, ...], tuple[str, ...], EvaluationCount] | None = None
-
-    def count(self, inventory: Inventory) -> EvaluationCount:
-        """Count what is done; nothing where no shard came or went."""
-        if self._before is None or self._before[:2] != (inventory.shards, inventory.damaged):
-            self._before = inventory.shards, inventory.damaged, self._count(inventory)
-        return self._before[2]
-
-    def _count(self, inventory: Inventory) -> EvaluationCount:
-        plan = self._plan
-        done: Counter[tuple[str, str]] = Counter()
-        macs_left = 0.0
-        for covered in count_coverage(plan, inventory):
-            planned, unfinished = covered.planned, covered.unfinished
-            done[planned.dataset, planned.key] += int(covered.complete.sum())
-            macs = plan.unit_macs(planned) if unfinished else []
-            for position in unfinished:
-                if covered.held[position]:
-                    missing = inventory.missing(planned.unit(position), plan.measurements)
-                    macs_left += sum(map(plan.macs, missing))
-                else:  # most units of a sweep that has begun
-                    macs_left += macs[position]
-        return EvaluationCount(done, sum(inventory.foreign(plan.unit_ids).values()), macs_left)
-
-    def pending_failures(self, inventory: Inventory) -> tuple[dict[str, Any], ...]:
-        """Failures of the last run and of every share, without those that another run has made good, each once."""
-        results, measurements = self._plan.config.results, self._plan.measurements
-        found = {
-            (failure["label"], *failure["strengths"]): failure
-            for folder in (results, *share_folders(results))
-            for failure in read_failures(folder)
-        }
-        units = self._plan.find_units({failure["unit"] for failure in found.values()})
-        return tuple(
-            failure
-            for failure in found.values()
-            if (unit := units.get(failure["unit"])) is None
-            or not all(inventory.is_complete(unit, strength, measurements) for strength in failure["strengths"])
-        )
 
 
 def read_failures(folder: Path) -> list[dict[str, Any]]:
@@ -143,7 +81,7 @@ class SweepStatus:
         deaths: workers that died under a bundle, in the last run and the last of every share.
         preemptions: workers whose machine was taken away, likewise.
         evaluations_per_second: of those at work, or of the last run, or None; it falls while nothing is finished.
-        seconds_left: by estimated work (see `monitoring.rate.estimate_rate`), or None.
+        seconds_left: by estimated work (see `monitoring.activity.estimate_rate`), or None.
         parts_in_flight: for how many seconds each has been computed, the longest first.
         silent_workers: for how many seconds each worker that fell silent over a part has been so, the longest first; a
             part that another worker has taken over no longer counts.
@@ -222,30 +160,35 @@ class StatusReader:
         self._plan = plan
         self._clock = clock or (lambda: read_file_time(plan.config.results))
         self._host_id = host_id or HostId.of_this_process()
-        self._counter = EvaluationCounter(plan)
+        self._count_state: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+        self._done: Counter[tuple[str, str]] = Counter()
+        self._stale = 0
+        self._macs_left = 0.0
         self._total: Counter[tuple[str, str]] = Counter()
         for planned in plan.planned_keys:
             self._total[planned.dataset, planned.key] += planned.n_evaluations
 
     def read(self, inventory: Inventory) -> SweepStatus:
         plan = self._plan
-        count = self._counter.count(inventory)
+        if self._count_state != (inventory.shards, inventory.damaged):
+            self._count(inventory)
+            self._count_state = inventory.shards, inventory.damaged
         activity = read_activity(plan, inventory, self._host_id, self._clock())
         in_flight = [part for part in activity.parts if part.silent_seconds is None]
         silent = [part.silent_seconds for part in activity.parts if part.silent_seconds is not None]
         work_in_flight = sum(plan.macs(rest) for part in in_flight for rest in part.rest)
-        estimate = estimate_rate(activity.rates, work_left=count.macs_left, work_in_flight=work_in_flight)
+        estimate = estimate_rate(activity.rates, work_left=self._macs_left, work_in_flight=work_in_flight)
         last_rate = activity.runs[0].get("evaluations_per_second")
         return SweepStatus(
             name=plan.config.name,
             keys=tuple(
-                KeyStatus(dataset, key, count.done.get((dataset, key), 0), self._total[dataset, key])
+                KeyStatus(dataset, key, self._done[dataset, key], self._total[dataset, key])
                 for dataset in plan.datasets
                 for key in plan.keys(dataset)
             ),
-            failures=self._counter.pending_failures(inventory),
+            failures=_pending_failures(plan, inventory),
             damaged=tuple(inventory.damaged),
-            stale=count.stale,
+            stale=self._stale,
             driver=activity.driver,
             shares=activity.shares,
             state=activity.state,
@@ -260,6 +203,22 @@ class StatusReader:
             silent_workers=tuple(sorted(silent, reverse=True)),
         )
 
+    def _count(self, inventory: Inventory) -> None:
+        """Count what is done, what the plan does not use, and the estimated multiply-accumulates of what is missing."""
+        plan = self._plan
+        self._done, self._macs_left = Counter(), 0.0
+        self._stale = sum(inventory.foreign(plan.unit_ids).values())
+        for covered in count_coverage(plan, inventory):
+            planned, unfinished = covered.planned, covered.unfinished
+            self._done[planned.dataset, planned.key] += int(covered.complete.sum())
+            macs = plan.unit_macs(planned) if unfinished else []
+            for position in unfinished:
+                if covered.held[position]:
+                    missing = inventory.missing(planned.unit(position), plan.measurements)
+                    self._macs_left += sum(map(plan.macs, missing))
+                else:  # most units of a sweep that has begun
+                    self._macs_left += macs[position]
+
     def _cost(self, worker_seconds: float, runs: Sequence[dict[str, Any]]) -> Cost:
         """Worker time as it is paid for, by what a worker occupied in the last run that knew."""
         known = [run["gpus_per_worker"] for run in runs if run.get("gpus_per_worker") is not None]
@@ -268,6 +227,23 @@ class StatusReader:
         gpus = float(max(known, default=assumed))
         hours = worker_seconds / 3600
         return Cost(hours * gpus, "GPU-hours") if gpus else Cost(hours, "worker-hours")
+
+
+def _pending_failures(plan: Plan, inventory: Inventory) -> tuple[dict[str, Any], ...]:
+    """Failures of the last run and of every share, without those that another run has made good, each once."""
+    results = plan.config.results
+    failures = {
+        (failure["label"], *failure["strengths"]): failure
+        for folder in (results, *share_folders(results))
+        for failure in read_failures(folder)
+    }
+    units = plan.find_units({failure["unit"] for failure in failures.values()})
+    return tuple(
+        failure
+        for failure in failures.values()
+        if (unit := units.get(failure["unit"])) is None
+        or not all(inventory.is_complete(unit, strength, plan.measurements) for strength in failure["strengths"])
+    )
 
 
 def read_status(plan: Plan, inventory: Inventory) -> SweepStatus:

@@ -107,8 +107,8 @@ def prepare_trainings(
     say: Callable[[str], None] = lambda _line: None,
 ) -> TrainingPlan:
     """Plan trainings that another machine will run, and enter what an interrupted run left; compute nothing."""
-    with _prepared(config, selection, say) as prepared:
-        return prepared.plan
+    with _prepare(config, selection, say) as (_lease, _planner, plan):
+        return plan
 
 
 def run_trainings(
@@ -129,25 +129,18 @@ def run_trainings(
         InputError: bad input; nothing was started.
         StorageError: the store is held by another driver, or cannot be written.
     """
-    with _prepared(config, selection, say) as prepared:
-        for planned in prepared.plan.trainings:
-            prepared.planner.inputs.test_images(planned.training.dataset)
-        images = prepared.planner.inputs.keep()
-        on_preview(prepared.plan)
-        return _Run(prepared, images, start=start, on_progress=on_progress, say=say).run()
-
-
-@dataclass
-class _Prepared:
-    """Planned trainings, and a store that this process alone may enter snapshots in."""
-
-    plan: TrainingPlan
-    planner: TrainingPlanner
-    lease: Lease
+    with _prepare(config, selection, say) as (lease, planner, plan):
+        for planned in plan.trainings:
+            planner.inputs.test_images(planned.training.dataset)
+        images = planner.inputs.keep()
+        on_preview(plan)
+        return _Run(lease, planner, plan, images, start=start, on_progress=on_progress, say=say).run()
 
 
 @contextmanager
-def _prepared(config: TrainingConfig, selection: TrainingSelection, say: Callable[[str], None]) -> Iterator[_Prepared]:
+def _prepare(
+    config: TrainingConfig, selection: TrainingSelection, say: Callable[[str], None]
+) -> Iterator[tuple[Lease, TrainingPlanner, TrainingPlan]]:
     """Check the inputs, take the lease, enter what an interrupted run left, and plan."""
     device, trainings = choose_device_kind(config), selection.select(config)
     inputs = TrainingInputs(config, say)
@@ -163,7 +156,7 @@ def _prepared(config: TrainingConfig, selection: TrainingSelection, say: Callabl
         remove_silent_heartbeats(config.results)
         remove_leftovers(config.store)
         planner = TrainingPlanner(config, inputs, store, device=device, code=code)
-        yield _Prepared(planner.plan(trainings), planner, lease)
+        yield lease, planner, planner.plan(trainings)
 
 
 class _Run:
@@ -171,16 +164,18 @@ class _Run:
 
     def __init__(
         self,
-        prepared: _Prepared,
+        lease: Lease,
+        planner: TrainingPlanner,
+        plan: TrainingPlan,
         images: Hashes,
         *,
         start: StartTraining,
         on_progress: OnProgress,
         say: Callable[[str], None],
     ) -> None:
-        self._prepared, self._images, self._start, self._say = prepared, images, start, say
-        plan, config = prepared.plan, prepared.plan.config
-        self._config = config
+        self._lease, self._planner, self._plan, self._images = lease, planner, plan, images
+        self._start, self._say = start, say
+        self._config = config = plan.config
         self._finished = finished_snapshots(config)
         log = WorkLog(config.results, "driver")
         missing = [planned.part() for planned in plan.trainings if planned.missing]
@@ -189,10 +184,6 @@ class _Run:
             tracker, log, config.execution, on_progress=on_progress, check=self._check, say=say, doing="Training"
         )
         self._noted_at = -math.inf
-
-    @property
-    def _plan(self) -> TrainingPlan:
-        return self._prepared.plan
 
     def run(self) -> RunTally:
         """Run the ready trainings, then those that became ready, until none is left."""
@@ -219,7 +210,7 @@ class _Run:
 
     def _replan(self) -> None:
         waiting = [planned.part() for planned in self._plan.trainings if not planned.is_ready]
-        self._prepared.plan = self._prepared.planner.plan([planned.training for planned in self._plan.trainings])
+        self._plan = self._planner.plan([planned.training for planned in self._plan.trainings])
         by_unit = self._plan.by_unit
         now = [by_unit[part.unit.id].part() for part in waiting if by_unit[part.unit.id].missing]
         self._driver.tracker.replace(waiting, self._plan, now)
@@ -234,7 +225,7 @@ class _Run:
             )
 
     def _run_stage(self, ready: Sequence[PlannedTraining]) -> None:
-        plan, device = self._plan, self._prepared.planner.device
+        plan, device = self._plan, self._planner.device
         by_unit = {planned.training.digest: planned for planned in ready}
         work = TrainingWork(self._config, by_unit, self._images, plan.code, device)
         self._driver.run_stage(
@@ -245,7 +236,7 @@ class _Run:
         )
 
     def _check(self) -> None:
-        self._prepared.lease.check()
+        self._lease.check()
         if time.monotonic() - self._noted_at >= BEAT_SECONDS:
             results = self._config.results
             self._driver.tracker.note_steps(read_heartbeats(results, read_file_time(results)))
@@ -255,7 +246,7 @@ class _Run:
         """Enter a snapshot in the manifest; after the last one, the training's state is removed."""
         planned = self._plan.by_unit[receipt.unit_id]
         for step in map(int, receipt.strengths):
-            self._finished.enter(planned.finished_name(step), self._prepared.planner.store)
+            self._finished.enter(planned.finished_name(step), self._planner.store)
             if step == planned.missing[-1]:
                 shutil.rmtree(planned.states_folder(self._config), ignore_errors=True)
 
