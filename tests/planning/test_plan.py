@@ -65,7 +65,7 @@ def test_ids_differ_between_units_and_repeat_between_plans() -> None:
     assert ids(make_plan(make_config(), make_facts())) == BASE
 
 
-def test_protocols_are_told_in_the_order_of_keys() -> None:
+def test_protocols_are_listed_in_the_order_of_keys() -> None:
     told = [protocol["key"] for protocol in make_plan(make_config(), make_facts()).describe()["protocols"]]
     assert told == list(make_config().parameters)
 
@@ -103,12 +103,12 @@ def test_exactly_what_decides_a_number_changes_identity(
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda"])
 @pytest.mark.parametrize("speed", [None, 1.0, 2000.0])
-def test_how_fast_workers_are_is_no_part_of_identity(engine: str, device: str, speed: float | None) -> None:
+def test_worker_speed_is_not_part_of_identity(engine: str, device: str, speed: float | None) -> None:
     execution = {"device": device, "threads": 3} | ({} if speed is None else {"gmacs_per_second": speed})
     assert ids(make_plan(make_config(engine=engine, execution=execution), make_facts())) == BASES[engine]
 
 
-def test_where_nothing_is_said_cpus_are_assumed_to_be_slower() -> None:
+def test_cpus_are_assumed_to_be_slower_by_default() -> None:
     def assumed(**execution: object) -> tuple[float, float | None]:
         summary = estimate(make_plan(make_config(execution=execution), make_facts()))
         return summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]

@@ -175,7 +175,7 @@ def test_a_batch_file_hurries_the_draining_of_its_share(
 
 
 @pytest.mark.parametrize("told", ["", "soon", "0", "-1", "inf", "nan"])
-def test_a_deadline_that_is_no_time_is_refused(told: str) -> None:
+def test_invalid_deadline_is_refused(told: str) -> None:
     with pytest.raises(ConfigError, match=f"{DRAIN_VARIABLE}: expected seconds above 0, got '{told}'"):
         read_drain_seconds({DRAIN_VARIABLE: told})
 
@@ -228,7 +228,9 @@ def test_a_signal_drains_a_share_and_running_it_again_finishes_it(
     assert status(config).done == status(config).total
 
 
-def test_a_driver_beside_a_share_and_a_share_twice_are_told_and_harmless(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_driver_beside_a_share_and_duplicate_share_are_reported_and_harmless(
+    make_sweep: MakeSweep, tmp_path: Path
+) -> None:
     config = make_sweep(keys=KEYS)
     prepare_sweep(config)
     shutil.copytree(config.results, tmp_path / "twice")
@@ -301,7 +303,7 @@ def test_inputs_that_a_machine_does_not_see_are_found_before_anything_is_compute
 
 
 @pytest.mark.usefixtures("failing_fgsm")
-def test_status_gathers_the_failures_of_all_shares_until_they_are_made_good(
+def test_status_gathers_the_failures_of_all_shares_until_they_are_computed(
     make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_sweep(keys=KEYS)

@@ -121,7 +121,7 @@ def test_results_outlive_the_images_that_they_were_computed_on(make_sweep: MakeS
     assert done(config.results) == (10, 10)
 
 
-def test_making_images_is_taken_up_where_it_was(
+def test_making_images_resumes_where_it_stopped(
     make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_sweep(keys=KEYS)
@@ -158,7 +158,7 @@ def test_failures_before_the_images_are_kept(make_sweep: MakeSweep, monkeypatch:
     assert len((config.results / "failures.jsonl").read_text().splitlines()) == 2
 
 
-def test_shares_make_no_images_and_say_which_are_lacking(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_shares_make_no_images_and_name_the_missing_ones(make_sweep: MakeSweep, tmp_path: Path) -> None:
     config = make_sweep(keys=KEYS)
     prepare_sweep(config, filters=Filters(keys=("clean", "fog")))
     assert made(tmp_path) == ["fog"]

@@ -241,7 +241,7 @@ def test_of_several_takers_exactly_one_wins(tmp_path):
         lease.release()
 
 
-def test_full_device_is_told(tmp_path, monkeypatch):
+def test_full_device_is_reported(tmp_path, monkeypatch):
     def full(*_args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -251,7 +251,7 @@ def test_full_device_is_told(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_file_system_without_hard_links_is_told(tmp_path, monkeypatch):
+def test_file_system_without_hard_links_is_reported(tmp_path, monkeypatch):
     def refuse(*_args):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 

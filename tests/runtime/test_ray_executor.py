@@ -234,7 +234,7 @@ def test_a_drain_does_not_wait_for_workers_that_have_not_started(start) -> None:
     assert (executor.poll(0.1), fake.given) == ([], [])
 
 
-def test_a_full_disk_is_told_in_the_workers_words(start) -> None:
+def test_full_disk_is_reported_in_the_workers_words(start) -> None:
     full = StorageFullError("Writing failed for x: expected free space on the device, got none.")
     executor = start(FakeRay(RayTaskError("run", "Traceback: …", full)), workers=1)
     executor.submit(BUNDLES[0])
@@ -304,7 +304,7 @@ def test_outcomes_are_collected_many_at_a_time_and_in_order_up_to_the_end_of_the
     assert [outcome for outcomes in calls for outcome in outcomes] == [*RECEIPTS, None]
 
 
-def test_what_a_worker_finished_is_told_before_its_error(tmp_path) -> None:
+def test_finished_work_is_reported_before_the_workers_error(tmp_path) -> None:
     actor = _WorkerActor(partial(TellingWorker, error=StorageFullError("no space")), str(tmp_path))
     actor.run(BUNDLES[0])
     actor.run(BUNDLES[1])

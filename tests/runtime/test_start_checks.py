@@ -171,7 +171,7 @@ def test_wrong_weights_are_found_before_anything_is_computed(
 
 
 @pytest.mark.parametrize("executor", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
-def test_wrong_weights_of_a_network_of_ones_own_are_found_before_anything_is_computed(
+def test_wrong_weights_of_a_users_network_are_found_before_anything_is_computed(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, executor: str
 ) -> None:
     (tmp_path / "my_models.py").write_text(MODELS)

@@ -158,7 +158,7 @@ def test_a_changed_protocol_is_computed_anew_and_the_difference_is_named(make_sw
     assert any("pgd" in line and "parameters.steps: 2 → 3" in line for line in preview.stale)
 
 
-def test_what_is_not_used_is_told_in_the_order_of_keys(make_sweep: MakeSweep) -> None:
+def test_unused_evaluations_are_reported_in_the_order_of_keys(make_sweep: MakeSweep) -> None:
     keys = {key: TINY_KEYS[key] for key in ("aa_square", "clean", "fgsm", "pgd")}
     run(make_sweep(keys=keys, images={"count": 10, "seed": 0}))
     _, preview = run(make_sweep(keys=keys, images={"count": 11, "seed": 0}))

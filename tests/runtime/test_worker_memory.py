@@ -136,7 +136,7 @@ def test_the_fused_engine_halves_what_it_showed(make_sweep: MakeSweep, small_mem
     assert falling(sizes) == [N_SAMPLES, N_SAMPLES // 2, 8]
 
 
-def test_halving_is_told_to_metrics_and_logs(make_sweep: MakeSweep, small_memory) -> None:
+def test_halving_is_reported_in_metrics_and_logs(make_sweep: MakeSweep, small_memory) -> None:
     small_memory(8)
     config = make_sweep(architectures=[21], keys=PGD, engine="fused", batch_size=250)
     preview = prepare_sweep(config)

@@ -76,7 +76,7 @@ def test_one_of_sweep_and_job_is_asked_for(robust201: RunCommand, arguments: tup
         "http://a b",
     ],
 )
-def test_what_is_no_http_address_is_refused(address: str) -> None:
+def test_address_other_than_http_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="expected http://HOST:8265"):
         check_access(address, TOKEN)
 
@@ -279,7 +279,7 @@ def test_a_job_gets_the_variables_of_its_sweep_and_time_to_drain(write_sweep: Wr
         ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", "new")
 
 
-def test_who_leaves_a_job_is_told_that_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupting_follow_says_that_the_job_continues(capsys: pytest.CaptureFixture[str]) -> None:
     client = FakeClient([[]], [KeyboardInterrupt()])
     assert _follow_ray_job(client, "job-1", "http://127.0.0.1:8265") == 3
     assert "The job continues. Follow it: robust201 submit ray --follow job-1" in capsys.readouterr().err
