@@ -28,7 +28,7 @@ from robust201.runtime.executors.ray_process import RayProcess
 from robust201.runtime.metrics import Metrics
 from robust201.runtime.preview import RunPreview
 from robust201.runtime.progress import RunProgress
-from robust201.runtime.sweep import compute
+from robust201.runtime.sweep import compute, make_driver
 from robust201.shards import ShardStore
 
 SWEEP = Path(__file__).parent.parent / "jobs" / "paper.yaml"
@@ -112,14 +112,10 @@ def measure(n_units: int, n_workers: int, results: Path) -> str:
     missing = tuple(Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units)
     ShardStore.create(results)
     observer = Observer(len(plan.units))
-    tally = compute(
-        RunPreview(plan, missing, 0, (), ()),
-        missing,
-        lambda: RayProcess(plan.config, start_worker),
-        folder=results,
-        on_progress=observer.observe,
-        say=print,
-    )
+    preview = RunPreview(plan, missing, 0, (), ())
+    driver = make_driver(preview, results, on_progress=observer.observe, say=print)
+    compute(driver, plan, missing, lambda plan: RayProcess(plan.config, start_worker))
+    tally = driver.finish()
     if not tally.complete or tally.parts != len(plan.units) or len(observer.workers) != n_workers:
         raise RuntimeError(f"expected every unit once, on every worker, got {tally}")
     if "torch" in sys.modules:

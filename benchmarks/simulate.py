@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from benchmarks.virtual_cluster import Cause, Machines, VirtualCluster
 from robust201.core.records import ArchitectureId, Bundle, Part
 from robust201.images import DATASETS
-from robust201.planning.assumed_speed import assumed_gmacs
 from robust201.planning.bundles import make_bundles
 from robust201.planning.config import SweepConfig
 from robust201.planning.loading import load_config
@@ -160,7 +159,7 @@ class Sweep:
 
     def __init__(self, config: SweepConfig, seed: int, macs_per_second: float | None = None) -> None:
         self._plan = make_plan(config, assumed_facts(config))
-        self.costs = PartCosts(config, macs_per_second or assumed_gmacs(config.execution) * 1e9, seed)
+        self.costs = PartCosts(config, macs_per_second or config.execution.assumed_gmacs() * 1e9, seed)
 
     def bundles(self, n_workers: int) -> Sequence[Bundle]:
         """Cut, bundle and order the sweep as a run with so many workers does."""

@@ -86,7 +86,7 @@ def make_results_folder(
         config = config.model_copy(update={"architectures": chosen[: max(1, round(scale * len(chosen)))]})
     facts = assumed_facts(config)
     plan, store = make_plan(config, facts), ShardStore.create(results)
-    save_plan(plan, facts, store)
+    save_plan(plan, store)
     for protocol in plan.protocols.values():  # those of corruptions too, which nobody has generated
         store.save_protocol(protocol)
     return plan, store

@@ -345,7 +345,7 @@ def test_paths_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_what_a_run_did_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     tally = RunTally(computed=35.0, seconds=7.0, deaths=2, preemptions=1)
-    assert console.show_tally(tally, tmp_path) == 0
+    assert console.show_tally(tally, "evaluation", "Complete.") == 0
     assert capsys.readouterr().err.splitlines()[0] == (
         "Computed 35 evaluations in 0:00:07 of worker time; 0 failures, 2 workers died, 1 was preempted."
     )

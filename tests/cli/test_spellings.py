@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from robust201.cli.app import app
-from robust201.cli.sweeps import make_filters
+from robust201.cli.options import make_filters
 from tests.conftest import RunCommand, WriteSweep
 from tests.support.kept_plans import edit_plan
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust201.monitoring.rate import MeasuredRate, RateEstimate, estimate_rate
+from robust201.monitoring.activity import MeasuredRate, RateEstimate, estimate_rate
 
 
 def aged(seconds: float) -> MeasuredRate:

@@ -17,11 +17,11 @@ from robust201.cli.console_status import display_sweep, status_line
 from robust201.core.errors import InputError
 from robust201.monitoring.status import Cost, KeyStatus, StatusReader, SweepStatus
 from robust201.monitoring.watch import watch
-from robust201.planning.coverage import Coverage, count_coverage
 from robust201.planning.filters import Filters
 from robust201.planning.plan import Plan
 from robust201.planning.plan_file import load_plan
 from robust201.runtime.executors import make_executor
+from robust201.runtime.preview import Coverage, count_coverage
 from robust201.runtime.sweep import run_sweep
 from robust201.shards import Inventory, ShardStore
 from robust201.tasks import PAPER_KEYS
@@ -201,7 +201,7 @@ def test_only_what_changed_is_counted_again(make_sweep: MakeSweep, monkeypatch: 
             counted.append(covered.planned.key)
             yield covered
 
-    monkeypatch.setattr("robust201.monitoring.counting.count_coverage", counting)
+    monkeypatch.setattr("robust201.monitoring.status.count_coverage", counting)
     first = read()
     assert (first.done, first.total, counted) == (2, 6, ["clean", "fgsm"])
     assert replace(read(), last_heartbeat=None) == replace(first, last_heartbeat=None)

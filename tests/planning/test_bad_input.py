@@ -226,7 +226,7 @@ def test_a_wrong_option_starts_nothing(
         (b"- " * 50_000, "more than 50 deep"),
     ],
 )
-def test_a_file_that_is_no_sweep(robust201: RunCommand, tmp_path: Path, content: bytes | None, hint: str) -> None:
+def test_file_that_is_not_a_sweep(robust201: RunCommand, tmp_path: Path, content: bytes | None, hint: str) -> None:
     path = tmp_path / "sweep.yaml"
     if content is None:
         path.mkdir()
@@ -294,7 +294,7 @@ def test_names_of_other_verbs(
         ("checkpoints: {path: x}\nprecision: tf32\nexecution: {device: cpu}\n", 6, "execution.device: expected"),
     ],
 )
-def test_the_line_of_a_wrong_field_is_told(
+def test_message_names_the_line_of_a_wrong_field(
     robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, line: int, told: str
 ) -> None:
     monkeypatch.delenv("NOWHERE_AT_ALL", raising=False)
@@ -306,7 +306,7 @@ def test_the_line_of_a_wrong_field_is_told(
 
 
 @pytest.mark.parametrize(("text", "place"), [("name: [", "line 2, column 1"), ("a: 1\na: 2\n", "line 2, column 1")])
-def test_the_line_of_broken_yaml_is_told(robust201: RunCommand, tmp_path: Path, text: str, place: str) -> None:
+def test_message_names_the_line_of_broken_yaml(robust201: RunCommand, tmp_path: Path, text: str, place: str) -> None:
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(text)
     refusal = robust201("plan", sweep).refusal(2)
@@ -352,7 +352,7 @@ def test_an_option_is_named_in_place_of_a_line(robust201: RunCommand, write_swee
         ({"channels": 8}, "channels 4, got 8. Set `network`"),
     ],
 )
-def test_weights_of_other_networks_are_told_with_the_field_at_fault(
+def test_weights_of_other_networks_are_refused_with_the_field_at_fault(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, changes: dict[str, Any], hint: str
 ) -> None:
     fields = {"space": "nasbench201", "channels": 4, "cells": 1, "n_classes": 10, "dataset": "digits", "spec": ""}

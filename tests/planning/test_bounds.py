@@ -31,7 +31,7 @@ def test_a_sweep_without_end_is_refused(robust201: RunCommand) -> None:
 
 
 @pytest.mark.parametrize("what", ["/dev/zero", "a pipe"])
-def test_files_without_end_are_no_code_and_no_weights(tmp_path: Path, what: str) -> None:
+def test_endless_files_are_refused_as_code_and_as_weights(tmp_path: Path, what: str) -> None:
     path = Path(what)
     if what == "a pipe":
         path = tmp_path / "pipe"

@@ -5,11 +5,10 @@ import numpy as np
 from robust201.core.records import Part
 from robust201.export.verify import find_gaps
 from robust201.monitoring.status import read_status
-from robust201.planning.coverage import count_coverage
 from robust201.planning.plan import PlannedKey, make_plan
 from robust201.planning.plan_file import load_facts, load_plan
 from robust201.runtime.executors import make_executor
-from robust201.runtime.preview import preview_run
+from robust201.runtime.preview import count_coverage, preview_run
 from robust201.runtime.sweep import run_sweep
 from robust201.shards import ShardStore
 from tests.conftest import MakeSweep

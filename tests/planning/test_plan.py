@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robust201.core.errors import ConfigError
 from robust201.core.records import Bundle, Part, Weights
-from robust201.planning.assumed_speed import CPU_GMACS, GPU_GMACS
 from robust201.planning.bundles import BUNDLES_AHEAD, CPU_SLICE_SAMPLES, FLOOR_SECONDS, make_bundles
-from robust201.planning.config import SweepConfig
+from robust201.planning.config import CPU_GMACS, GPU_GMACS, SweepConfig
 from robust201.planning.estimates import estimate
 from robust201.planning.identity import describe_difference
 from robust201.planning.input_facts import DatasetFacts, InputFacts
@@ -67,7 +65,7 @@ def test_ids_differ_between_units_and_repeat_between_plans() -> None:
     assert ids(make_plan(make_config(), make_facts())) == BASE
 
 
-def test_protocols_are_told_in_the_order_of_keys() -> None:
+def test_protocols_are_listed_in_the_order_of_keys() -> None:
     told = [protocol["key"] for protocol in make_plan(make_config(), make_facts()).describe()["protocols"]]
     assert told == list(make_config().parameters)
 
@@ -105,12 +103,12 @@ def test_exactly_what_decides_a_number_changes_identity(
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda"])
 @pytest.mark.parametrize("speed", [None, 1.0, 2000.0])
-def test_how_fast_workers_are_is_no_part_of_identity(engine: str, device: str, speed: float | None) -> None:
+def test_worker_speed_is_not_part_of_identity(engine: str, device: str, speed: float | None) -> None:
     execution = {"device": device, "threads": 3} | ({} if speed is None else {"gmacs_per_second": speed})
     assert ids(make_plan(make_config(engine=engine, execution=execution), make_facts())) == BASES[engine]
 
 
-def test_where_nothing_is_said_cpus_are_assumed_to_be_slower() -> None:
+def test_cpus_are_assumed_to_be_slower_by_default() -> None:
     def assumed(**execution: object) -> tuple[float, float | None]:
         summary = estimate(make_plan(make_config(execution=execution), make_facts()))
         return summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
@@ -333,14 +331,10 @@ def test_with_several_workers_no_bundle_exceeds_its_share_of_what_is_left(n_work
     assert make_bundles(plan, parts) == make_bundles(plan, parts, n_workers=1)
 
 
-def test_narrowing_keeps_what_matches_and_refuses_what_does_not() -> None:
+def test_narrowing_keeps_what_matches() -> None:
     plan = make_plan(make_config(), make_facts())
     narrowed = plan.narrow(architectures={9}, keys={"pgd", "fog"})
     assert [(unit.architecture, unit.key) for unit in narrowed.units] == [(9, "pgd"), (9, "fog")]
-    with pytest.raises(ConfigError, match="Did you mean 'pgd'"):
-        plan.narrow(keys={"pdg"})
-    with pytest.raises(ConfigError, match="at least one network"):
-        plan.narrow(architectures={10})
 
 
 def test_facts_survive_json() -> None:

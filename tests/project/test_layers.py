@@ -40,11 +40,10 @@ ROOMS = (
 ROOT = {"__init__.py", "__main__.py", "api.py", "gallery.py"}
 """All that lies at the package's root: the API and the way in."""
 
-# Ray has three: actors and metrics in the process connected to it, and the client of its Jobs API where the user sits.
+# Ray has two: the process connected to it, and the client of its Jobs API where the user sits.
 DOORS = {
     "ray": {
         "runtime/executors/ray.py",
-        "runtime/executors/ray_metrics.py",
         "submission/ray_jobs.py",
     },
     "pyarrow": {

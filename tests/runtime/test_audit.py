@@ -68,7 +68,6 @@ def test_a_weak_attack_is_found(sweep: Path, robust201: RunCommand, monkeypatch:
             ("--keys", "fog"),
             "for fog: expected attacks of the sweep that both engines can compute, got another key; there are pgd",
         ),
-        (("--keys", "clean"), "got another key; there are pgd"),
         (("--keys", "pdg"), "Did you mean 'pgd'?"),
     ],
 )

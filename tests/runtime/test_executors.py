@@ -7,7 +7,6 @@ import pytest
 
 from robust201.core.records import Receipt
 from robust201.export.diff import read_result_set
-from robust201.planning.filters import Filters
 from robust201.runtime.executors import make_executor
 from robust201.runtime.executors.base import Event
 from robust201.runtime.progress import RunProgress
@@ -63,19 +62,14 @@ def test_an_error_in_a_worker_fails_its_parts_and_no_others(
     shutil.copytree(tiny_weights, weights)
     config = make_sweep(keys=KEYS, execution=execution | {"workers": 1}, checkpoints={"path": str(weights)})
 
-    def damage_then_start(plan, facts):
+    def damage_then_start(plan):
         # after the driver's check, before the workers': what a failing disk does
         store = CheckpointStore(weights)
         (weights / store.find(21, "digits").file).write_bytes(b"no tensors")
-        return make_executor(plan, facts)
+        return make_executor(plan)
 
     tally = run_sweep(config, damage_then_start)
     assert {failure.part.unit.architecture for failure in tally.failures} == {21}
     assert {failure.kind for failure in tally.failures} == {"application"}
     assert tally.evaluations == N_EVALUATIONS // 2
     assert not tally.complete
-
-
-def test_a_narrowed_run_computes_what_it_was_narrowed_to(make_sweep: MakeSweep) -> None:
-    config = make_sweep(keys=KEYS)
-    assert run_sweep(config, make_executor, filters=Filters(architectures=(0,), keys=("fgsm",))).evaluations == 2

@@ -83,7 +83,7 @@ def test_steps_of_a_training_have_epochs_a_rate_and_a_time_left() -> None:
 @pytest.mark.parametrize(
     "change", [{"step": "1"}, {"last": 3}, {"per_epoch": 0}, {"seconds": -1.0}, {"begun": None}, {"step": 1e40}]
 )
-def test_damaged_steps_of_a_training_are_no_heartbeat(tmp_path: Path, change: dict[str, object]) -> None:
+def test_heartbeat_with_damaged_training_steps_is_ignored(tmp_path: Path, change: dict[str, object]) -> None:
     folder = tmp_path / HEARTBEATS_FOLDER
     folder.mkdir()
     fields = {"share": None, "unit": UNIT.id, "label": "\x1b[31m", "strengths": [1.0], "images": [0, 1], "seconds": 1.0}
@@ -135,7 +135,7 @@ def test_where_it_cannot_be_written_nothing_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"unit": "ab"}', '{"unit": "ab", "share": null, "images": 3}'])
-def test_files_that_are_no_heartbeats_are_passed_over(tmp_path: Path, text: str) -> None:
+def test_other_files_are_not_read_as_heartbeats(tmp_path: Path, text: str) -> None:
     (tmp_path / HEARTBEATS_FOLDER).mkdir()
     (tmp_path / HEARTBEATS_FOLDER / "node-1-ab.json").write_text(text)
     assert read(tmp_path) == ()

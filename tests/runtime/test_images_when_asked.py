@@ -8,9 +8,7 @@ import pytest
 
 from robust201.core.errors import InputError
 from robust201.monitoring.status import read_status
-from robust201.planning import inputs as inputs_module
 from robust201.planning.filters import Filters
-from robust201.planning.inputs import Inputs
 from robust201.planning.plan_file import load_plan
 from robust201.planning.shares import Share
 from robust201.runtime.executors import make_executor
@@ -18,7 +16,6 @@ from robust201.runtime.share_run import run_share
 from robust201.runtime.sweep import merge_results, prepare_sweep, run_sweep
 from robust201.shards import ShardStore
 from robust201.tasks.corruptions import folder as corrupting
-from robust201.tasks.corruptions.frost_textures import FrostTextures, synthetic_frost
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
 
 KEYS: dict[str, Any] = {
@@ -79,22 +76,6 @@ def test_results_that_need_no_images_come_first(
     assert json.loads((config.results / "progress.json").read_text())["state"] == "finished"
 
 
-def test_textures_are_made_when_images_are(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = make_sweep(keys=KEYS, datasets={"digits": {"corruptions": {"source": "generated"}}})
-    asked: list[int] = []
-
-    def watched(seed: int) -> FrostTextures:
-        asked.append(seed)
-        return synthetic_frost(seed)
-
-    monkeypatch.setattr(inputs_module, "synthetic_frost", watched)
-    assert run_sweep(config, make_executor, filters=Filters(keys=("clean",))).complete
-    assert not asked
-    assert run_sweep(config, make_executor).complete
-    assert asked
-    assert run_sweep(config, make_executor).evaluations == 0
-
-
 def test_textures_that_are_missing_are_refused_before_anything_is_written(
     make_sweep: MakeSweep, tmp_path: Path
 ) -> None:
@@ -140,7 +121,7 @@ def test_results_outlive_the_images_that_they_were_computed_on(make_sweep: MakeS
     assert done(config.results) == (10, 10)
 
 
-def test_making_images_is_taken_up_where_it_was(
+def test_making_images_resumes_where_it_stopped(
     make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_sweep(keys=KEYS)
@@ -177,7 +158,7 @@ def test_failures_before_the_images_are_kept(make_sweep: MakeSweep, monkeypatch:
     assert len((config.results / "failures.jsonl").read_text().splitlines()) == 2
 
 
-def test_shares_make_no_images_and_say_which_are_lacking(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_shares_make_no_images_and_name_the_missing_ones(make_sweep: MakeSweep, tmp_path: Path) -> None:
     config = make_sweep(keys=KEYS)
     prepare_sweep(config, filters=Filters(keys=("clean", "fog")))
     assert made(tmp_path) == ["fog"]
@@ -200,11 +181,3 @@ def test_results_of_differently_narrowed_runs_are_one_sweep(make_sweep: MakeSwee
     _, other_plans = merge_results(folders, tmp_path / "both")
     assert other_plans == ()
     assert done(tmp_path / "both") == (10, 10)
-
-
-def test_each_corruption_waits_for_its_own_images(make_sweep: MakeSweep) -> None:
-    inputs = Inputs(make_sweep(keys=KEYS))
-    assert inputs.unmade_corruptions("digits") == {"brightness", "fog"}
-    inputs.make_corruptions("digits", ["fog"])
-    assert inputs.unmade_corruptions("digits") == {"brightness"}
-    assert set(inputs.gather().datasets["digits"].corruptions) == {"fog"}

@@ -14,8 +14,7 @@ from robust201.core.records import Part, Receipt, UnitFailure
 from robust201.planning.bundles import make_bundles
 from robust201.planning.plan_file import load_plan
 from robust201.runtime.executors import base
-from robust201.runtime.executors.inline import InlineExecutor
-from robust201.runtime.metrics import METRICS, Metrics
+from robust201.runtime.metrics import METRICS
 from robust201.runtime.progress import Tracker
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import prepare_sweep
@@ -45,10 +44,6 @@ def test_every_metric_is_documented() -> None:
         assert name.endswith("_total") == (metric.kind == "counter")
         tags = ", ".join(metric.tags)
         assert f"| `{name}` | {metric.kind} | {metric.unit} | {tags} | {metric.description} |" in text
-
-
-def test_in_one_process_nobody_is_told() -> None:
-    assert type(InlineExecutor(lambda _bundle: iter(())).metrics) is Metrics
 
 
 def test_events_become_numbers_and_lines(make_sweep: MakeSweep) -> None:
@@ -112,8 +107,8 @@ def count(text, name):
 config = parse_config(json.loads(sys.stdin.read()), "test")
 found = []
 
-def make(plan, facts):
-    executor = make_executor(plan, facts)
+def make(plan):
+    executor = make_executor(plan)
     close = executor.close
     def last_look():
         end = time.monotonic() + 60

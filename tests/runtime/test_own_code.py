@@ -195,7 +195,7 @@ def test_the_batch_size_is_part_of_a_users_protocol(
     assert "batch_size: 4 → 5" in ended.err
 
 
-def test_what_an_export_tells_of_a_sweep_can_be_read_again(write_own: WriteSweep, tmp_path: Path) -> None:
+def test_exported_sweep_can_be_read_again(write_own: WriteSweep, tmp_path: Path) -> None:
     config = load_config(write_own({"clean": {}} | attack(tmp_path, parameters={"step": 0.5}) | measure(tmp_path)))
     again = parse_config(portable_fields(config), "the exported sweep")
     for key, given in config.parameters.items():
@@ -329,7 +329,7 @@ def test_a_sweep_without_code_needs_no_consent(write_sweep: WriteSweep, robust20
     assert "Will execute" not in ended.err
 
 
-def test_slurm_tasks_have_the_consent_of_who_submitted(
+def test_slurm_tasks_have_the_consent_of_the_submitter(
     write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     """To the content: tasks execute the copies, and the file may be edited while they wait."""
@@ -341,7 +341,7 @@ def test_slurm_tasks_have_the_consent_of_who_submitted(
     assert f" --allow-code {copy} " in ended.out
 
 
-def test_a_job_on_ray_has_the_consent_of_who_submitted(
+def test_ray_job_has_the_consent_of_the_submitter(
     received: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shipments: list[Any] = []
@@ -443,7 +443,7 @@ def test_a_file_that_does_not_end_or_ends_its_process_is_refused(write_own: Writ
             check_code(config, seconds=seconds)
 
 
-def test_what_a_file_prints_is_no_refusal(write_own: WriteSweep) -> None:
+def test_output_of_a_file_is_not_an_error(write_own: WriteSweep) -> None:
     models = "print('loaded')\ndef build(architecture, n_classes): pass\n"
     check_code(load_config(write_own({"clean": {}}, models=models), execution={"executor": "ray"}))
 
@@ -465,7 +465,7 @@ def test_what_a_file_prints_is_no_refusal(write_own: WriteSweep) -> None:
         (MODELS.replace("return self.head(self", "return len(self"), "expected logits (10, 10), got int"),
     ],
 )
-def test_networks_that_cannot_be_evaluated(
+def test_unusable_networks_fail(
     write_own: WriteSweep, robust201: RunCommand, models: str, expected: str | None
 ) -> None:
     if "dropout(" in models:
@@ -517,7 +517,7 @@ NOTHING = "def perturb(model, images, labels, strength, **given): "
         (ATTACK, {"parameters": {"stride": 2}}, "got TypeError"),
     ],
 )
-def test_attacks_that_are_wrong(
+def test_wrong_attacks_are_refused(
     write_own: WriteSweep,
     robust201: RunCommand,
     tmp_path: Path,
@@ -553,7 +553,7 @@ ANSWER = "def measure(model, images, labels): "
         ),
     ],
 )
-def test_measures_that_are_wrong(
+def test_wrong_measures_are_refused(
     write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, text: str, expected: str
 ) -> None:
     assert expected in failure(robust201("run", write_own(measure(tmp_path, text))))
@@ -610,7 +610,7 @@ def test_a_share_draws_by_the_batches_of_the_plan(write_own: WriteSweep, robust2
         ({"strenghts": [1]}, "Did you mean 'strengths'?"),
     ],
 )
-def test_keys_that_are_wrong(
+def test_wrong_keys_are_refused(
     write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, fields: dict[str, Any], expected: str
 ) -> None:
     message = robust201("run", write_own({"mine": own(tmp_path, ATTACK, **fields)})).refusal(2)
@@ -625,7 +625,7 @@ def test_keys_that_are_wrong(
         {"keys": {"mine": {"file": "no-such-file.py"}}},
     ],
 )
-def test_files_that_are_not_there(
+def test_missing_files_are_refused(
     write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     keys = changes.pop("keys", {"clean": {}})
@@ -643,7 +643,7 @@ def test_files_that_are_not_there(
         ([1], "got [1]."),
     ],
 )
-def test_spaces_that_are_wrong(write_own: WriteSweep, robust201: RunCommand, space: object, expected: str) -> None:
+def test_wrong_spaces_are_refused(write_own: WriteSweep, robust201: RunCommand, space: object, expected: str) -> None:
     message = robust201("run", write_own({"clean": {}}, space=space)).refusal(2)
     assert expected in message or (space == {"fil": "x"} and "'space.file'" in message), message
 

@@ -133,13 +133,3 @@ def test_merged_folders_keep_precisions_apart(finish, tmp_path: Path) -> None:
     merged = export(tmp_path / "both", tmp_path / "both-json")
     assert exported_precisions(merged) == {"bf16"}
     assert merged == export(tmp_path / "bf16", tmp_path / "bf16-json")
-
-
-def test_merged_folders_do_not_complete_another_precision(sweeps, finish, tmp_path: Path) -> None:
-    finish("fp32", "fp32")
-    finish("bf16", "bf16")
-    fp32 = export(tmp_path / "fp32", tmp_path / "fp32-json")
-    merge_results([tmp_path / "fp32"], tmp_path / "bf16")
-    _, preview = run(sweeps("fp32", "bf16"))
-    assert preview.missing == ()
-    assert export(tmp_path / "bf16", tmp_path / "bf16-json") == fp32

@@ -17,7 +17,6 @@ from robust201.monitoring.status import SweepStatus, read_status
 from robust201.planning.bundles import FLOOR_SECONDS
 from robust201.planning.config import SweepConfig
 from robust201.planning.filters import Filters
-from robust201.planning.input_facts import InputFacts
 from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.runtime import progress as progress_module
 from robust201.runtime import sweep as sweep_module
@@ -123,8 +122,8 @@ def test_the_number_of_workers_decides_the_cut_and_no_result(
         execution = {"gmacs_per_second": speed, "device": "cpu"}
         config = make_sweep(**fields, results=str(tmp_path / name), execution=execution)
 
-        def make(plan: Plan, facts: InputFacts, n_workers: int = n_workers) -> Executor:
-            executor = make_executor(plan, facts)
+        def make(plan: Plan, n_workers: int = n_workers) -> Executor:
+            executor = make_executor(plan)
             executor.n_workers = n_workers
             return executor
 
@@ -159,7 +158,7 @@ def test_a_changed_protocol_is_computed_anew_and_the_difference_is_named(make_sw
     assert any("pgd" in line and "parameters.steps: 2 → 3" in line for line in preview.stale)
 
 
-def test_what_is_not_used_is_told_in_the_order_of_keys(make_sweep: MakeSweep) -> None:
+def test_unused_evaluations_are_reported_in_the_order_of_keys(make_sweep: MakeSweep) -> None:
     keys = {key: TINY_KEYS[key] for key in ("aa_square", "clean", "fgsm", "pgd")}
     run(make_sweep(keys=keys, images={"count": 10, "seed": 0}))
     _, preview = run(make_sweep(keys=keys, images={"count": 11, "seed": 0}))
@@ -188,8 +187,8 @@ def test_a_driver_counts_as_running_before_the_first_event(make_sweep: MakeSweep
     run_sweep(config, make_executor, filters=Filters(architectures=(0,)))
     seen: list[SweepStatus] = []
 
-    def make(plan: Plan, facts: InputFacts) -> Executor:
-        executor = make_executor(plan, facts)
+    def make(plan: Plan) -> Executor:
+        executor = make_executor(plan)
         submit = executor.submit
 
         def look_and_submit(bundle: Bundle) -> None:

@@ -8,9 +8,8 @@ import pytest
 
 from robust201.core.records import Part, Receipt, Unit
 from robust201.runtime.heartbeat import LastBeat, TrainingSteps
-from robust201.runtime.key_costs import KeyCosts
 from robust201.runtime.metrics import Metrics
-from robust201.runtime.progress import RATE_SECONDS, RunProgress, Tracker
+from robust201.runtime.progress import RATE_SECONDS, KeyCosts, RunProgress, Tracker
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
 

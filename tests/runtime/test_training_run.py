@@ -19,12 +19,12 @@ from robust201.core.errors import CheckpointError, ConfigError, DatasetError, Le
 from robust201.core.records import Receipt
 from robust201.monitoring.training_status import TrainingStatus, read_training_status
 from robust201.planning.training_config import TrainingConfig
+from robust201.planning.training_plan import TrainingWork
 from robust201.runtime import heartbeat
 from robust201.runtime.executors.base import BundleLost, Event
 from robust201.runtime.executors.inline import InlineExecutor
 from robust201.runtime.lease import Lease
 from robust201.runtime.progress import RunProgress, read_progress
-from robust201.runtime.training_files import TrainingWork
 from robust201.runtime.training_run import ALL_TRAININGS, TrainingSelection, preview_trainings, run_trainings
 from robust201.runtime.training_worker import TrainingWorker
 from robust201.training import loop

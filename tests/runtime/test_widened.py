@@ -111,17 +111,6 @@ def test_every_measure_in_one_sweep(make_sweep: MakeSweep, robust201: RunCommand
     assert robust201("verify", config.results).code == 0
 
 
-def test_splits_are_other_images(make_sweep: MakeSweep) -> None:
-    def units(split: str) -> set[str]:
-        config = make_sweep(keys={"jacobian": {"images": 12, "split": split}})
-        run(config)
-        plan = load_plan(config.results)
-        assert {unit.n_images for unit in plan.units} == {12}
-        return {unit.id for unit in plan.units}
-
-    assert units("test").isdisjoint(units("train"))
-
-
 def test_a_measures_images_are_not_the_sweeps(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=JACOBIAN_KEYS, images={"count": 10, "seed": 0})
     run(config)
@@ -489,11 +478,3 @@ def test_the_zoo_is_computed_in_channels_last(make_sweep: MakeSweep) -> None:
     loaded = loader.load(plan.units[0], inputs.images("digits"))
     weights = [module.weight for module in loaded.classifier.modules() if isinstance(module, torch.nn.Conv2d)]
     assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
-
-
-def test_labels_out_of_range_are_refused(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
-    file = write_parquet(tmp_path / "images.parquet")
-    datasets = {"mine": {"path": str(file), "form": "parquet", "classes": 9, "image_size": 32}}
-    sweep = write_sweep(datasets=datasets, checkpoints=None, weights=RANDOM, keys=CLEAN)
-    assert "expected labels 0 to 8, got 9" in robust201("run", sweep).refusal(2)
-    assert not (tmp_path / "results").exists()

@@ -39,13 +39,6 @@ def test_a_line_says_when_who_and_which_unit(tmp_path: Path) -> None:
     assert about["worker"] == log.path.stem
 
 
-def test_two_workers_of_one_process_and_second_have_two_files(tmp_path: Path) -> None:
-    logs = [WorkLog(tmp_path, clock=lambda: 0.0) for _ in range(2)]
-    for log in logs:
-        log.write("worker_started")
-    assert len(list((tmp_path / "logs").iterdir())) == 2
-
-
 def test_what_libraries_warn_of_is_logged_with_the_unit(tmp_path: Path) -> None:
     log = WorkLog(tmp_path)
     with warnings.catch_warnings(record=True) as shown:

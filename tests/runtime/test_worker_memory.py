@@ -13,11 +13,11 @@ from robust201.models.classifier import Classifier
 from robust201.models.network_check import check_network
 from robust201.planning.bundles import make_bundles
 from robust201.planning.config import SweepConfig
-from robust201.planning.plan_file import load_plan_and_facts
+from robust201.planning.plan_file import load_plan
 from robust201.runtime import networks, worker
 from robust201.runtime.devices import is_out_of_memory
 from robust201.runtime.executors import make_executor
-from robust201.runtime.sweep import load_plan, prepare_sweep, run_sweep
+from robust201.runtime.sweep import prepare_sweep, run_sweep
 from robust201.shards import ShardStore
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, network
 from robust201.spaces.nasbench201.space import NasBench201
@@ -136,13 +136,13 @@ def test_the_fused_engine_halves_what_it_showed(make_sweep: MakeSweep, small_mem
     assert falling(sizes) == [N_SAMPLES, N_SAMPLES // 2, 8]
 
 
-def test_halving_is_told_to_metrics_and_logs(make_sweep: MakeSweep, small_memory) -> None:
+def test_halving_is_reported_in_metrics_and_logs(make_sweep: MakeSweep, small_memory) -> None:
     small_memory(8)
     config = make_sweep(architectures=[21], keys=PGD, engine="fused", batch_size=250)
     preview = prepare_sweep(config)
     told: list[tuple[str, dict[str, str]]] = []
     metrics = SimpleNamespace(record=lambda name, value=1.0, **tags: told.append((name, tags)))
-    facts = load_plan_and_facts(config.results)[1]
+    facts = load_plan(config.results).facts
     halving = worker.Worker(config, facts, metrics)
     assert (
         len([outcome for bundle in make_bundles(preview.plan, preview.missing) for outcome in halving.run(bundle)]) == 1

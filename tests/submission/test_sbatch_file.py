@@ -82,7 +82,7 @@ def test_every_option_appears(make_sweep: MakeSweep) -> None:
     assert "--slurm-requeue" in words
 
 
-def test_what_is_not_asked_for_is_left_to_the_cluster(make_sweep: MakeSweep) -> None:
+def test_unset_options_are_left_to_the_cluster(make_sweep: MakeSweep) -> None:
     found = directives(rendered(make_sweep(execution={"device": "cpu", "threads": 3}), ArrayOptions()))
     assert not {"time", "mem", "partition", "account", "gres"} & set(found)
     assert (found["array"], found["cpus-per-task"], found["signal"]) == ("1-8", "3", "B:USR1@600")

@@ -106,7 +106,7 @@ NO_GPUS = "printf '%s\\n' 'cpu*|(null)' 'gpu|(null)' 'gpu|gpu:a100:4(S:0-1)' 'ol
         (("--extra", "--partition=gpu"), None),
     ],
 )
-def test_gpus_that_a_partition_lacks_are_told_before_anything_is_made(
+def test_missing_gpus_are_reported_before_anything_is_written(
     robust201: RunCommand,
     write_sweep: WriteSweep,
     programs: WriteProgram,
@@ -278,7 +278,7 @@ def test_a_task_that_may_not_be_queued_again_says_so(programs: WriteProgram) -> 
     assert said[-1].endswith("submit again to go on.")
 
 
-def test_no_task_of_an_array_is_no_task() -> None:
+def test_environment_without_an_array_task_is_refused() -> None:
     with pytest.raises(ConfigError, match="SLURM_ARRAY_TASK_ID"):
         ArrayTask.of({"SLURM_ARRAY_JOB_ID": "4711"})
 

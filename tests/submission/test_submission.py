@@ -17,14 +17,20 @@ from ray._raylet import AuthenticationTokenLoader, Config
 
 from robust201.cli.submit import _follow_ray_job
 from robust201.core.errors import ConfigError, EvaluationError
-from robust201.planning.loading import load_training
+from robust201.planning.loading import is_training, load_training
+from robust201.planning.plan_file import load_any_sweep
 from robust201.submission import ray_jobs
 from robust201.submission.access import Access, check_access, find_token
-from robust201.submission.shipment import code_files, pack, prepare_shipment
+from robust201.submission.shipment import Shipment, code_files, pack, prepare_shipment
 from tests.conftest import REPOSITORY, RunCommand, WriteSweep
 from tests.support.tiny_trainings import training_fields
 
 TOKEN = "a-token-of-the-tests-alone"
+
+
+def ship(place: Path, environment: dict[str, str], narrowing: tuple[str, ...] = ()) -> Shipment:
+    config = load_training(place) if is_training(place) else load_any_sweep(place)
+    return prepare_shipment(config, place, environment, narrowing)
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +76,7 @@ def test_one_of_sweep_and_job_is_asked_for(robust201: RunCommand, arguments: tup
         "http://a b",
     ],
 )
-def test_what_is_no_http_address_is_refused(address: str) -> None:
+def test_address_other_than_http_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="expected http://HOST:8265"):
         check_access(address, TOKEN)
 
@@ -122,7 +128,7 @@ def test_a_shipment_is_code_and_sweep_alone(write_sweep: WriteSweep, tmp_path: P
     sweep = write_sweep(results="${FOLDER}/runs", checkpoints={"path": "bundled:benchmark_data/demo"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FOLDER", str(tmp_path))
-        shipment = prepare_shipment(sweep, {"FOLDER": str(tmp_path), "SECRET": "x"})
+        shipment = ship(sweep, {"FOLDER": str(tmp_path), "SECRET": "x"})
     assert shipment.variables == {"FOLDER": str(tmp_path)}
     shipped = yaml.safe_load(shipment.text)
     assert shipped["execution"] == yaml.safe_load(sweep.read_text())["execution"] | {
@@ -148,7 +154,7 @@ def test_a_shipment_of_trainings_trains(tmp_path: Path) -> None:
     trainings.write_text(yaml.safe_dump(fields))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FOLDER", str(tmp_path))
-        shipment = prepare_shipment(trainings, {"FOLDER": str(tmp_path)}, ("--recipes", "plain"))
+        shipment = ship(trainings, {"FOLDER": str(tmp_path)}, ("--recipes", "plain"))
         assert load_training(trainings).store == tmp_path / "store"
     assert shipment.variables == {"FOLDER": str(tmp_path)}
     assert ray_jobs.entrypoint(shipment) == ("python -m robust201 train trainings.yaml --executor ray --recipes plain")
@@ -159,7 +165,7 @@ def test_a_shipment_of_trainings_trains(tmp_path: Path) -> None:
     fields["store"] = "store"
     trainings.write_text(yaml.safe_dump(fields))
     with pytest.raises(ConfigError, match="expected an absolute path in store"):
-        prepare_shipment(trainings, {})
+        ship(trainings, {})
 
 
 def test_only_code_of_a_package_is_shipped(tmp_path: Path) -> None:
@@ -179,7 +185,7 @@ def test_a_shipment_above_the_limit_names_its_largest_files(
     files = code_files() | {"robust201/large.py": tmp_path / "large.py"}
     monkeypatch.setattr("robust201.submission.shipment.code_files", lambda: files)
     monkeypatch.setattr("robust201.submission.shipment.UPLOAD_LIMIT_BYTES", 200_000)
-    shipment = prepare_shipment(write_sweep(), {})
+    shipment = ship(write_sweep(), {})
     with pytest.raises(
         ConfigError, match=r"expected at most 0\.2 MiB.*got \d\.\d MiB; largest: robust201/large\.py \(0\.3 MiB\)"
     ):
@@ -200,7 +206,7 @@ def test_a_shipment_above_the_limit_names_its_largest_files(
 )
 def test_a_relative_path_is_refused(write_sweep: WriteSweep, changes: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError, match=f"expected an absolute path in {field}"):
-        prepare_shipment(write_sweep(**changes), {})
+        ship(write_sweep(**changes), {})
 
 
 class FakeClient:
@@ -259,7 +265,7 @@ def test_a_job_gets_the_variables_of_its_sweep_and_time_to_drain(write_sweep: Wr
     ]
     client = SimpleNamespace(list_jobs=lambda: known, submit_job=lambda **fields: taken.update(fields) or "new")
     sweep = write_sweep(results=f"${{FOLDER:-{tmp_path}}}", execution={"part_minutes": 10})
-    shipment = prepare_shipment(sweep, {"FOLDER": "/elsewhere"})
+    shipment = ship(sweep, {"FOLDER": "/elsewhere"})
     assert ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", "new") == "new"
     assert taken["runtime_env"] == {
         "working_dir": str(tmp_path / "job.zip"),
@@ -273,7 +279,7 @@ def test_a_job_gets_the_variables_of_its_sweep_and_time_to_drain(write_sweep: Wr
         ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", "new")
 
 
-def test_who_leaves_a_job_is_told_that_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupting_follow_says_that_the_job_continues(capsys: pytest.CaptureFixture[str]) -> None:
     client = FakeClient([[]], [KeyboardInterrupt()])
     assert _follow_ray_job(client, "job-1", "http://127.0.0.1:8265") == 3
     assert "The job continues. Follow it: robust201 submit ray --follow job-1" in capsys.readouterr().err
@@ -332,7 +338,7 @@ def test_a_server_that_is_no_ray_head_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_entrypoint_is_the_command_line_of_the_package(write_sweep: WriteSweep) -> None:
-    shipment = prepare_shipment(write_sweep(), {}, ("--keys", "clean,pgd", "--architectures", "|nor~0|"))
+    shipment = ship(write_sweep(), {}, ("--keys", "clean,pgd", "--architectures", "|nor~0|"))
     words = "python -m robust201 run sweep.yaml --executor ray --keys clean,pgd --architectures '|nor~0|'"
     assert ray_jobs.entrypoint(shipment) == words
     assert (REPOSITORY / "pipeline/robust201/__main__.py").exists()

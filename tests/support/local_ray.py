@@ -10,9 +10,9 @@ def ray_address() -> Iterator[str]:
     """Address of a Ray on this machine with two CPUs."""
     import ray
 
-    from robust201.runtime.executors.ray import leave_out_what_nobody_asks
+    from robust201.runtime.executors.ray import disable_unused_ray_services
 
-    leave_out_what_nobody_asks()
+    disable_unused_ray_services()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_prestart_worker_first_driver", "0")
         ray.init(

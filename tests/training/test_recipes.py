@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from robust201.core.errors import ConfigError
 from robust201.planning.loading import load_training
-from robust201.training.recipes import AUGMENTATIONS, Recipe, training_id
+from robust201.training.recipes import AUGMENTATIONS, Recipe
+from robust201.weights.manifest import hash_training
 from tests.conftest import REPOSITORY
 
 BASE = {"epochs": 125, "batch_size": 125, "learning_rate": 0.1, "weight_decay": 5e-4, "schedule": {"cosine": {}}}
@@ -144,7 +145,13 @@ IDENTITY = {
     "seed": 1,
     "device": "cpu",
     "threads": 1,
+    "precision": "fp32",
+    "start": None,
 }
+
+
+def training_id(recipe, **fields):
+    return hash_training(recipe=recipe.identity(), **fields)
 
 
 def test_what_decides_the_weights_decides_the_id():
@@ -161,7 +168,7 @@ def test_what_decides_the_weights_decides_the_id():
             ({"threads": 2}, recipe()),
             ({"device": "cuda"}, recipe()),
             ({"device": "cuda", "precision": "tf32"}, recipe()),
-            ({"start_sha256": "ef"}, recipe()),
+            ({"start": "ef"}, recipe()),
             ({}, recipe(epochs=100)),
             ({}, recipe(augmentation="std")),
             ({}, recipe(decay="weights")),

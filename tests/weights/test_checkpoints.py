@@ -16,7 +16,7 @@ from robust201.core.errors import CheckpointError
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.weights.published.base import SourceWeights, choose_seeds
 from robust201.weights.published.formats import FORMATS, detect
-from robust201.weights.published.split_archive import JoinedParts, find_parts
+from robust201.weights.published.nats_split import JoinedParts, find_parts
 from tests.support.official_archives import (
     CELLS,
     CHANNELS,
@@ -175,21 +175,11 @@ def test_folder_of_state_dicts_is_read(tmp_path: Path, ending: str) -> None:
         list(iter_weights(tmp_path))
 
 
-def test_merged_files_say_that_they_have_no_weights(tmp_path: Path) -> None:
-    from nas_201_api import api_utils as old_utils
-    from nats_bench import api_utils as new_utils
-
-    meta = {"meta_archs": list(nasbench201.specs()), "total_archs": 15_625, "evaluated_indexes": list(INDICES)}
-    new = {index: make_states(index, new_utils, weights=False) for index in INDICES}
-    old = {index: make_states(index, old_utils, weights=False) for index in INDICES}
-    old = {index: {"full": states["200"], "less": states["12"]} for index, states in old.items()}
-    new_utils.pickle_save(meta | {"arch2infos": new}, tmp_path / "NATS-tss-v1_0-3ffb9.pickle")
-    torch.save(meta | {"arch2infos": old}, tmp_path / "NAS-Bench-201-v1_1-096897.pth")
-    for name in ("NATS-tss-v1_0-3ffb9.pickle.pbz2", "NAS-Bench-201-v1_1-096897.pth"):
-        with pytest.raises(CheckpointError, match=r"records without weights .*-full"):
-            list(iter_weights(tmp_path / name))
-        with pytest.raises(CheckpointError, match="failed for #5 in"):
-            list(iter_weights(tmp_path / name, indices=[5]))
+@pytest.mark.parametrize("name", ["NATS-tss-v1_0-3ffb9.pickle.pbz2", "NAS-Bench-201-v1_1-096897.pth"])
+def test_merged_files_are_rejected_since_they_have_no_weights(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(CheckpointError, match=r"records without weights.*-full"):
+        list(iter_weights(tmp_path / name))
 
 
 # Choice of trials

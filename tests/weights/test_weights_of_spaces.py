@@ -19,8 +19,8 @@ from robust201.planning.sweep_record import portable_fields
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.zoo.space import NETWORKS, ZooNetwork
 from robust201.submission.shipment import _paths
+from robust201.weights.manifest import hash_recipe
 from robust201.weights.store import CheckpointStore
-from robust201.weights.training_identity import hash_recipe
 from tests.conftest import RunCommand, WriteSweep
 from tests.runtime.test_widened import write_parquet
 

@@ -1,4 +1,4 @@
-"""`robust201 correlate` and `robust201 design`: what the results of a dataset say of measures and of cells."""
+"""`robust201 metrics`, `correlate` and `design`: what follows from the results of a dataset."""
 
 import json
 import math
@@ -10,7 +10,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.sweeps import Datasets, split_names
+from robust201.cli.options import Dataset, Datasets, Keys, WeightsName, split_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,13 +30,40 @@ Join = Annotated[
     list[Path] | None,
     typer.Option("--join", help="Another table about the same architectures (docs/use-cases.md). Repeatable."),
 ]
-Weights = Annotated[
-    str | None, typer.Option("--weights-name", help="Name of the weights, if DATASET has several per architecture.")
-]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for the tables as CSV.")]
 
 SHOWN = 12
 """Rows of a table that are printed."""
+
+
+def metrics(
+    dataset: Dataset,
+    datasets: Datasets = None,
+    keys: Keys = None,
+    reference: Annotated[
+        str | None, typer.Option(help="Reference architecture of corruption errors: an index or a name.")
+    ] = None,
+    ties: Annotated[float, typer.Option(help="Significance level of the tests against the best network.")] = 0.05,
+    bootstrap: Annotated[
+        int, typer.Option(min=0, metavar="DRAWS", help="Bootstrap draws, for intervals of medians, ranks and tau.")
+    ] = 0,
+    weights: WeightsName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show rankings with intervals and ties with the best, and derived metrics such as robustness R."""
+    from robust201.reader.dataset import RobustnessDataset
+
+    found = RobustnessDataset(dataset, weights=weights).metrics(
+        split_names(datasets),
+        split_names(keys),
+        reference=int(reference) if reference is not None and reference.isdecimal() else reference,
+        ties=ties,
+        n_draws=bootstrap,
+    )
+    if as_json:
+        print_json(found.to_payload())
+    else:
+        console.show_metrics(found)
 
 
 def correlate(
@@ -45,7 +72,7 @@ def correlate(
     keys: Annotated[str | None, typer.Option(help="Scores, keys or keys at a strength, such as clean,pgd:1.")] = None,
     join: Join = None,
     out: Out = None,
-    weights: Weights = None,
+    weights: WeightsName = None,
     measure_weights: Annotated[
         str | None,
         typer.Option(
@@ -62,12 +89,12 @@ def correlate(
     from robust201.analysis.terms import evaluations_named, find_evaluations
     from robust201.core.errors import ResultsError
 
-    reader, held, tables = _read(folders, datasets, join, weights, out, measure_weights)
+    reader, all_results, tables = _read(folders, datasets, join, weights, out, measure_weights)
     wanted = split_names(keys)
     for asked in wanted or ():
-        if not any(find_evaluations(one, asked) for one in held):
-            evaluations_named(held[0], asked)  # says what is wrong with it
-    found = pd.concat([correlate_measures(one, tables, keys=wanted) for one in held], ignore_index=True)
+        if not any(find_evaluations(results, asked) for results in all_results):
+            evaluations_named(all_results[0], asked)  # says what is wrong with it
+    found = pd.concat([correlate_measures(results, tables, keys=wanted) for results in all_results], ignore_index=True)
     if found.empty:
         raise ResultsError(
             f"Correlating measures failed for {reader.path}: expected {FEWEST} architectures or more with a measure "
@@ -100,7 +127,7 @@ def design(
     ] = None,
     minimise: Annotated[str | None, typer.Option(help="Objectives to minimise; default: parameters.")] = None,
     out: Out = None,
-    weights: Weights = None,
+    weights: WeightsName = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what makes a cell robust: effects of operations, a regression tree, prediction and the Pareto front."""
@@ -110,9 +137,9 @@ def design(
     from robust201.analysis.network_costs import PARAMETERS
     from robust201.analysis.terms import Terms, evaluations_named
 
-    _, held, tables = _read(folders, datasets, join, weights, out)
+    _, all_results, tables = _read(folders, datasets, join, weights, out)
     payload: dict[str, dict[str, Any]] = {}
-    for results in held:
+    for results in all_results:
         terms = Terms(results, tables)
         evaluations_named(results, score)  # no measure: tables show accuracies
         accuracies = terms.mean(score)
@@ -123,7 +150,7 @@ def design(
         effects = of_cells.operation_effects(results, accuracies)
         prediction = of_cells.predict_from_cells(results, accuracies)
         front.insert(0, "architecture", front.index)
-        front.insert(1, "spec", [results.spec(one) for one in front["architecture"]])
+        front.insert(1, "spec", [results.spec(architecture) for architecture in front["architecture"]])
         tree = of_cells.describe_tree(results, accuracies)
         found = {
             "effects": effects.operations,
@@ -159,8 +186,8 @@ def _read(
     if out is not None:
         check_output_file(out / "correlations.csv")
     reader = RobustnessDataset(*folders, weights=weights)
-    held = read_results(reader, measure_weights=measure_weights)
-    names = [one.name for one in held]
+    all_results = read_results(reader, measure_weights=measure_weights)
+    names = [results.name for results in all_results]
     if not names:
         raise ResultsError(
             f"Reading {reader.path} failed: expected accuracies, got none. Add a folder that has some, or "
@@ -173,7 +200,7 @@ def _read(
                 f"Reading {reader.path} failed for {name!r}: expected one of its datasets, got another."
                 f"{closest(name, names)}"
             )
-    chosen = [one for one in held if one.name in wanted]
+    chosen = [results for results in all_results if results.name in wanted]
     return reader, chosen, read_join_tables(reader, join or (), chosen)
 
 

@@ -4,14 +4,14 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from shlex import join
+from shlex import join, quote
 from typing import Annotated
 
 import typer
 
 from robust201 import __version__
 from robust201.cli import console
-from robust201.cli.analyse import correlate, design
+from robust201.cli.analyse import correlate, design, metrics
 from robust201.cli.audit import audit
 from robust201.cli.bench import bench
 from robust201.cli.compare import compare
@@ -19,30 +19,35 @@ from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_
 from robust201.cli.demo import demo
 from robust201.cli.evaluate import evaluate
 from robust201.cli.exits import run_to_exit_code
-from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, HELP_OPTIONS, RUN, AllowCode, add_verbs
+from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, HELP_OPTIONS, RUN, add_verbs
 from robust201.cli.images import fuse, import_images, robustify
-from robust201.cli.metrics import metrics
 from robust201.cli.monitoring import AsJson, doctor, logs, print_json, status
+from robust201.cli.options import (
+    AllowCode,
+    Architectures,
+    Dataset,
+    Datasets,
+    Executor,
+    Keys,
+    Limit,
+    Results,
+    SlurmRequeue,
+    Sweep,
+    WeightsName,
+    Workers,
+    load_sweep,
+    make_filters,
+    option_words,
+    reject_options,
+    results_of,
+    split_names,
+)
 from robust201.cli.pictures import check_drawing, draw_corruption_sheet, show
 from robust201.cli.plot import MEAN_HELP, plot
 from robust201.cli.search import search
 from robust201.cli.study import study
 from robust201.cli.submit import submit_app
-from robust201.cli.sweeps import (
-    Architectures,
-    Datasets,
-    Keys,
-    Limit,
-    Results,
-    Sweep,
-    load_sweep,
-    make_filters,
-    narrowing_words,
-    results_of,
-    split_names,
-)
 from robust201.cli.train import plan_trainings, train
-from robust201.cli.trainings import refuse_options
 from robust201.cli.user_file import parse_space
 from robust201.core.errors import ConfigError
 from robust201.core.files import write_text
@@ -117,7 +122,7 @@ def plan(
     from robust201.planning.loading import is_training
 
     if is_training(sweep):
-        refuse_options(architectures=architectures, datasets=datasets, keys=keys, save=save or None)
+        reject_options("training YAML", architectures=architectures, datasets=datasets, keys=keys, save=save or None)
         plan_trainings(sweep, limit=limit, check=check, as_json=as_json)
         return
     from robust201.core.user_code import hash_files
@@ -147,9 +152,10 @@ def plan(
     else:
         console.show_plan(summary)
     if save:
+        words = option_words(architectures=architectures, datasets=datasets, keys=keys, limit=limit)
         console.say(
             f"Saved the plan and the images in {config.results}. Next, on each machine: "
-            f"robust201 run {join([str(sweep), *narrowing_words(architectures, datasets, keys, limit)])} --share I/N"
+            f"robust201 run {join([str(sweep), *words])} --share I/N"
         )
 
 
@@ -159,8 +165,8 @@ def run(
     datasets: Datasets = None,
     keys: Keys = None,
     limit: Limit = None,
-    executor: Annotated[str | None, typer.Option(help="inline or ray; overrides the sweep's.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Number of workers; overrides the sweep's.")] = None,
+    executor: Executor = None,
+    workers: Workers = None,
     out: Annotated[str | None, typer.Option("--out", help="Results folder; overrides the sweep's.")] = None,
     share: Annotated[
         str | None,
@@ -169,12 +175,7 @@ def run(
             help="Divide the sweep that `plan --save` saved among N runs, and be the I-th, counted from 1.",
         ),
     ] = None,
-    slurm_requeue: Annotated[
-        bool,
-        typer.Option(
-            "--slurm-requeue", help="In a Slurm array: requeue the task if it stopped because of its time limit."
-        ),
-    ] = False,
+    slurm_requeue: SlurmRequeue = False,
     allow_code: AllowCode = None,
 ) -> None:
     """Evaluate what is missing from a sweep, on Ray or in this process; run it again after any interruption.
@@ -211,7 +212,11 @@ def run(
             on_progress=display.update,
             say=console.say,
         )
-    code = console.show_tally(tally, config.results, narrowed=filters != EVERYTHING or share is not None)
+    status = f"robust201 status {quote(str(config.results))}"
+    complete = f"Complete. Export it with: robust201 export {quote(str(config.results))} --out DATASET"
+    if filters != EVERYTHING or share is not None:
+        complete = f"Complete for this selection; for the whole sweep: {status}"
+    code = console.show_tally(tally, "evaluation", complete, failures=f"All failures: {status}")
     if task is not None:
         task.requeue_if_unfinished(tally, console.say)
     raise typer.Exit(code)
@@ -255,16 +260,9 @@ def merge(
 
 
 def report(
-    dataset: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."
-        ),
-    ],
+    dataset: Dataset,
     out: Annotated[Path | None, typer.Option("--out", help="The HTML file; DATASET-report.html if absent.")] = None,
-    weights: Annotated[
-        str | None, typer.Option("--weights-name", help="Name of the weights, if DATASET has several per architecture.")
-    ] = None,
+    weights: WeightsName = None,
     mean: Annotated[str, typer.Option("--mean", help=MEAN_HELP)] = "over-evaluations",
 ) -> None:
     """Write one HTML file with figures, tables and a cell explorer of an exported dataset; it works offline."""

@@ -7,9 +7,8 @@ import typer
 from rich.table import Table
 
 from robust201.cli import console
-from robust201.cli.help_texts import AllowCode
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.sweeps import Keys, Sweep, load_sweep, split_names
+from robust201.cli.options import AllowCode, Executor, Keys, Sweep, Workers, load_sweep, split_names
 
 if TYPE_CHECKING:
     from robust201.runtime.audit import AuditedEvaluation
@@ -21,8 +20,8 @@ def audit(
     images: Annotated[int, typer.Option("--count", min=1, help="Test images to draw from each dataset.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Seed of both draws.")] = 0,
     keys: Keys = None,
-    executor: Annotated[str | None, typer.Option(help="inline or ray; overrides the sweep's.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Number of workers; overrides the sweep's.")] = None,
+    executor: Executor = None,
+    workers: Workers = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder of the audit; default: the results folder's name with -audit.")
     ] = None,
@@ -45,30 +44,33 @@ def audit(
     announce_code(config, sweep, allowed=allow_code or (), say=console.say)
     place = out or config.results.with_name(f"{config.results.name}-audit")
     sweeps = sample_sweep(config, networks=networks, images=images, seed=seed, keys=split_names(keys), out=place)
-    found = audit_sweep(sweeps, lambda one: run_sweep(one, make_executor, say=console.say))
+    evaluations = audit_sweep(sweeps, lambda sample: run_sweep(sample, make_executor, say=console.say))
     if as_json:
-        print_json([one.to_payload() for one in found])
+        print_json([evaluation.to_payload() for evaluation in evaluations])
     else:
-        _show(found)
-    raise typer.Exit(3 if any(one.differs for one in found) else 0)
+        _show(evaluations)
+    raise typer.Exit(3 if any(evaluation.differs for evaluation in evaluations) else 0)
 
 
-def _show(found: "tuple[AuditedEvaluation, ...]") -> None:
+def _show(evaluations: "tuple[AuditedEvaluation, ...]") -> None:
     table = Table(box=None, pad_edge=False)
     for name in ("evaluation", "images", "fused", "reference", "only fused", "only reference", "p", "p after Holm"):
         table.add_column(name, justify="left" if name == "evaluation" else "right")
-    for one in found:
-        reference, fused = one.correct
-        only_reference, only_fused = one.only_one
-        counts = (one.n_images, fused, reference, only_fused, only_reference)
-        mark = " differs" if one.differs else ""
+    for evaluation in evaluations:
+        reference, fused = evaluation.correct
+        only_reference, only_fused = evaluation.only_one
+        counts = (evaluation.n_images, fused, reference, only_fused, only_reference)
+        mark = " differs" if evaluation.differs else ""
         table.add_row(
-            one.label, *(f"{count:,}" for count in counts), f"{one.p_value:.3g}", f"{one.adjusted_p_value:.3g}{mark}"
+            evaluation.label,
+            *(f"{count:,}" for count in counts),
+            f"{evaluation.p_value:.3g}",
+            f"{evaluation.adjusted_p_value:.3g}{mark}",
         )
     console.out.print(table)
-    differing = sum(one.differs for one in found)
+    differing = sum(evaluation.differs for evaluation in evaluations)
     console.out.print(
-        f"{console.show_count(len(found), 'evaluation')} compared: the engines differ in {differing or 'none'}.",
+        f"{console.show_count(len(evaluations), 'evaluation')} compared: the engines differ in {differing or 'none'}.",
         markup=False,
         highlight=False,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from robust201.cli import console
-from robust201.cli.sweeps import split_names
+from robust201.cli.options import split_names
 from robust201.core.errors import ConfigError
 from robust201.core.files import write_text
 from robust201.core.host import MAX_THREADS
@@ -67,22 +67,22 @@ def bench(
             for subject in subjects
         ]
     if json_file is not None:
-        write_text(json_file, json.dumps([one.to_payload() for one in compared], indent=1) + "\n")
+        write_text(json_file, json.dumps([comparison.to_payload() for comparison in compared], indent=1) + "\n")
     _show(compared, machine.threads, device)
 
 
 def _show(compared: "list[Compared]", threads: int, device: str) -> None:
     clock = "CPU" if device == "cpu" else "wall"
     rows = []
-    for one in compared:
-        seconds = [getattr(timed.attacks, clock.lower()) for timed in one.ways]
+    for comparison in compared:
+        seconds = [getattr(timed.attacks, clock.lower()) for timed in comparison.ways]
         rows.append(
             (
-                one.subject.label,
+                comparison.subject.label,
                 *(f"{value:.1f}" for value in seconds),
-                f"{one.ratio(clock.lower()):.2f}",
-                f"{one.ratio('wall'):.2f}",
-                f"{one.ratio('wall', start_up=True):.2f}",
+                f"{comparison.ratio(clock.lower()):.2f}",
+                f"{comparison.ratio('wall'):.2f}",
+                f"{comparison.ratio('wall', start_up=True):.2f}",
             )
         )
     names = ("network", "loop, default layout, s", "loop, channels_last, s", "robust201, s")

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -268,27 +267,19 @@ def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"worker-hours on CPUs at {cpu_speed:,g} GMAC/s", _show_hours(hours * speed / cpu_speed)
 
 
-def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int:
-    """Say how a run ended, and give the exit code: 0 complete, 3 incomplete."""
-    _show_work(tally, "evaluation")
-    if tally.failures:
-        say(f"All failures: robust201 status {quote(str(results))}")
-    if tally.complete and narrowed:
-        say(f"Complete for this selection; for the whole sweep: robust201 status {quote(str(results))}")
-        return 0
+def show_tally(tally: RunTally, noun: str, complete: str, failures: str = "") -> int:
+    """Say how a run ended, and give the exit code: 0 complete, 3 incomplete; `failures` says where to see them."""
+    _show_work(tally, noun)
+    if tally.failures and failures:
+        say(failures)
     if tally.complete:
-        say(f"Complete. Export it with: robust201 export {quote(str(results))} --out DATASET")
+        say(complete)
         return 0
-    return _show_incomplete(tally)
-
-
-def show_training_tally(tally: RunTally, store: Path) -> int:
-    """Show how a run of trainings ended, and give the exit code: 0 complete, 3 incomplete."""
-    _show_work(tally, "snapshot")
-    if tally.complete:
-        say(f"Complete. Evaluate it in a sweep, with weights: {{path: {store}, recipe: …}}")
-        return 0
-    return _show_incomplete(tally)
+    if tally.abandoned:
+        say("The time to finish ran out: work in progress was abandoned.")
+    say("Stopped on request." if tally.drained else "Incomplete.")
+    say("Finished work is kept; run the same command again to resume.")
+    return 3
 
 
 def _show_work(tally: RunTally, noun: str) -> None:
@@ -301,14 +292,6 @@ def _show_work(tally: RunTally, noun: str) -> None:
     alike = Counter(failure.message for failure in tally.failures)
     for message, count in alike.most_common(10):
         say(f"failed {show_count(count, 'time')}: {message}")
-
-
-def _show_incomplete(tally: RunTally) -> int:
-    if tally.abandoned:
-        say("The time to finish ran out: work in progress was abandoned.")
-    say("Stopped on request." if tally.drained else "Incomplete.")
-    say("Finished work is kept; run the same command again to resume.")
-    return 3
 
 
 def show_import(report: ImportReport, store: Path) -> int:
@@ -364,7 +347,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
     say_each(problems, rest=rest)
     say_each([f"unfinished: {line}" for line in verdict.gaps], rest=rest)
     if verdict.weights is not None:
-        say_each([f"warning: {one.message}" for one in verdict.weights.unexpected], rest=rest)
+        say_each([f"warning: {network.message}" for network in verdict.weights.unexpected], rest=rest)
     say_each([f"warning: {flag.message}" for flag in verdict.flags or ()], rest=rest)
     say_each([f"Moved to damaged/: {shard}" for shard in verdict.requeued], rest=rest)
     if not as_json:
@@ -472,7 +455,7 @@ def show_metrics(found: DerivedMetrics) -> None:
             f"[{row.low[0]:.4f}, {row.high[0]:.4f}]",
             f"{len(row.tied):,} of {len(row.accuracies):,}",
             "same images" if row.paired else "accuracies",
-            *(f"{one.value:.4f} [{one.low:.4f}, {one.high:.4f}]" for one in row.bootstrap.values()),
+            *(f"{estimate.value:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]" for estimate in row.bootstrap.values()),
         )
         for row in found.rankings
     ]
@@ -481,24 +464,26 @@ def show_metrics(found: DerivedMetrics) -> None:
         columns = ("", "best", "accuracy", "95 % interval", "tied with the best", "compared by", *names.values())
         show_table("Rankings", columns, [(*row, *[""] * (len(columns) - len(row))) for row in rankings])
     metrics = []
-    for one in found.metrics:
-        place = one.key if len(one.key) <= _LONGEST_KEY else f"{one.key.count('+') + 1} keys"
-        held = one.values.dropna()
-        numbers = [f"{value:.4f}" for value in (held.min(), held.median(), held.max())] if len(held) else ["-"] * 3
-        label = f"{one.dataset} {place}" + ("" if one.strength is None else f" {one.strength:g}")
-        metrics.append((label, one.metric, *numbers, f"{len(held):,}", one.note))
+    for metric in found.metrics:
+        place = metric.key if len(metric.key) <= _LONGEST_KEY else f"{metric.key.count('+') + 1} keys"
+        values = metric.values.dropna()
+        numbers = (
+            [f"{value:.4f}" for value in (values.min(), values.median(), values.max())] if len(values) else ["-"] * 3
+        )
+        label = f"{metric.dataset} {place}" + ("" if metric.strength is None else f" {metric.strength:g}")
+        metrics.append((label, metric.metric, *numbers, f"{len(values):,}", metric.note))
     if metrics:
         columns = ("", "metric", "lowest", "median", "highest", "networks", "")
         show_table("Metrics", columns, metrics)
     if found.agreements:
         rows = [
             (
-                f"{one.dataset} {one.key}",
-                f"{one.kendall:.3f} [{one.low:.3f}, {one.high:.3f}]",
-                f"{one.overlap} of {one.top}",
-                f"{one.n:,}",
+                f"{agreement.dataset} {agreement.key}",
+                f"{agreement.kendall:.3f} [{agreement.low:.3f}, {agreement.high:.3f}]",
+                f"{agreement.overlap} of {agreement.top}",
+                f"{agreement.n:,}",
             )
-            for one in found.agreements
+            for agreement in found.agreements
         ]
         columns = ("", "Kendall's tau, 95 % interval", "best by both", "networks")
         show_table("Ranks by robustness R against ranks by mean accuracy under the attack", columns, rows)

@@ -95,7 +95,7 @@ def show_status(state: SweepStatus) -> None:
             highlight=False,
         )
     damaged = [f"damaged: {shard}" for shard in state.damaged]
-    failed = [f"failed ({one['kind']}): {one['label']}: {one['message']}" for one in state.failures]
+    failed = [f"failed ({failure['kind']}): {failure['label']}: {failure['message']}" for failure in state.failures]
     for lines in (damaged, failed):
         for line in console.first_lines(lines, rest="--json lists all"):
             out.print(line, markup=False)
@@ -172,7 +172,7 @@ class Display(Generic[_Status]):
 
 def _render_sweep(terminal: Console, state: SweepStatus, quiet_seconds: float) -> RenderableType:
     lines = [_show_workers(state), _show_rate_and_cost(state), _count_failures(state)]
-    lines += [f"failed: {one['label']}: {one['message']}" for one in state.failures[-_SHOWN_FAILURES:]]
+    lines += [f"failed: {failure['label']}: {failure['message']}" for failure in state.failures[-_SHOWN_FAILURES:]]
     if state.damaged:
         lines.append(console.show_count(len(state.damaged), "damaged result file"))
     texts = _fold([*lines, *_show_quiet(state, quiet_seconds)])
@@ -222,11 +222,9 @@ def _training_line(state: TrainingStatus, now: float) -> str:
     return "; ".join([f"{_timestamp(now)} {describe_trainings(state)}", failures, *in_progress])
 
 
-def display_trainings(
-    console_: Console | None = None, clock: Callable[[], float] = time.time
-) -> Display[TrainingStatus]:
+def display_trainings() -> Display[TrainingStatus]:
     """Make the live display of the status of trainings."""
-    return Display(_render_trainings, _training_line, console_, clock)
+    return Display(_render_trainings, _training_line)
 
 
 def show_log_line(line: Mapping[str, Any], label: str = "") -> None:

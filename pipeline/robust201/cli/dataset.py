@@ -7,7 +7,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.sweeps import Results, results_of
+from robust201.cli.options import Results, results_of
 from robust201.core.errors import ConfigError
 
 if TYPE_CHECKING:

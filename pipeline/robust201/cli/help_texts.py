@@ -1,20 +1,9 @@
 """What the help of the command line says beside each verb's own words: groups of verbs, and examples."""
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
-
-AllowCode = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--allow-code",
-        metavar="FILE",
-        help="Python file that the YAML names and that may be executed, although the YAML or the file lies in a folder "
-        "of data. Repeatable.",
-    ),
-]
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 

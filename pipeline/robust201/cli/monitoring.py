@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from robust201.cli import console, console_status
-from robust201.cli.sweeps import Results, results_of
+from robust201.cli.options import Results, results_of
 from robust201.core.errors import ConfigError, EvaluationError, RobustError
 from robust201.monitoring.watch import Watched
 
@@ -190,7 +190,7 @@ def doctor(
     config, unreadable = None, []
     try:
         if sweep:
-            from robust201.planning.any_sweep import load_any_sweep
+            from robust201.planning.plan_file import load_any_sweep
 
             config = load_any_sweep(sweep)
     except RobustError as error:  # what is wrong with this machine may be the very reason, such as a variable not set

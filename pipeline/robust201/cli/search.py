@@ -9,9 +9,8 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.analyse import Folders, Join
-from robust201.cli.explicit_options import explicit_options
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.sweeps import split_names
+from robust201.cli.options import WeightsName, explicit_options, split_names
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.files import check_output_file
@@ -62,9 +61,7 @@ def search(
     distinct: Annotated[bool, typer.Option("--distinct", help="Count isomorphic cells as one cell.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all draws.")] = 0,
     processes: Annotated[int | None, typer.Option(min=1, help="Processes; at most and by default one per CPU.")] = None,
-    weights: Annotated[
-        str | None, typer.Option("--weights-name", help="Name of the weights, if DATASET has several per architecture.")
-    ] = None,
+    weights: WeightsName = None,
     out: Annotated[Path | None, typer.Option("--out", help="Also write the table to this CSV file.")] = None,
     figure: Annotated[
         Path | None, typer.Option("--figure", help="Draw regret by query in this .png, .svg or .pdf file.")
@@ -122,7 +119,7 @@ def search(
     paper = compare_with_paper(reader, searches)
     if as_json:
         published = None if paper is None else paper._asdict()
-        print_json({"searches": [one.to_payload() for one in searches], "published": published})
+        print_json({"searches": [result.to_payload() for result in searches], "published": published})
     else:
         _show(searches)
         if paper is not None:
@@ -133,7 +130,7 @@ def search(
     if out is not None:
         import pandas as pd
 
-        write_csv(out, pd.concat([one.to_frame() for one in searches]))
+        write_csv(out, pd.concat([result.to_frame() for result in searches]))
         console.say(f"Wrote {out}.")
     if figure is not None:
         from robust201.figures.regret_curves import save_regret_curves

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robust201.cli import console
-from robust201.cli.help_texts import AllowCode
 from robust201.cli.monitoring import AsJson, print_json
+from robust201.cli.options import AllowCode
 from robust201.cli.user_file import StepConsent
 from robust201.core.errors import ConfigError, closest
 from robust201.core.files import make_folder
@@ -65,10 +65,7 @@ def study(
 
 
 def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consent: StepConsent) -> int:
-    """Run the steps and sweeps of a study, unless there are exports, and write its page; return the exit code.
-
-    `root` is the context of the whole command line.
-    """
+    """Run the steps and sweeps of a study, unless there are exports, and write its page; return the exit code."""
     from robust201.planning.code_consent import check_consent, consent_words
     from robust201.planning.loading import load_config
     from robust201.studies.config import DynamicsStudy, load_study

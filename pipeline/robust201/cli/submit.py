@@ -2,17 +2,33 @@
 
 import os
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from robust201.cli import console
-from robust201.cli.help_texts import HELP_OPTIONS, AllowCode, epilog
-from robust201.cli.submit_slurm import slurm
-from robust201.cli.sweeps import Architectures, Datasets, Keys, Limit, load_sweep, make_filters, narrowing_words
-from robust201.cli.trainings import Recipes, refuse_options, refuse_recipes, select_trainings, selection_words
+from robust201.cli.help_texts import HELP_OPTIONS, epilog
+from robust201.cli.options import (
+    AllowCode,
+    Architectures,
+    Datasets,
+    Keys,
+    Limit,
+    Recipes,
+    load_sweep,
+    make_filters,
+    option_words,
+    reject_options,
+    select_trainings,
+)
 from robust201.core.errors import ConfigError, EvaluationError
+
+if TYPE_CHECKING:
+    from robust201.submission.slurm import Job, Submission
 
 submit_app = typer.Typer(
     name="submit",
@@ -49,8 +65,7 @@ def ray(
     allow_code: AllowCode = None,
 ) -> None:
     """Run a sweep, or trainings, as a job on a Ray cluster and follow it to its end; submit again to resume."""
-    from robust201.planning.code_consent import announce_code, consent_words
-    from robust201.planning.loading import is_training, load_training
+    from robust201.planning.code_consent import consent_words
     from robust201.runtime.training_run import check_device_is_known
     from robust201.submission import ray_jobs
     from robust201.submission.access import check_access, find_token
@@ -65,36 +80,26 @@ def ray(
     if access.is_readable_on_the_way:
         console.say(f"The token crosses the network unencrypted to {access.address}; a tunnel or https would hide it.")
     if sweep is not None:
-        if is_training(sweep):
-            refuse_options(architectures=architectures, datasets=datasets, keys=keys)
-            trainings = load_training(sweep)
-            check_device_is_known(trainings)
-            select_trainings(trainings, recipes, limit)
-            narrowing = selection_words(recipes, limit)
-        else:
-            refuse_recipes(recipes)
-            config = load_sweep(sweep)
-            make_filters(config, architectures, datasets, keys, limit).check(config)
-            narrowing = narrowing_words(architectures, datasets, keys, limit)
+        job = _read_job(sweep, architectures, datasets, keys, recipes, limit, None, allow_code)
+        if job.trainings is not None:
+            check_device_is_known(job.trainings)
         # The head checks files that were not named here: they may lie in data that this machine does not see.
-        shipment = prepare_shipment(
-            sweep, os.environ, (*narrowing, *consent_words(path.absolute() for path in allow_code or ()))
-        )
-        announce_code(shipment.config, sweep, allowed=allow_code or (), say=console.say)
+        consent = consent_words(path.absolute() for path in allow_code or ())
+        shipment = prepare_shipment(job.config, sweep, os.environ, (*job.words, *consent))
         with tempfile.TemporaryDirectory() as folder:
             archive = Path(folder) / "robust201-job.zip"
             pack(shipment, archive)
             client = ray_jobs.connect(access)
-            job = ray_jobs.submit_job(client, shipment, archive, job_id)
-        typer.echo(job)
+            job_id = ray_jobs.submit_job(client, shipment, archive, job_id)
+        typer.echo(job_id)
         console.say("If the job or the cluster dies, submit again: finished work is kept.")
     else:
-        client, job = ray_jobs.connect(access), str(follow)
-        ray_jobs.check_job(client, job)
+        client, job_id = ray_jobs.connect(access), str(follow)
+        ray_jobs.check_job(client, job_id)
     if detach and follow is None:
-        console.say(f"Follow it: robust201 submit ray --follow {job} --address {access.address}")
+        console.say(f"Follow it: robust201 submit ray --follow {job_id} --address {access.address}")
         return
-    raise typer.Exit(_follow_ray_job(client, job, access.address))
+    raise typer.Exit(_follow_ray_job(client, job_id, access.address))
 
 
 def _follow_ray_job(client: Any, job: str, address: str) -> int:
@@ -113,6 +118,145 @@ def _follow_ray_job(client: Any, job: str, address: str) -> int:
     if code:
         console.say(f"{job} ended: {ray_jobs.describe_end(ended)}. Finished work is kept; submit again to resume.")
     return code
+
+
+def slurm(
+    sweep: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SWEEP",
+            help="A sweep YAML, results folder or training YAML; tasks read it again when they start.",
+        ),
+    ],
+    architectures: Architectures = None,
+    datasets: Datasets = None,
+    keys: Keys = None,
+    recipes: Recipes = None,
+    limit: Limit = None,
+    out: Annotated[
+        str | None, typer.Option("--out", help="Results folder, or the store of trainings; overrides the YAML's.")
+    ] = None,
+    tasks: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of tasks to divide the sweep among; default: as many as it can be divided into, up to 256."
+        ),
+    ] = None,
+    max_parallel: Annotated[int | None, typer.Option(help="Maximum number of tasks running at once.")] = None,
+    time: Annotated[str | None, typer.Option(help="Time limit of a task in sbatch's format: 24:00:00.")] = None,
+    gpus_per_task: Annotated[
+        str | None, typer.Option(help="NUMBER or TYPE:NUMBER; default: 1, or 0 with device: cpu.")
+    ] = None,
+    cpus_per_task: Annotated[int | None, typer.Option(help="CPUs per task; default: what its workers need.")] = None,
+    mem: Annotated[str | None, typer.Option(help="Memory per task, such as 16G.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Partition or partitions.")] = None,
+    account: Annotated[str | None, typer.Option(help="Account to charge.")] = None,
+    extra: Annotated[
+        list[str] | None, typer.Option(help="An sbatch option to add verbatim, such as --constraint=a100; repeatable.")
+    ] = None,
+    setup: Annotated[
+        list[str] | None, typer.Option(help="A shell line to run first, such as 'module load cuda'; repeatable.")
+    ] = None,
+    drain_seconds: Annotated[
+        int | None,
+        typer.Option(
+            help="Seconds before its limit at which a task winds down; default: 600, or a quarter of a shorter limit."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the batch file; read no data and submit nothing.")
+    ] = False,
+    allow_code: AllowCode = None,
+) -> None:
+    """Submit a sweep as a Slurm job array of independent workers on single machines; submit again to resume.
+
+    A training YAML becomes one task, which trains on all GPUs that it has.
+    """
+    from robust201.core.user_code import hash_file
+    from robust201.planning.code_consent import consent_words
+    from robust201.planning.inputs import kept_code
+    from robust201.submission import slurm as slurm_jobs
+    from robust201.submission.sbatch_file import ArrayOptions
+
+    options = ArrayOptions(
+        tasks=tasks,
+        max_parallel=max_parallel,
+        time=time,
+        gpus_per_task=gpus_per_task,
+        cpus_per_task=cpus_per_task,
+        mem=mem,
+        partition=partition,
+        account=account,
+        extra=tuple(extra or ()),
+        setup=tuple(setup or ()),
+        drain_seconds=drain_seconds,
+    )
+    job = _read_job(sweep, architectures, datasets, keys, recipes, limit, out, allow_code)
+    config, trainings = job.config, job.trainings
+    if trainings is not None:
+        reject_options("training YAML", tasks=tasks, max_parallel=max_parallel)
+        consent = [path.absolute() for path in config.code_files().values()]
+    else:
+        # Tasks execute copies, which keep the content that is agreed to here while the files are edited.
+        consent = [kept_code(config.results.absolute(), hash_file(path)) for path in config.code_files().values()]
+    job = replace(job, words=(*job.words, *consent_words(consent)))
+    if dry_run:
+        typer.echo(slurm_jobs.render_dry(job, options, say=console.say), nl=False)
+        return
+    submitted = slurm_jobs.submit_array(job, options, say=console.say)
+    if submitted is not None and trainings is not None:
+        # While the task is queued, there is no run whose status the store could give.
+        _show_submission(submitted, "snapshot", str(sweep if out is None else trainings.store))
+    elif submitted is not None:
+        _show_submission(submitted, "evaluation", str(config.results))
+    elif trainings is not None:
+        console.say("Nothing is missing: all snapshots are in the store.")
+    else:
+        console.say(f"Nothing is missing. Export it with: robust201 export {quote(str(config.results))} --out DATASET")
+
+
+def _show_submission(submitted: "Submission", noun: str, place: str) -> None:
+    typer.echo(submitted.job)
+    finished = submitted.n_shares - submitted.n_tasks
+    what = console.show_count(submitted.n_tasks, "task") + (
+        f"; {finished} more would have nothing to do" if finished else ""
+    )
+    for line in (
+        f"Submitted {console.show_count(submitted.n_missing, noun)} as array {submitted.job}: {what}.",
+        f"Watch it:  squeue --job {submitted.job}; robust201 status {quote(place)}; logs: {submitted.logs}",
+        f"Cancel it: scancel {submitted.job}",
+        "Submit again to resume; finished work is kept.",
+    ):
+        console.say(line)
+
+
+def _read_job(
+    place: Path,
+    architectures: str | None,
+    datasets: str | None,
+    keys: str | None,
+    recipes: str | None,
+    limit: int | None,
+    out: str | None,
+    allow_code: Sequence[Path] | None,
+) -> "Job":
+    """Read a sweep or trainings and what is selected of them, and check consent to the Python files that they name."""
+    from robust201.planning.code_consent import announce_code
+    from robust201.planning.loading import is_training, load_training
+    from robust201.submission.slurm import Job
+
+    words = option_words(architectures=architectures, datasets=datasets, keys=keys, recipes=recipes, limit=limit)
+    if is_training(place):
+        reject_options("training YAML", architectures=architectures, datasets=datasets, keys=keys)
+        trainings = load_training(place, store=out)
+        job = Job(trainings, place, words, selection=select_trainings(trainings, recipes, limit))
+    else:
+        reject_options("sweep", recipes=recipes)
+        config = load_sweep(place, results=out)
+        job = Job(config, place, words, filters=make_filters(config, architectures, datasets, keys, limit))
+        job.filters.check(config)
+    announce_code(job.config, place, allowed=allow_code or (), say=console.say)
+    return job
 
 
 for verb in (ray, slurm):

@@ -1,21 +1,14 @@
 """`robust201 train`: trains the networks of a training YAML."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from robust201.cli import console
-from robust201.cli.help_texts import AllowCode
 from robust201.cli.monitoring import print_json
-from robust201.cli.sweeps import Limit
-from robust201.cli.trainings import select_trainings
-
-if TYPE_CHECKING:
-    from robust201.planning.training_config import TrainingConfig
-    from robust201.runtime.training_run import TrainingSelection
+from robust201.cli.options import AllowCode, Executor, Limit, SlurmRequeue, Workers, select_trainings
 
 
 def train(
@@ -23,51 +16,35 @@ def train(
     out: Annotated[
         Path | None, typer.Option("--out", help="The checkpoint store to fill; overrides the YAML's.")
     ] = None,
-    executor: Annotated[str | None, typer.Option(help="inline or ray; overrides the YAML's.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Number of workers; overrides the YAML's.")] = None,
+    executor: Executor = None,
+    workers: Workers = None,
     recipes: Annotated[str | None, typer.Option(help="Only these recipes, separated by commas.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N of the trainings.")] = None,
-    slurm_requeue: Annotated[
-        bool,
-        typer.Option(
-            "--slurm-requeue", help="In a Slurm array: requeue the task if it stopped because of its time limit."
-        ),
-    ] = False,
+    slurm_requeue: SlurmRequeue = False,
     allow_code: AllowCode = None,
 ) -> None:
     """Train the networks of a training YAML into a checkpoint store.
 
     After an interruption, run the same YAML again: each training resumes from its last state, with the same weights.
     """
+    from robust201.planning.code_consent import announce_code
     from robust201.planning.loading import load_training
+    from robust201.planning.training_plan import saved_states
+    from robust201.runtime.code_check import check_code
+    from robust201.runtime.executors import check_device
+    from robust201.runtime.share_run import of_one_machine
+    from robust201.runtime.training_run import run_trainings
+    from robust201.submission.slurm import ArrayTask
 
     execution = {"executor": executor, "workers": workers}
     config = load_training(trainings, store=None if out is None else str(out), execution=execution)
     selection = select_trainings(config, recipes, limit)
-    raise typer.Exit(_run_trainings(trainings, config, selection, allow_code or (), slurm_requeue))
-
-
-def _run_trainings(
-    place: Path,
-    config: "TrainingConfig",
-    selection: "TrainingSelection",
-    allow_code: Sequence[Path],
-    slurm_requeue: bool,
-) -> int:
-    from robust201.planning.code_consent import announce_code
-    from robust201.runtime.code_check import check_code
-    from robust201.runtime.executors import check_device
-    from robust201.runtime.share_run import of_one_machine
-    from robust201.runtime.training_files import saved_states
-    from robust201.runtime.training_run import run_trainings
-    from robust201.submission.slurm import ArrayTask
-
     task = ArrayTask.of(os.environ) if slurm_requeue else None
     if task is not None:
         config = of_one_machine(config)
     before = saved_states(config)
     check_device(config)
-    announce_code(config, place, allowed=allow_code, say=console.say)
+    announce_code(config, trainings, allowed=allow_code or (), say=console.say)
     check_code(config)
     display = console.RunDisplay("Training", "snapshots")
     with display.showing():
@@ -82,10 +59,11 @@ def _run_trainings(
             on_progress=display.update,
             say=console.say,
         )
-    code = console.show_training_tally(tally, config.store)
+    complete = f"Complete. Evaluate it in a sweep, with weights: {{path: {config.store}, recipe: …}}"
+    code = console.show_tally(tally, "snapshot", complete)
     if task is not None:
         task.requeue_if_unfinished(tally, console.say, has_new_states=bool(saved_states(config) - before))
-    return code
+    raise typer.Exit(code)
 
 
 def plan_trainings(place: Path, *, limit: Limit, check: bool, as_json: bool) -> None:

@@ -43,11 +43,7 @@ _step_consent: ContextVar[StepConsent | None] = ContextVar("step_consent", defau
 
 
 def parse_function(text: str) -> UserFunction:
-    """Find the function that FILE:FUNCTION names, and say that its file will be executed.
-
-    Raises:
-        ConfigError: another form, an unreadable file, or a study's file that needs consent and has none.
-    """
+    """Find the function that FILE:FUNCTION names, and say that its file will be executed."""
     file, colon, name = text.rpartition(":")
     if not colon or not file or not name.isidentifier():
         raise ConfigError(

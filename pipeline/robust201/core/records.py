@@ -191,7 +191,7 @@ class Unit:
         checkpoint_sha256: hash of the weights (see `Weights`).
         weights: short name of the weights where a network has several in its sweep; else empty.
         columns: columns of a measure; empty where images are shown and answers measured.
-        makes_images: whether it has no results, but makes the images that a transfer shows (`runtime.missing_images`).
+        makes_images: whether it has no results, but makes the images that a transfer shows (`runtime.sweep`).
     """
 
     id: str

@@ -26,7 +26,6 @@ from robust201.export.parquet_files import ParquetFile
 from robust201.export.side_files import spell_epsilons, strengths_of_keys, swept_strengths
 from robust201.export.writing import Format, images_of_outcomes, list_files, make_files
 from robust201.export.written_file import Compression
-from robust201.planning.coverage import PlannedUnits, count_coverage
 from robust201.planning.plan import Plan
 from robust201.planning.plan_file import PLAN_FILE, load_plan
 from robust201.reader.json_files import open_decompressed, read_json
@@ -35,6 +34,7 @@ from robust201.reader.parquet_results import is_converted
 from robust201.reader.result_files import META_FILE, MISSING_FILE, SWEEP_FILE, images_name
 from robust201.reader.weights_check import check_clean_accuracy
 from robust201.runtime.lease import Lease
+from robust201.runtime.preview import count_coverage
 from robust201.shards import Inventory, ShardFinding, ShardStore, requeue_shards
 from robust201.statistics.attack_flags import AttackFlag, Evaluated, find_flags, transfers_of
 from robust201.statistics.weights_check import WeightsCheck
@@ -195,7 +195,7 @@ def _check_protocol_files(plan: Plan, store: ShardStore, inventory: Inventory) -
             )
 
 
-def find_gaps(plan: PlannedUnits, inventory: Inventory) -> tuple[int, tuple[str, ...]]:
+def find_gaps(plan: Plan, inventory: Inventory) -> tuple[int, tuple[str, ...]]:
     """Count the evaluations of a plan that are not there whole, and list the units that lack some of their strengths.
 
     An evaluation is whole with all its images and measurements; of units that lack all strengths none is listed.

@@ -105,7 +105,7 @@ def _closest_id(name: str, ids: Iterable[str]) -> str:
     ordered = sorted(ids)
     place = bisect_left(ordered, name)
     around = ordered[max(0, place - 1) : place + 1]
-    shared, best = max(((len(commonprefix([one, name])), one) for one in around), default=(0, ""))  # noqa: RUF071
+    shared, best = max(((len(commonprefix([unit_id, name])), unit_id) for unit_id in around), default=(0, ""))  # noqa: RUF071
     return f" Did you mean {best!r}?" if shared else ""
 
 

@@ -1,17 +1,50 @@
 """How far a sweep is: counted from the shards, so it is true after any crash and needs no Ray."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from robust201.core.files import IrregularFileError, is_amount, read_file
 from robust201.core.host import HostId
-from robust201.monitoring.activity import read_activity
-from robust201.monitoring.counting import EvaluationCounter
-from robust201.monitoring.rate import estimate_rate
+from robust201.monitoring.activity import estimate_rate, read_activity
 from robust201.planning.plan import Plan
+from robust201.planning.shares import share_folders
 from robust201.runtime.heartbeat import read_file_time
+from robust201.runtime.preview import count_coverage
+from robust201.runtime.progress import FAILURES_FILE
 from robust201.shards import Inventory
+
+_TEXTS_OF_A_FAILURE = ("unit", "label", "kind", "message")
+_MAX_FAILURES_BYTES = 1 << 30
+
+
+def read_failures(folder: Path) -> list[dict[str, Any]]:
+    """Read what the last driver or share in a folder wrote of failures; without lines that are damaged."""
+    try:
+        content = read_file(folder / FAILURES_FILE, _MAX_FAILURES_BYTES)
+    except (FileNotFoundError, IsADirectoryError, IrregularFileError):
+        return []
+    failures = []
+    for line in content.decode(errors="replace").splitlines():
+        try:
+            failure = json.loads(line)
+        except (ValueError, RecursionError):
+            continue  # a driver killed in the middle of a line; its unit is still missing and is counted as such
+        if _is_failure(failure):
+            failures.append(failure)
+    return failures
+
+
+def _is_failure(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and all(isinstance(value.get(name), str) for name in _TEXTS_OF_A_FAILURE)
+        and isinstance(value.get("strengths"), list)
+        and all(map(is_amount, value["strengths"]))
+    )
 
 
 @dataclass(frozen=True)
@@ -48,7 +81,7 @@ class SweepStatus:
         deaths: workers that died under a bundle, in the last run and the last of every share.
         preemptions: workers whose machine was taken away, likewise.
         evaluations_per_second: of those at work, or of the last run, or None; it falls while nothing is finished.
-        seconds_left: by estimated work (see `monitoring.rate.estimate_rate`), or None.
+        seconds_left: by estimated work (see `monitoring.activity.estimate_rate`), or None.
         parts_in_flight: for how many seconds each has been computed, the longest first.
         silent_workers: for how many seconds each worker that fell silent over a part has been so, the longest first; a
             part that another worker has taken over no longer counts.
@@ -127,30 +160,35 @@ class StatusReader:
         self._plan = plan
         self._clock = clock or (lambda: read_file_time(plan.config.results))
         self._host_id = host_id or HostId.of_this_process()
-        self._counter = EvaluationCounter(plan)
+        self._count_state: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+        self._done: Counter[tuple[str, str]] = Counter()
+        self._stale = 0
+        self._macs_left = 0.0
         self._total: Counter[tuple[str, str]] = Counter()
         for planned in plan.planned_keys:
             self._total[planned.dataset, planned.key] += planned.n_evaluations
 
     def read(self, inventory: Inventory) -> SweepStatus:
         plan = self._plan
-        count = self._counter.count(inventory)
+        if self._count_state != (inventory.shards, inventory.damaged):
+            self._count(inventory)
+            self._count_state = inventory.shards, inventory.damaged
         activity = read_activity(plan, inventory, self._host_id, self._clock())
         in_flight = [part for part in activity.parts if part.silent_seconds is None]
         silent = [part.silent_seconds for part in activity.parts if part.silent_seconds is not None]
         work_in_flight = sum(plan.macs(rest) for part in in_flight for rest in part.rest)
-        estimate = estimate_rate(activity.rates, work_left=count.macs_left, work_in_flight=work_in_flight)
+        estimate = estimate_rate(activity.rates, work_left=self._macs_left, work_in_flight=work_in_flight)
         last_rate = activity.runs[0].get("evaluations_per_second")
         return SweepStatus(
             name=plan.config.name,
             keys=tuple(
-                KeyStatus(dataset, key, count.done.get((dataset, key), 0), self._total[dataset, key])
+                KeyStatus(dataset, key, self._done[dataset, key], self._total[dataset, key])
                 for dataset in plan.datasets
                 for key in plan.keys(dataset)
             ),
-            failures=self._counter.pending_failures(inventory),
+            failures=_pending_failures(plan, inventory),
             damaged=tuple(inventory.damaged),
-            stale=count.stale,
+            stale=self._stale,
             driver=activity.driver,
             shares=activity.shares,
             state=activity.state,
@@ -165,6 +203,22 @@ class StatusReader:
             silent_workers=tuple(sorted(silent, reverse=True)),
         )
 
+    def _count(self, inventory: Inventory) -> None:
+        """Count what is done, what the plan does not use, and the estimated multiply-accumulates of what is missing."""
+        plan = self._plan
+        self._done, self._macs_left = Counter(), 0.0
+        self._stale = sum(inventory.foreign(plan.unit_ids).values())
+        for covered in count_coverage(plan, inventory):
+            planned, unfinished = covered.planned, covered.unfinished
+            self._done[planned.dataset, planned.key] += int(covered.complete.sum())
+            macs = plan.unit_macs(planned) if unfinished else []
+            for position in unfinished:
+                if covered.held[position]:
+                    missing = inventory.missing(planned.unit(position), plan.measurements)
+                    self._macs_left += sum(map(plan.macs, missing))
+                else:  # most units of a sweep that has begun
+                    self._macs_left += macs[position]
+
     def _cost(self, worker_seconds: float, runs: Sequence[dict[str, Any]]) -> Cost:
         """Worker time as it is paid for, by what a worker occupied in the last run that knew."""
         known = [run["gpus_per_worker"] for run in runs if run.get("gpus_per_worker") is not None]
@@ -173,6 +227,23 @@ class StatusReader:
         gpus = float(max(known, default=assumed))
         hours = worker_seconds / 3600
         return Cost(hours * gpus, "GPU-hours") if gpus else Cost(hours, "worker-hours")
+
+
+def _pending_failures(plan: Plan, inventory: Inventory) -> tuple[dict[str, Any], ...]:
+    """Failures of the last run and of every share, without those that another run has made good, each once."""
+    results = plan.config.results
+    failures = {
+        (failure["label"], *failure["strengths"]): failure
+        for folder in (results, *share_folders(results))
+        for failure in read_failures(folder)
+    }
+    units = plan.find_units({failure["unit"] for failure in failures.values()})
+    return tuple(
+        failure
+        for failure in failures.values()
+        if (unit := units.get(failure["unit"])) is None
+        or not all(inventory.is_complete(unit, strength, plan.measurements) for strength in failure["strengths"])
+    )
 
 
 def read_status(plan: Plan, inventory: Inventory) -> SweepStatus:

@@ -6,7 +6,7 @@ from typing import Any
 
 from robust201.core.host import HostId
 from robust201.monitoring.activity import find_driver
-from robust201.monitoring.counting import read_failures
+from robust201.monitoring.status import read_failures
 from robust201.planning.training_config import Training, TrainingConfig
 from robust201.runtime.heartbeat import LastBeat, read_file_time, read_heartbeats
 from robust201.runtime.progress import PROGRESS_FILE, WORKING_STATES, read_progress
@@ -69,11 +69,7 @@ def training_folder(store: Path) -> Path | None:
 
 
 def read_training_status(store: Path, config: TrainingConfig | None = None) -> TrainingStatus:
-    """Read the status of the trainings in a store, and if given, of those of a YAML.
-
-    Raises:
-        CheckpointError: the manifest is damaged.
-    """
+    """Read the status of the trainings in a store, and if given, of those of a YAML."""
     folder = store / "training"
     progress, now = read_progress(folder), read_file_time(folder)
     state = str(progress.get("state", "not started"))

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from robust201.core.records import ArchitectureId, Bundle, Part
-from robust201.planning.assumed_speed import ANY_GMACS, GPU_GMACS, assumed_gmacs, is_cpu
+from robust201.planning.config import GPU_GMACS
 from robust201.planning.plan import Plan
 
 SLICE_SECONDS = 300.0
@@ -25,6 +25,9 @@ network, and a part a shard."""
 BUNDLES_AHEAD = 4
 """Bundles a worker into which the work that is left is divided whenever a bundle is cut. A worker holds two, whose
 estimates may be wrong by a factor."""
+
+ANY_GMACS = 100.0
+"""Billion multiply-accumulates per second of a worker of any kind: between a CPU's and a GPU's."""
 
 CPU_SLICE_SAMPLES = 64
 """(image, strength) pairs in the smallest slice of images on a CPU: a batch of the fused engine. Batches of half the
@@ -46,14 +49,6 @@ def make_bundles(
 
     By estimate a bundle takes `execution.part_minutes` at most and, with several workers, at most its share of the work
     that is left; unless it is one part that cannot be cut.
-
-    Args:
-        plan: what the parts are of.
-        parts: what is to be computed.
-        n_workers: workers that will share it; with one, nothing is cut for balance.
-        has_gpu: whether they compute on GPUs, where that is known.
-        slice_seconds: estimated time at which a part is cut that a worker commits as a whole; for fixed slices, on a
-            worker of fixed speed (see `_Cutter`).
     """
     longest = 60 * plan.config.execution.part_minutes
     cutter = _Cutter(plan, has_gpu, slice_seconds)
@@ -109,11 +104,11 @@ class _Cutter:
     def __init__(self, plan: Plan, has_gpu: bool | None, slice_seconds: float) -> None:
         execution = plan.config.execution
         self._plan = plan
-        self._rate = 1e9 * assumed_gmacs(execution, has_gpu)
+        self._rate = 1e9 * execution.assumed_gmacs(has_gpu)
         self._slice_seconds = min(60 * execution.part_minutes, slice_seconds)
         space = plan.config.make_space(plan.facts.code)
         is_float32 = plan.config.precision == "fp32"
-        self._is_batch_invariant = space.is_batch_invariant and is_float32 and is_cpu(execution, has_gpu)
+        self._is_batch_invariant = space.is_batch_invariant and is_float32 and execution.is_on_cpu(has_gpu)
         # Where networks of a space are batch-invariant on CPUs, fixed slices are for GPUs.
         self._slice_macs = 1e9 * slice_seconds * (GPU_GMACS if space.is_batch_invariant else ANY_GMACS)
 

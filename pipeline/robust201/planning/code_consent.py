@@ -39,9 +39,6 @@ def check_consent(files: Iterable[Path], source: Path, allowed: Sequence[Path]) 
     """Require the user's consent to Python files that lie in data, or are named by a YAML that does.
 
     `source` is the YAML that names the files; `allowed` are the files that the user named by `ALLOW_CODE`.
-
-    Raises:
-        ConfigError: `allowed` lacks a file that needs consent.
     """
     consented = {os.path.realpath(path) for path in allowed}
     lacking = [path for path in dict.fromkeys(files) if os.path.realpath(path) not in consented]
@@ -93,9 +90,6 @@ def announce_copies(
     Whoever can write to the results folder can replace plan and copies. So a copy must equal the file that the YAML
     names, or be named itself; the name of a copy is its hash. `planned` is the SHA-256 of each copy by the field that
     names the file.
-
-    Raises:
-        ConfigError: see `check_consent`; or a file differs from its copy.
     """
     files = {field: kept_code(config.results, planned[field]) for field in config.code_files()}
     consented = {os.path.realpath(path) for path in allowed}

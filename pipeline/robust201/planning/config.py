@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
@@ -50,6 +50,12 @@ def _check_shards(value: object) -> object:
 
     return check_url(substitute_variables(value))
 
+
+GPU_GMACS = 2000.0
+"""Billion multiply-accumulates per second that one GPU is assumed to sustain."""
+
+CPU_GMACS = 10.0
+"""The same for one thread of a CPU: at the low end, where cells mostly pool, so that parts end in time."""
 
 MAX_IMAGE_SIZE = 4_096
 MAX_SECONDS = 30 * 24 * 3600.0
@@ -251,6 +257,35 @@ class ExecutionSection(Section):
     part_minutes: Size = 15.0
     gmacs_per_second: Annotated[float, Field(gt=0, le=1e9)] | None = None
 
+    def is_on_cpu(self, has_gpu: bool | None = None) -> bool:
+        """Whether workers compute on a CPU; a device chosen later counts as a GPU until `has_gpu` says what it is."""
+        return self.device == "cpu" or has_gpu is False
+
+    def assumed_gmacs(self, has_gpu: bool | None = None) -> float:
+        """Assumed speed of one worker in billion multiply-accumulates per second; decides no number.
+
+        Without `has_gpu` it follows from the sweep alone, never from the machine that plans: shares divide a sweep by
+        it on any machine.
+        """
+        if self.gmacs_per_second is not None:
+            return self.gmacs_per_second
+        return self.cpu_gmacs if self.is_on_cpu(has_gpu) else GPU_GMACS
+
+    @property
+    def cpu_gmacs(self) -> float:
+        """Speed of one worker on a CPU, if the sweep does not give it, in the same unit."""
+        return CPU_GMACS * self.threads
+
+    def estimate_hours(self, macs: float) -> dict[str, Any]:
+        """Estimate the worker time of some work, as a JSON value; with the CPU's speed where workers may lack GPUs."""
+        may_lack_gpus = self.gmacs_per_second is None and self.device == "auto"
+        return {
+            "device": self.device,
+            "estimated_worker_hours": macs / (self.assumed_gmacs() * 1e9) / 3600,
+            "assumed_gmacs_per_second": self.assumed_gmacs(),
+            "assumed_cpu_gmacs_per_second": self.cpu_gmacs if may_lack_gpus else None,
+        }
+
 
 def _check_architectures(value: object) -> object:
     if value != "evaluated":
@@ -277,13 +312,6 @@ def _check_space(value: object) -> object:
     return value
 
 
-def fill_empty(value: object) -> object:
-    """Let a name without anything after its colon stand for one with all defaults."""
-    if isinstance(value, Mapping):
-        return {name: {} if fields is None else fields for name, fields in value.items()}
-    return value
-
-
 def check_datasets(value: Mapping[str, DatasetSection]) -> None:
     """Refuse names of datasets that are in no table and are not described, or can name no folder."""
     for name, section in value.items():
@@ -303,32 +331,62 @@ ArchitectureNames = Annotated[Literal["evaluated"] | tuple[int | str, ...], Befo
 SpaceChoice = Annotated[str | SpaceFile, BeforeValidator(_check_space)]
 
 
-def make_space(space: str | SpaceFile, network: NetworkSection, code: Mapping[str, str]) -> Space:
-    """Make a space; networks of a file can be built only if `code` has its hash, under ``space``."""
-    if isinstance(space, SpaceFile):
-        function = UserFunction(space.file, space.function, code.get("space", ""))
-        made: Space = UserFileSpace(function, space.gmacs)
-    else:
-        made = SPACES[space]
-    return made if network == NetworkSection() else made.sized(**network.model_dump())
+class WorkSection(Section):
+    """What sweeps and trainings have in common; the fields are declared below, each in its order of the YAML."""
+
+    if TYPE_CHECKING:
+        space: SpaceChoice
+        architectures: ArchitectureNames
+        network: NetworkSection
+        datasets: Mapping[str, DatasetSection]
+        precision: Precision
+        execution: ExecutionSection
+
+    @field_validator("datasets", "keys", mode="before", check_fields=False)
+    @classmethod
+    def _fill_empty(cls, value: object) -> object:
+        """Let a name without anything after its colon stand for one with all defaults."""
+        if isinstance(value, Mapping):
+            return {name: {} if fields is None else fields for name, fields in value.items()}
+        return value
+
+    @model_validator(mode="after")
+    def _check_device(self) -> Self:
+        if self.precision == "tf32" and self.execution.device == "cpu":
+            raise ValueError("execution.device: expected auto or cuda, since CPUs have no precision tf32, got cpu.")
+        return self
+
+    def make_space(self, code: Mapping[str, str]) -> Space:
+        """Make the space; networks of a file can be built only if `code` has its hash, under ``space``."""
+        space: Space
+        if isinstance(self.space, SpaceFile):
+            space = UserFileSpace(
+                UserFunction(self.space.file, self.space.function, code.get("space", "")), self.space.gmacs
+            )
+        else:
+            space = SPACES[self.space]
+        return space if self.network == NetworkSection() else space.sized(**self.network.model_dump())
+
+    @property
+    def selected_architectures(self) -> tuple[ArchitectureId, ...]:
+        return self.make_space({}).select(self.architectures)
+
+    def dataset_spec(self, dataset: str) -> DatasetSpec:
+        """What a network trained on a dataset needs to know: from the table, or as the YAML says it."""
+        section, spec = self.datasets[dataset], DATASETS.get(dataset)
+        if spec is None:
+            assert section.classes is not None and section.image_size is not None  # noqa: S101, PT018 - `check_datasets`
+            spec = own_dataset(dataset, n_classes=section.classes, image_size=section.image_size)
+        if section.normalisation is not None:
+            spec = replace(spec, normalisation=Normalisation(section.normalisation.mean, section.normalisation.std))
+        return spec
+
+    def code_files(self) -> dict[str, Path]:
+        """Python files that the YAML names and that workers execute, by the field that names each."""
+        return {"space": self.space.file} if isinstance(self.space, SpaceFile) else {}
 
 
-def make_dataset_spec(name: str, section: DatasetSection) -> DatasetSpec:
-    """Say what a network trained on a dataset needs to know: of the table, or as its section says it."""
-    spec = DATASETS.get(name)
-    if spec is None:
-        assert section.classes is not None and section.image_size is not None  # noqa: S101, PT018 - `check_datasets`
-        spec = own_dataset(name, n_classes=section.classes, image_size=section.image_size)
-    if section.normalisation is not None:
-        spec = replace(spec, normalisation=Normalisation(section.normalisation.mean, section.normalisation.std))
-    return spec
-
-
-def _every_key() -> dict[str, dict[str, Any]]:
-    return {key: {} for key in PAPER_KEYS}
-
-
-class SweepConfig(Section):
+class SweepConfig(WorkSection):
     """A whole sweep: the protocol (what decides numbers) and the execution (what does not)."""
 
     format: Literal[1] = 1
@@ -344,7 +402,7 @@ class SweepConfig(Section):
     weights: WeightsSection | None = None
     datasets: dict[str, DatasetSection] = Field(min_length=1)
     images: ImagesSection = ImagesSection()
-    keys: dict[str, dict[str, Any]] = Field(default_factory=_every_key)
+    keys: dict[str, dict[str, Any]] = Field(default_factory=lambda: {key: {} for key in PAPER_KEYS})
     measurements: tuple[str, ...] = PUBLISHED
     engine: Literal["fused", "reference"] = "fused"
     precision: Precision = "fp32"
@@ -358,11 +416,6 @@ class SweepConfig(Section):
         if value:
             raise ValueError("expected false, got true. Remove the field.")
         return value
-
-    @field_validator("datasets", "keys", mode="before")
-    @classmethod
-    def _fill_empty(cls, value: object) -> object:
-        return fill_empty(value)
 
     @field_validator("datasets")
     @classmethod
@@ -472,12 +525,6 @@ class SweepConfig(Section):
                     raise ValueError(f"keys.{key} on {dataset}: {refusal}")
         return self
 
-    @model_validator(mode="after")
-    def _check_device(self) -> Self:
-        if self.precision == "tf32" and self.execution.device == "cpu":
-            raise ValueError("execution.device: expected auto or cuda, since CPUs have no precision tf32, got cpu.")
-        return self
-
     @property
     def parameters(self) -> dict[str, Parameters]:
         """Parameters by key, groups written out, in the order of the table, then the user's own."""
@@ -510,14 +557,6 @@ class SweepConfig(Section):
     def space_name(self) -> str:
         return self.space if isinstance(self.space, str) else UserFileSpace.name
 
-    def make_space(self, code: Mapping[str, str]) -> Space:
-        """Make the space; networks of a file can be built only if `code` has its hash."""
-        return make_space(self.space, self.network, code)
-
-    @property
-    def selected_architectures(self) -> tuple[ArchitectureId, ...]:
-        return self.make_space({}).select(self.architectures)
-
     @property
     def has_several_weights(self) -> bool:
         """Whether networks may have more than one state in this sweep, which its units then name."""
@@ -541,14 +580,9 @@ class SweepConfig(Section):
             for seed in section.seeds or (None,)
         )
 
-    def dataset_spec(self, dataset: str) -> DatasetSpec:
-        return make_dataset_spec(dataset, self.datasets[dataset])
-
     def code_files(self) -> dict[str, Path]:
-        """Python files that the sweep names, which its workers execute, by the field that names each."""
-        files = {"space": self.space.file} if isinstance(self.space, SpaceFile) else {}
         own = {key: given for key, given in self.parameters.items() if isinstance(given, UserTaskParameters)}
-        return files | {f"keys.{key}": given.file for key, given in own.items()}
+        return super().code_files() | {f"keys.{key}": given.file for key, given in own.items()}
 
     def keys_named(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the keys of this sweep by their names in either spelling, or a group's; other names as they are."""

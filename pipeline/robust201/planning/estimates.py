@@ -3,7 +3,6 @@
 from collections import Counter
 from typing import Any
 
-from robust201.planning.assumed_speed import assumed_gmacs, cpu_gmacs, may_turn_out_slow
 from robust201.planning.plan import Plan
 from robust201.tasks.columns import COLUMNS, columns_of, numbers_of
 
@@ -27,9 +26,7 @@ def estimate(plan: Plan) -> dict[str, Any]:
         counts, means = _numbers_per_row(plan, dataset, key, n_images[dataset, key])
         shard_bytes += n_rows * (_SHARD_BYTES_PER_ROW + counts * _SHARD_BYTES_PER_COUNT + means * _SHARD_BYTES_PER_MEAN)
         json_bytes += n_rows * (counts * _JSON_BYTES_PER_COUNT + means * _JSON_BYTES_PER_MEAN)
-    execution = plan.config.execution
     macs = plan.source_macs + sum(sum(plan.unit_macs(planned)) for planned in planned_keys)
-    seconds = macs / (assumed_gmacs(execution) * 1e9)
     return {
         "name": plan.config.name,
         "architectures": len({network.architecture for planned in planned_keys for network in planned.networks}),
@@ -38,10 +35,7 @@ def estimate(plan: Plan) -> dict[str, Any]:
         "evaluated_images": sum(planned.n_evaluations * planned.n_images for planned in planned_keys),
         "estimated_shard_bytes": shard_bytes,
         "estimated_json_bytes": json_bytes,
-        "device": execution.device,
-        "estimated_worker_hours": seconds / 3600,
-        "assumed_gmacs_per_second": assumed_gmacs(execution),
-        "assumed_cpu_gmacs_per_second": cpu_gmacs(execution) if may_turn_out_slow(execution) else None,
+        **plan.config.execution.estimate_hours(macs),
         "units_by_dataset_and_key": {
             dataset: {key: rows[dataset, key] for key in plan.keys(dataset) if (dataset, key) in rows}
             for dataset in plan.datasets

@@ -67,11 +67,7 @@ class Inputs:
         return WeightsSource(self._config, self._config.make_space({}))
 
     def images(self, dataset: str, own: ImageSelection | None = None) -> ImageSet:
-        """Load a dataset's selected images, once: the test images that the sweep selects, or what a measure asks for.
-
-        Raises:
-            DatasetError: images are missing, damaged or fewer than asked for.
-        """
+        """Load, once, the test images that the sweep selects of a dataset, or what a measure asks for."""
         wanted = own or ImageSelection("test", self._config.images.count, self._config.images.seed)
         if (dataset, own) not in self._images:
             section, spec = self._config.datasets[dataset], self._config.dataset_spec(dataset)
@@ -95,25 +91,16 @@ class Inputs:
         keys = [key for key, given in self._config.parameters.items() if given.own_images == own]
         return f"set split: test for {', '.join(keys)}"
 
-    def _snapshot_folder(self, dataset: str, sha256: str) -> Path:
-        return self._config.results / "images" / f"{dataset}-{sha256[:12]}"
-
     def keep_images(self) -> None:
-        """Keep every dataset's selected images in the results folder, for workers to read; mend damaged ones."""
+        """Copy every dataset's selected images to the results folder (see `keep_copy`)."""
         for dataset in self._config.datasets:
             for own in (None, *self._config.own_images):
-                images = self.images(dataset, own)
-                folder = self._snapshot_folder(dataset, images.sha256)
-                try:
-                    read_snapshot(folder, self._config.dataset_spec(dataset), images.sha256)
-                except DatasetError:
-                    write_snapshot(folder, images)
+                keep_copy(self._config, dataset, self.images(dataset, own))
 
     def kept_images(self, dataset: str, sha256: str, own: ImageSelection | None = None) -> ImageSet:
         """Read images that `keep_images` kept, once; they must have the hash that was planned (see `images`)."""
         if (dataset, own) not in self._images:
-            folder = self._snapshot_folder(dataset, sha256)
-            self._images[dataset, own] = read_snapshot(folder, self._config.dataset_spec(dataset), sha256)
+            self._images[dataset, own] = read_copy(self._config, dataset, sha256)
         return self._images[dataset, own]
 
     def keep_code(self) -> None:
@@ -153,13 +140,7 @@ class Inputs:
         return tuple(key for key in keys if self._keys is None or key in self._keys)
 
     def open_corruptions(self, dataset: str, *, verify: Literal["shape", "full"] = "shape") -> CorruptedStore:
-        """Open a dataset's corrupted images, which are there already.
-
-        With `verify` ``"full"``, published files are compared with their published MD5.
-
-        Raises:
-            DatasetError: they are missing, damaged, or were made from other images or with other settings.
-        """
+        """Open a dataset's corrupted images, which are there already."""
         section = self._config.datasets[dataset].corruptions
         assert section is not None  # noqa: S101 - keys_of leaves corruptions out where there is no section
         folder, images = self._corruptions_folder(dataset, section), self.images(dataset)
@@ -227,11 +208,7 @@ class Inputs:
         return tell
 
     def check(self) -> None:
-        """Read everything that can be wrong before anything is written.
-
-        Raises:
-            InputError: weights or images are missing or damaged, or corrupted images that should be there already.
-        """
+        """Read everything that can be wrong before anything is written."""
         for path in self._config.code_files().values():
             hash_file(path)
         for dataset in self._config.datasets:
@@ -316,6 +293,23 @@ class Inputs:
                 recipe, versions = self._recipe(section), corruption_versions(known)
                 found |= {key: identity for key, identity in known.items() if recipe.made(key, versions[key], identity)}
         return {key: found[key] for key in keys if key in found}
+
+
+def keep_copy(config: SweepConfig | TrainingConfig, dataset: str, images: ImageSet) -> None:
+    """Copy images to the results folder, from which workers read them; a damaged copy is replaced."""
+    try:
+        read_copy(config, dataset, images.sha256)
+    except DatasetError:
+        write_snapshot(_copy_folder(config, dataset, images.sha256), images)
+
+
+def read_copy(config: SweepConfig | TrainingConfig, dataset: str, sha256: str) -> ImageSet:
+    """Read what `keep_copy` wrote; the images must have the hash that was planned."""
+    return read_snapshot(_copy_folder(config, dataset, sha256), config.dataset_spec(dataset), sha256)
+
+
+def _copy_folder(config: SweepConfig | TrainingConfig, dataset: str, sha256: str) -> Path:
+    return config.results / "images" / f"{dataset}-{sha256[:12]}"
 
 
 def kept_code(results: Path, sha256: str) -> Path:

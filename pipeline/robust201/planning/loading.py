@@ -112,9 +112,6 @@ def parse_config(payload: Mapping[str, Any], source: str, find_place: FindPlace 
     """Check a sweep given as plain values.
 
     `source` says in errors where they come from, and `find_place`, if given, where exactly a field does.
-
-    Raises:
-        ConfigError: a field is unknown or wrong; the closest name is given.
     """
     return _parse(SweepConfig, payload, source, find_place, "sweep", "docs/configuration.md")
 

@@ -9,15 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError, DatasetError, closest
+from robust201.core.errors import DatasetError
 from robust201.core.records import ArchitectureId, EvaluationProtocol, ImageSelection, Part, Unit, Weights, unit_id
 from robust201.images import load_images
 from robust201.images.specs import UNKNOWN_COUNT
-from robust201.planning.assumed_speed import assumed_gmacs
 from robust201.planning.config import SweepConfig
 from robust201.planning.identity import is_known, protocol_payload
 from robust201.planning.input_facts import DatasetFacts, ImageFacts, InputFacts
-from robust201.planning.sweep_record import describe_sweep, portable_fields
+from robust201.planning.sweep_record import portable_fields
 from robust201.planning.transfers import TransferParameters
 from robust201.tasks import Task
 from robust201.tasks.parameters import Parameters
@@ -187,7 +186,17 @@ class Plan:
                 yield unit, accuracies[unit.checkpoint_sha256], n_test
 
     def describe(self) -> dict[str, Any]:
-        return describe_sweep(self.config, self.facts, self.protocols.values())
+        """Say what an export records of how its numbers came about: a JSON value without paths of this machine."""
+        config = self.config
+        return {
+            "name": config.name,
+            "space": config.space_name,
+            "network": dict(config.make_space(self.facts.code).identity()),
+            "images": config.images.model_dump(),
+            "seed": config.seed,
+            "measurements": list(config.measurements),
+            "protocols": [protocol.payload for protocol in self.protocols.values()],
+        }
 
     def portable_fields(self) -> dict[str, Any]:
         return portable_fields(self.config)
@@ -198,49 +207,18 @@ class Plan:
         architectures: Collection[ArchitectureId] | None = None,
         datasets: Collection[str] | None = None,
         keys: Collection[str] | None = None,
-        weights: Collection[str] | None = None,
     ) -> "Plan":
-        """Keep the units that match every filter given.
-
-        Raises:
-            ConfigError: a dataset, key or name of weights is not in the plan (the closest is named), or no unit is
-                left.
-        """
-        for given, known, what in (
-            (datasets, set(self.datasets), "datasets"),
-            (keys, {planned.key for planned in self.planned_keys}, "keys"),
-            (weights, self._weights_names, "weights"),
-        ):
-            for name in given or ():
-                if name not in known:
-                    raise ConfigError(
-                        f"Narrowing the sweep failed for {self.config.name}: expected one of its {what}, got {name!r}."
-                        f"{closest(name, sorted(known))}"
-                    )
-        kept = (
-            replace(
-                planned,
-                networks=tuple(
+        """Keep the units that match every given filter."""
+        planned_keys = []
+        for planned in self.planned_keys:
+            if planned.dataset in (datasets or self.datasets) and (keys is None or planned.key in keys):
+                networks = tuple(
                     network
                     for network in planned.networks
-                    if (architectures is None or network.architecture in architectures)
-                    and (weights is None or network.weights in weights)
-                ),
-            )
-            for planned in self.planned_keys
-            if (datasets is None or planned.dataset in datasets) and (keys is None or planned.key in keys)
-        )
-        planned_keys = tuple(planned for planned in kept if planned.networks)
-        if not planned_keys:
-            raise ConfigError(
-                "Narrowing the sweep failed: expected at least one network and key to match, got none. "
-                "Check --architectures, --datasets and --keys against the sweep YAML."
-            )
-        return replace(self, planned_keys=planned_keys)
-
-    @cached_property
-    def _weights_names(self) -> set[str]:
-        return {network.weights for planned in self.planned_keys for network in planned.networks} - {""}
+                    if architectures is None or network.architecture in architectures
+                )
+                planned_keys += [replace(planned, networks=networks)] if networks else []
+        return replace(self, planned_keys=tuple(planned_keys))
 
     def unit_macs(self, planned: PlannedKey) -> list[float]:
         """Estimate the work of each unit of a key in multiply-accumulates, in the order of its networks."""
@@ -270,7 +248,7 @@ class Plan:
         """The unit that makes a transfer's images on its source: it has no results, and is in no plan."""
         architecture, parameters = self.config.transfers[key], self.parameters[key]
         assert isinstance(parameters, TransferParameters)  # noqa: S101 - that is what `transfers` lists
-        planned = next(one for one in self.planned_keys if (one.dataset, one.key) == (dataset, key))
+        planned = next(p for p in self.planned_keys if (p.dataset, p.key) == (dataset, key))
         weights = parameters.choose_weights(self.facts.weights[dataset][architecture])
         return Unit(
             id=unit_id(f"images on {self.space_name}", architecture, weights.sha256, planned.protocol),
@@ -312,7 +290,9 @@ class Plan:
             (planned.dataset, network.architecture) for planned in self.planned_keys for network in planned.networks
         }
         transfers = self.config.transfers  # a source need not be among the networks of a narrowed plan
-        wanted |= {(one.dataset, transfers[one.key]) for one in self.planned_keys if one.key in transfers}
+        wanted |= {
+            (planned.dataset, transfers[planned.key]) for planned in self.planned_keys if planned.key in transfers
+        }
         return {
             (dataset, architecture): space.macs(
                 architecture, n_classes=specs[dataset].n_classes, image_size=specs[dataset].image_size
@@ -321,8 +301,8 @@ class Plan:
         }
 
     def seconds(self, part: Part) -> float:
-        """Estimate a part's time on one worker (see `planning.assumed_speed.assumed_gmacs`)."""
-        return self.macs(part) / (assumed_gmacs(self.config.execution) * 1e9)
+        """Estimate a part's time on one worker (see `ExecutionSection.assumed_gmacs`)."""
+        return self.macs(part) / (self.config.execution.assumed_gmacs() * 1e9)
 
 
 def make_plan(config: SweepConfig, facts: InputFacts) -> Plan:

@@ -33,11 +33,7 @@ class Share:
 
     @classmethod
     def parse(cls, text: str) -> "Share":
-        """Read a share such as ``3/64``: the third of 64, counted from 1.
-
-        Raises:
-            ConfigError: it is none.
-        """
+        """Read a share such as ``3/64``: the third of 64, counted from 1."""
         match = re.fullmatch(r"\s*([0-9]{1,9})\s*/\s*([0-9]{1,9})\s*", text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise ConfigError(

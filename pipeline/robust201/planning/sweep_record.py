@@ -1,29 +1,14 @@
 """What an export records of its sweep: fields that anyone can run again, and nothing of the machines it ran on."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from robust201.core.files import portable_name
-from robust201.core.records import EvaluationProtocol
 from robust201.planning.config import SweepConfig
-from robust201.planning.input_facts import InputFacts
 from robust201.planning.user_tasks import UserTaskParameters
 from robust201.tasks import CORRUPTION_GROUP, CORRUPTIONS
 from robust201.tasks.parameters import Parameters
-
-
-def describe_sweep(config: SweepConfig, facts: InputFacts, protocols: Iterable[EvaluationProtocol]) -> dict[str, Any]:
-    """What an export records about how its numbers came about: a JSON value without paths of this machine."""
-    return {
-        "name": config.name,
-        "space": config.space_name,
-        "network": dict(config.make_space(facts.code).identity()),
-        "images": config.images.model_dump(),
-        "seed": config.seed,
-        "measurements": list(config.measurements),
-        "protocols": [protocol.payload for protocol in protocols],
-    }
 
 
 def portable_fields(config: SweepConfig) -> dict[str, Any]:

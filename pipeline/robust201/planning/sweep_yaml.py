@@ -61,11 +61,7 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc]
 
 
 def read_fields(path: Path, what: str = "sweep") -> dict[str, Any]:
-    """Read the fields of a YAML file, unchecked; `what` the file describes is for errors.
-
-    Raises:
-        ConfigError: the file cannot be read, is no YAML, or holds something else.
-    """
+    """Read the fields of a YAML file, unchecked; `what` the file describes is for errors."""
     try:
         payload = copy.deepcopy(_construct(_read_text(path)))
     except OSError as error:

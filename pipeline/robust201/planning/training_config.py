@@ -1,7 +1,7 @@
 """The training YAML: networks, datasets, recipes and seeds (docs/training.md describes each field)."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
 
@@ -9,7 +9,6 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from robust201.core.errors import closest
 from robust201.core.records import ArchitectureId, content_digest, show_architecture
-from robust201.images.specs import DatasetSpec
 from robust201.planning.config import (
     MAX_NAME,
     ArchitectureNames,
@@ -17,18 +16,13 @@ from robust201.planning.config import (
     ExecutionSection,
     ImagesSection,
     NetworkSection,
-    Section,
     SpaceChoice,
-    SpaceFile,
+    WorkSection,
     check_datasets,
     check_different,
-    fill_empty,
-    make_dataset_spec,
-    make_space,
 )
 from robust201.planning.sweep_yaml import ConfigPath
 from robust201.spaces import DEFAULT_SPACE
-from robust201.spaces.base import Space
 from robust201.training.recipes import Recipe
 
 _RECIPE_NAME = rf"[A-Za-z][\w.-]{{,{MAX_NAME - 1}}}"
@@ -51,7 +45,7 @@ class Training(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """32 hex digits that hash the names; `training.recipes.training_id` hashes what decides the weights."""
+        """32 hex digits that hash the names; `weights.manifest.hash_training` hashes what decides the weights."""
         return content_digest(["training", *self])
 
 
@@ -61,7 +55,7 @@ class TrainedDataset(DatasetSection):
     train: bool = True
 
 
-class TrainingConfig(Section):
+class TrainingConfig(WorkSection):
     """Trainings, one per architecture, dataset, recipe and seed, whose snapshots go into a checkpoint store."""
 
     format: Literal[1] = 1
@@ -76,11 +70,6 @@ class TrainingConfig(Section):
     seeds: Annotated[tuple[Seed, ...], AfterValidator(check_different)] = (0,)
     precision: Literal["fp32", "tf32"] = "fp32"
     execution: ExecutionSection = ExecutionSection()
-
-    @field_validator("datasets", mode="before")
-    @classmethod
-    def _fill_empty(cls, value: object) -> object:
-        return fill_empty(value)
 
     @field_validator("datasets")
     @classmethod
@@ -181,9 +170,7 @@ class TrainingConfig(Section):
             place = None if start is None else (start.recipe, start.dataset)
 
     @model_validator(mode="after")
-    def _check_rest(self) -> Self:
-        if self.precision == "tf32" and self.execution.device == "cpu":
-            raise ValueError("execution.device: expected auto or cuda, since CPUs have no precision tf32, got cpu.")
+    def _check_architectures(self) -> Self:
         _ = self.selected_architectures  # raises for a name that is none
         return self
 
@@ -191,20 +178,6 @@ class TrainingConfig(Section):
     def results(self) -> Path:
         """Where a run keeps its own files: lease, progress, logs, images, states of trainings."""
         return self.store / "training"
-
-    def make_space(self, code: Mapping[str, str]) -> Space:
-        return make_space(self.space, self.network, code)
-
-    @property
-    def selected_architectures(self) -> tuple[ArchitectureId, ...]:
-        return self.make_space({}).select(self.architectures)
-
-    def dataset_spec(self, dataset: str) -> DatasetSpec:
-        return make_dataset_spec(dataset, self.datasets[dataset])
-
-    def code_files(self) -> dict[str, Path]:
-        """Python files that workers execute, by the field that names each."""
-        return {"space": self.space.file} if isinstance(self.space, SpaceFile) else {}
 
     def targets(self, recipe: str) -> tuple[str, ...]:
         chosen = self.recipes[recipe].on

@@ -1,13 +1,11 @@
 """Images of trainings, opened in the same way by the driver and by every worker. No torch."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.records import ImageSet, Split
 from robust201.images import load_images, select
-from robust201.images.snapshot import read_snapshot, write_snapshot
-from robust201.planning.inputs import copy_code
+from robust201.planning.inputs import copy_code, keep_copy, read_copy
 from robust201.planning.training_config import Training, TrainingConfig
 from robust201.training.data import Fusion, Mixture, OneSource, TrainingData
 
@@ -31,14 +29,10 @@ class TrainingInputs:
         self._data: dict[tuple[str, str], TrainingData] = {}
 
     def data(self, recipe: str, dataset: str) -> TrainingData:
-        """Training data of a recipe on a dataset, with the normalisation of that dataset.
-
-        Raises:
-            DatasetError: images are missing, damaged or too few.
-        """
+        """Training data of a recipe on a dataset, with the normalisation of that dataset."""
         if (recipe, dataset) not in self._data:
             section = self._config.recipes[recipe].data
-            images = [self._train_images(name) for name in self._config.sources(recipe, dataset)]
+            images = [self._open(name, "train") for name in self._config.sources(recipe, dataset)]
             data: TrainingData
             if section is not None and section.mixture is not None:
                 data = Mixture(images[0], images[1], section.mixture.alpha)
@@ -69,16 +63,12 @@ class TrainingInputs:
             self._say(f"Without test accuracies: {error}")
             return None
 
-    def _train_images(self, dataset: str) -> ImageSet:
-        return self._open(dataset, "train")
-
     def _open(self, dataset: str, split: Split) -> ImageSet:
         place = dataset, split
         if place not in self._images:
             spec, section = self._config.dataset_spec(dataset), self._config.datasets[dataset]
             if self._kept is not None:
-                sha256 = self._kept[place]
-                self._images[place] = read_snapshot(self._folder(dataset, sha256), spec, sha256)
+                self._images[place] = read_copy(self._config, dataset, self._kept[place])
                 return self._images[place]
             if split == "test" and section.path is not None and section.path.is_file():
                 raise DatasetError(
@@ -96,15 +86,8 @@ class TrainingInputs:
     def keep(self) -> Hashes:
         """Write all opened images to the run's folder, for workers; give their hashes. Damaged copies are replaced."""
         for (dataset, _), images in self._images.items():
-            folder = self._folder(dataset, images.sha256)
-            try:
-                read_snapshot(folder, self._config.dataset_spec(dataset), images.sha256)
-            except DatasetError:
-                write_snapshot(folder, images)
+            keep_copy(self._config, dataset, images)
         return {place: images.sha256 for place, images in self._images.items()}
-
-    def _folder(self, dataset: str, sha256: str) -> Path:
-        return self._config.results / "images" / f"{dataset}-{sha256[:12]}"
 
     def keep_code(self, hashes: Mapping[str, str]) -> None:
         """Copy the Python files of the trainings to the run's folder, from which workers execute them."""

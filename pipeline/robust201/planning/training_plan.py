@@ -3,18 +3,18 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 from robust201.core.errors import CheckpointError, ConfigError
 from robust201.core.records import Bundle, Part, Unit
-from robust201.planning.assumed_speed import assumed_gmacs, cpu_gmacs, may_turn_out_slow
 from robust201.planning.identity import describe_difference
 from robust201.planning.training_config import Training, TrainingConfig
-from robust201.planning.training_inputs import TrainingInputs, count_epoch_images
+from robust201.planning.training_inputs import Hashes, TrainingInputs, count_epoch_images
 from robust201.spaces.base import Space
-from robust201.training.recipes import Recipe, training_id
-from robust201.weights.manifest import CheckpointRecord, is_as_trained
-from robust201.weights.store import CheckpointStore
+from robust201.training.recipes import Recipe
+from robust201.weights.manifest import CheckpointRecord, hash_training, is_as_trained
+from robust201.weights.store import CheckpointStore, FinishedSnapshots
 
 DeviceKind = Literal["cpu", "cuda"]
 
@@ -30,7 +30,7 @@ class PlannedTraining:
         steps: the wanted snapshots, ascending; the last is the end of the training.
         missing: wanted snapshots that the store lacks.
         n_batches: steps of an epoch.
-        id: `training_id`; empty if the weights to start from do not exist yet.
+        id: `hash_training`; empty if the weights to start from do not exist yet.
         fields: what the id hashes apart from network and seed, as a JSON value for the manifest.
         start: record of the weights to start from; None for initial weights, or if they do not exist yet.
     """
@@ -71,6 +71,14 @@ class PlannedTraining:
     def part(self) -> Part:
         return Part(self.unit(), tuple(map(float, self.missing)), 0, 1)
 
+    def states_folder(self, config: TrainingConfig) -> Path:
+        """Folder of the training's states."""
+        return config.results / "states" / self.id[:32]
+
+    def finished_name(self, step: int) -> str:
+        """Name of a snapshot in `finished_snapshots`."""
+        return f"{self.id[:32]}-{step:09d}"
+
 
 @dataclass(frozen=True)
 class TrainingPlan:
@@ -105,10 +113,38 @@ class TrainingPlan:
 
     def bundles(self, trainings: Iterable[PlannedTraining], has_gpu: bool) -> list[Bundle]:
         """Make one bundle per training, the longest first."""
-        rate = assumed_gmacs(self.config.execution, has_gpu) * 1e9
+        rate = self.config.execution.assumed_gmacs(has_gpu) * 1e9
         parts = [planned.part() for planned in trainings]
         found = [Bundle(p.unit.architecture, p.unit.dataset, (p,), self.macs(p) / rate) for p in parts]
         return sorted(found, key=lambda bundle: -bundle.seconds)
+
+
+@dataclass(frozen=True)
+class TrainingWork:
+    """The work of one stage, small enough to send to workers.
+
+    Attributes:
+        trainings: by the ids of their units.
+        images: hashes of the images that the driver copied.
+        code: hashes of the Python files that it copied.
+        device: kind of device in the trainings' ids.
+    """
+
+    config: TrainingConfig
+    trainings: Mapping[str, PlannedTraining]
+    images: Hashes
+    code: Mapping[str, str]
+    device: DeviceKind
+
+
+def saved_states(config: TrainingConfig) -> frozenset[Path]:
+    """States of all unfinished trainings; one that was not there before means that steps were made."""
+    return frozenset((config.results / "states").glob("*/step-*.safetensors"))
+
+
+def finished_snapshots(config: TrainingConfig) -> FinishedSnapshots:
+    """Snapshots that workers have stored, possibly not yet in the manifest."""
+    return FinishedSnapshots(config.results / "finished")
 
 
 def step_macs(config: TrainingConfig, space: Space, training: Training) -> float:
@@ -128,86 +164,143 @@ def _gradients(recipe: Recipe) -> int:
     return 2 + (0 if adversarial.trades is None else adversarial.trades.steps)
 
 
-def plan_trainings(
-    config: TrainingConfig,
-    trainings: Sequence[Training],
-    inputs: TrainingInputs,
-    store: CheckpointStore,
-    *,
-    device: DeviceKind,
-    code: Mapping[str, str],
-) -> TrainingPlan:
-    """Plan trainings, and look up their snapshots in a store.
+class TrainingPlanner:
+    """Plans trainings, and looks up their snapshots in a store."""
 
-    Raises:
-        ConfigError: a snapshot lies beyond the end of a training.
-        DatasetError: images are missing, damaged or too few.
-        CheckpointError: the store has other trainings under the same names, or lacks weights to start from that none of
-            these trainings produces.
-    """
-    space = config.make_space(code)
-    known: dict[Training, PlannedTraining] = {}
-    for training in trainings:
-        # Those that a training begins with are planned, too, where a narrowed run leaves them out: it needs their end.
-        for one in _line(config, training):
-            if one not in known:
-                known[one] = _plan(config, one, inputs, store, space, device, known)
-    asked = set(trainings)
-    for training in trainings:
-        before = config.start_of(training)
-        if before is not None and before in known and before not in asked and not known[before].is_done:
-            raise _no_start(training, before, store)
-    return TrainingPlan(config, tuple(known[training] for training in trainings), code)
+    def __init__(
+        self,
+        config: TrainingConfig,
+        inputs: TrainingInputs,
+        store: CheckpointStore,
+        *,
+        device: DeviceKind,
+        code: Mapping[str, str],
+    ) -> None:
+        self.config, self.inputs, self.store, self.device, self.code = config, inputs, store, device, code
+        self._space = config.make_space(code)
 
+    def plan(self, trainings: Sequence[Training]) -> TrainingPlan:
+        """Plan trainings with the current content of the store.
 
-def _line(config: TrainingConfig, training: Training) -> list[Training]:
-    """List a training after those of the YAML that come before it, the first one first."""
-    before = config.start_of(training)
-    earlier = [] if before is None or before.recipe not in config.recipes else _line(config, before)
-    return [*earlier, training]
+        Raises:
+            ConfigError: a snapshot lies beyond the end of a training.
+            DatasetError: images are missing, damaged or too few.
+            CheckpointError: the store has other trainings under the same names, or lacks weights to start from that
+                none of these trainings produces.
+        """
+        known: dict[Training, PlannedTraining] = {}
+        for training in trainings:
+            # Those that a training begins with are planned, too, where a narrowed run leaves them out.
+            for step in self._with_earlier(training):
+                if step not in known:
+                    known[step] = self._plan(step, known)
+        asked = set(trainings)
+        for training in trainings:
+            before = self.config.start_of(training)
+            if before is not None and before in known and before not in asked and not known[before].is_done:
+                raise self._no_start(training, before)
+        return TrainingPlan(self.config, tuple(known[training] for training in trainings), self.code)
 
+    def _with_earlier(self, training: Training) -> list[Training]:
+        """List a training after those of the YAML that come before it, the first one first."""
+        before = self.config.start_of(training)
+        is_absent = before is None or before.recipe not in self.config.recipes
+        return [*([] if is_absent or before is None else self._with_earlier(before)), training]
 
-def _plan(
-    config: TrainingConfig,
-    training: Training,
-    inputs: TrainingInputs,
-    store: CheckpointStore,
-    space: Space,
-    device: DeviceKind,
-    known: Mapping[Training, PlannedTraining],
-) -> PlannedTraining:
-    recipe = config.recipes[training.recipe]
-    data = inputs.data(training.recipe, training.dataset)
-    n_batches = data.n_batches(recipe.batch_size)
-    steps = _count_steps(recipe, training, n_batches, data.n_images)
-    start, is_waiting = _find_start(config, training, store, space, known)
-    fields: dict[str, Any] = {
-        "recipe": recipe.identity(),
-        "data": data.identity(),
-        "device": device,
-        "threads": config.execution.threads if device == "cpu" else None,
-        "precision": None if device == "cpu" else config.precision,
-        "start": None if start is None else start.sha256,
-    }
-    fields = {name: value for name, value in fields.items() if value is not None}
-    if is_waiting:
-        return PlannedTraining(training, steps, steps, n_batches, "", fields)
-    name = training_id(
-        space=space.name,
-        space_identity=space.identity(),
-        architecture=training.architecture,
-        n_classes=data.n_classes,
-        data=data.identity(),
-        recipe=recipe,
-        seed=training.seed,
-        device=device,
-        threads=config.execution.threads,
-        precision=config.precision,
-        start_sha256=None if start is None else start.sha256,
-    )
-    done = _find_done(training, name, fields, store, space)
-    missing = tuple(step for step in steps if step not in done)
-    return PlannedTraining(training, steps, missing, n_batches, name, fields, start)
+    def _plan(self, training: Training, known: Mapping[Training, PlannedTraining]) -> PlannedTraining:
+        config, on_cpu = self.config, self.device == "cpu"
+        recipe = config.recipes[training.recipe]
+        data = self.inputs.data(training.recipe, training.dataset)
+        n_batches = data.n_batches(recipe.batch_size)
+        steps = _count_steps(recipe, training, n_batches, data.n_images)
+        start, is_waiting = self._find_start(training, known)
+        fields: dict[str, Any] = {
+            "recipe": recipe.identity(),
+            "data": data.identity(),
+            "device": self.device,
+            "threads": config.execution.threads if on_cpu else None,
+            "precision": None if on_cpu else config.precision,
+            "start": None if start is None else start.sha256,
+        }
+        recorded = {name: value for name, value in fields.items() if value is not None}
+        if is_waiting:
+            return PlannedTraining(training, steps, steps, n_batches, "", recorded)
+        name = hash_training(
+            space=self._space.name,
+            space_identity=self._space.identity(),
+            architecture=training.architecture,
+            n_classes=data.n_classes,
+            seed=training.seed,
+            **fields,
+        )
+        done = self._find_done(training, name, recorded)
+        missing = tuple(step for step in steps if step not in done)
+        return PlannedTraining(training, steps, missing, n_batches, name, recorded, start)
+
+    def _find_done(self, training: Training, name: str, fields: Mapping[str, Any]) -> set[int]:
+        """Steps of the snapshots of a training in a store, whose files are intact as far as the store checks it."""
+        done: set[int] = set()
+        for record in self.store.of_network(training.architecture, training.dataset, self._space.weights_name):
+            if (record.recipe, record.seed) != (training.recipe, training.seed):
+                continue
+            if record.source_sha256 != name:
+                differences = (
+                    "; ".join(describe_difference(record.inputs, fields)) or "the network's configuration or code"
+                )
+                raise CheckpointError(
+                    f"Planning trainings failed for {record.label} in {self.store.root}: expected the planned training "
+                    f"under this name, got a different one ({differences}). Rename the recipe, or choose another "
+                    "store."
+                )
+            if not is_as_trained(record, self._space):
+                raise CheckpointError(
+                    f"Planning trainings failed for {record.label} in {self.store.manifest}: expected the recipe of "
+                    "the planned training in the record's field 'training', got another: the line was edited. Restore "
+                    "the manifest."
+                )
+            try:
+                self.store.check(record)
+            except CheckpointError:
+                continue  # trained again
+            if record.steps_done is not None:
+                done.add(record.steps_done)
+        return done
+
+    def _find_start(
+        self, training: Training, known: Mapping[Training, PlannedTraining]
+    ) -> tuple[CheckpointRecord | None, bool]:
+        """Find the weights that a training starts from, and whether one of these trainings has yet to produce them."""
+        before = self.config.start_of(training)
+        if before is None:
+            return None, False
+        planned = known.get(before)
+        if planned is not None and not planned.is_done:
+            return None, True
+        records = [
+            record
+            for record in self.store.of_network(before.architecture, before.dataset, self._space.weights_name)
+            if (record.recipe, record.seed) == (before.recipe, before.seed)
+        ]
+        if planned is not None:
+            records = [record for record in records if record.steps_done == planned.steps[-1]]
+        if not records:
+            raise self._no_start(training, before)
+        last = max(records, key=lambda record: (record.epochs, record.steps or 0))
+        if last.is_end is False:
+            raise CheckpointError(
+                f"Planning trainings failed for {training.label}: expected the last weights of {before.label} in "
+                f"{self.store.root} to start from, got none after {last.steps_done} steps, which are not its end. "
+                "Finish that training first."
+            )
+        self.store.check(last)
+        return last, False
+
+    def _no_start(self, training: Training, before: Training) -> CheckpointError:
+        return CheckpointError(
+            f"Planning trainings failed for {training.label}: expected the weights of {before.label} in "
+            f"{self.store.root} to start from, at its end, got none. Train these first, or add their recipe, dataset "
+            "and seed to this YAML."
+        )
 
 
 def _count_steps(recipe: Recipe, training: Training, n_batches: int, n_images: int) -> tuple[int, ...]:
@@ -225,81 +318,6 @@ def _count_steps(recipe: Recipe, training: Training, n_batches: int, n_images: i
         raise ConfigError(f"{error} The recipe is {where}.") from error
 
 
-def _find_done(
-    training: Training, name: str, fields: Mapping[str, Any], store: CheckpointStore, space: Space
-) -> set[int]:
-    """Steps of the snapshots of a training in a store, whose files are intact as far as the store checks it."""
-    done: set[int] = set()
-    for record in store.of_network(training.architecture, training.dataset, space.weights_name):
-        if (record.recipe, record.seed) != (training.recipe, training.seed):
-            continue
-        if record.source_sha256 != name:
-            differences = "; ".join(describe_difference(record.inputs, fields)) or "the network's configuration or code"
-            raise CheckpointError(
-                f"Planning trainings failed for {record.label} in {store.root}: expected the planned training "
-                f"under this name, got a different one ({differences}). Rename the recipe, or choose another store."
-            )
-        if not is_as_trained(record, space):
-            raise CheckpointError(
-                f"Planning trainings failed for {record.label} in {store.manifest}: expected the recipe of the planned "
-                "training in the record's field 'training', got another: the line was edited. Restore the manifest."
-            )
-        try:
-            store.check(record)
-        except CheckpointError:
-            continue  # trained again
-        if record.steps_done is not None:
-            done.add(record.steps_done)
-    return done
-
-
-def _find_start(
-    config: TrainingConfig,
-    training: Training,
-    store: CheckpointStore,
-    space: Space,
-    known: Mapping[Training, PlannedTraining],
-) -> tuple[CheckpointRecord | None, bool]:
-    """Find the weights that a training starts from, and whether one of these trainings has yet to produce them."""
-    before = config.start_of(training)
-    if before is None:
-        return None, False
-    planned = known.get(before)
-    if planned is not None and not planned.is_done:
-        return None, True
-    records = [
-        record
-        for record in store.of_network(before.architecture, before.dataset, space.weights_name)
-        if (record.recipe, record.seed) == (before.recipe, before.seed)
-    ]
-    if planned is not None:
-        records = [record for record in records if record.steps_done == planned.steps[-1]]
-    if not records:
-        raise _no_start(training, before, store)
-    last = max(records, key=lambda record: (record.epochs, record.steps or 0))
-    if last.is_end is False:
-        raise CheckpointError(
-            f"Planning trainings failed for {training.label}: expected the last weights of {before.label} in "
-            f"{store.root} to start from, got none after {last.steps_done} steps, which are not its end. Finish that "
-            "training first."
-        )
-    store.check(last)
-    return last, False
-
-
-def _no_start(training: Training, before: Training, store: CheckpointStore) -> CheckpointError:
-    return CheckpointError(
-        f"Planning trainings failed for {training.label}: expected the weights of {before.label} in {store.root} to "
-        "start from, at its end, got none. Train these first, or add their recipe, dataset and seed to this YAML."
-    )
-
-
-def replan(plan: TrainingPlan, inputs: TrainingInputs, store: CheckpointStore, device: DeviceKind) -> TrainingPlan:
-    """Plan the same trainings again, with the current content of the store."""
-    trainings = [planned.training for planned in plan.trainings]
-    return plan_trainings(plan.config, trainings, inputs, store, device=device, code=plan.code)
-
-
 def estimate_trainings(config: TrainingConfig, trainings: Sequence[Training]) -> dict[str, Any]:
     """Counts and estimates of trainings from the YAML alone, as a JSON value; hours are those of one worker."""
     space = config.make_space({})
@@ -315,18 +333,13 @@ def estimate_trainings(config: TrainingConfig, trainings: Sequence[Training]) ->
         n_snapshots += len(steps)
         n_steps += steps[-1]
         macs += steps[-1] * step_macs(config, space, training)
-    execution = config.execution
-    speed = assumed_gmacs(execution)
     return {
         "name": config.name,
         "architectures": len({training.architecture for training in trainings}),
         "trainings": len(trainings),
         "snapshots": n_snapshots,
         "steps": n_steps,
-        "device": execution.device,
-        "estimated_worker_hours": macs / (speed * 1e9) / 3600,
-        "assumed_gmacs_per_second": speed,
-        "assumed_cpu_gmacs_per_second": cpu_gmacs(execution) if may_turn_out_slow(execution) else None,
+        **config.execution.estimate_hours(macs),
         "trainings_by_recipe": {
             name: sum(training.recipe == name for training in trainings)
             for name in config.recipes

@@ -89,11 +89,7 @@ class TransferParameters(Parameters):
         }
 
     def choose_weights(self, states: Sequence[Weights]) -> Weights:
-        """Choose the source's weights.
-
-        Raises:
-            ConfigError: the name is that of none, or is needed and not given.
-        """
+        """Choose the source's weights."""
         chosen = [state for state in states if not self.weights or state.name == self.weights]
         if len({state.sha256 for state in states}) == 1 and not self.weights:
             return states[0]
@@ -114,12 +110,7 @@ class TransferParameters(Parameters):
 def read_transfers(
     name: str, given: Mapping[str, Any], taken: Collection[str], parse: ParseParameters
 ) -> Iterator[tuple[str, TransferParameters]]:
-    """Read a transfer, or one for each of several sources, named after them; `taken` are names that mean other keys.
-
-    Raises:
-        ValueError: the name is taken.
-        ConfigError: there is no such attack, or a field is wrong.
-    """
+    """Read a transfer, or one for each of several sources, named after them; `taken` are names that mean other keys."""
     if name in taken or not is_own_name(name):
         raise ValueError(
             f"expected an unused name that begins with a letter, of up to {LONGEST_NAME} bytes, for a transfer, such "

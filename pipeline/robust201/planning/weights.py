@@ -3,17 +3,16 @@
 import hashlib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from os import SEEK_END
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import CheckpointError
-from robust201.core.files import open_file, read_file, sha256_of
+from robust201.core.files import read_file, sha256_of
 from robust201.core.records import ArchitectureId, Unit, Weights, canonical_json, show_architecture
 from robust201.planning.config import SweepConfig
 from robust201.spaces.base import Space
 from robust201.weights.loading import check_shapes
 from robust201.weights.published.base import MAX_WEIGHTS_BYTES
-from robust201.weights.published.state_dicts import read_safetensors_header
+from robust201.weights.published.state_dicts import parse_safetensors, read_shapes
 from robust201.weights.store import CheckpointRecord, CheckpointStore
 
 if TYPE_CHECKING:
@@ -51,11 +50,7 @@ class WeightsSource:
         return section.files_on(dataset)[str(architecture)]
 
     def find(self, dataset: str, architecture: ArchitectureId) -> tuple[Weights, ...]:
-        """List the weights of one network.
-
-        Raises:
-            CheckpointError: there are none, or they belong to another network.
-        """
+        """List the weights of one network."""
         if self._from_files:
             return (Weights(_hash_weights(self._file(dataset, architecture))),)
         if self._seeds:
@@ -63,7 +58,16 @@ class WeightsSource:
         records = self._records(dataset, architecture)
         if self._config.weights is None:
             return (Weights(records[0].sha256),)
-        return tuple(_describe(record) for record in records)
+        return tuple(
+            Weights(
+                record.sha256,
+                record.recipe,
+                record.epochs if record.steps is None else None,
+                record.seed,
+                steps=record.steps_done,
+            )
+            for record in records
+        )
 
     def test_accuracies(self, dataset: str, architecture: ArchitectureId) -> dict[str, float]:
         """Look up what was recorded with the weights of one network: accuracy on the test split, by their SHA-256."""
@@ -76,9 +80,6 @@ class WeightsSource:
         """Check that the weights of one network are there, whole, and of its names and shapes, by the files' headers.
 
         The networks of a user's file, which may not be executed yet, are left to `runtime.code_check`.
-
-        Raises:
-            CheckpointError: they are missing, cut short, or of another network.
         """
         for name, shapes in self._headers(dataset, architecture):
             if not self._space.executes_code:
@@ -168,11 +169,7 @@ class WeightsSource:
         raise _other_weights(unit, "a seed outside of this sweep")
 
     def load(self, unit: Unit) -> dict[str, "torch.Tensor"]:
-        """Read the weights that were planned for a unit.
-
-        Raises:
-            CheckpointError: they are missing or damaged, or others than were planned.
-        """
+        """Read the weights that were planned for a unit."""
         if self._from_files:
             return _load_file(self._file(unit.dataset, unit.architecture), unit)
         # By its hash, not chosen anew: a training that was added to the store since must not stop what is planned.
@@ -183,14 +180,7 @@ class WeightsSource:
         return self._store.load(record)
 
 
-def _describe(record: CheckpointRecord) -> Weights:
-    epochs = record.epochs if record.steps is None else None
-    return Weights(record.sha256, record.recipe, epochs, record.seed, steps=record.steps_done)
-
-
 def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:
-    from robust201.weights.published.state_dicts import parse_safetensors
-
     try:
         raw = read_file(path, MAX_WEIGHTS_BYTES)
     except OSError as error:
@@ -202,24 +192,10 @@ def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:
 
 
 def _read_shapes(path: "Path") -> Mapping[str, Shape]:
-    from robust201.core.unpickling import TORCH_MAGIC_BYTES
-    from robust201.weights.published.state_dicts import reject_torch_file
-
     try:
-        with open_file(path, MAX_WEIGHTS_BYTES) as stream:
-            reject_torch_file(stream.read(TORCH_MAGIC_BYTES), str(path))
-            header = read_safetensors_header(stream)
-            n_bytes = stream.seek(0, SEEK_END)
+        return read_shapes(path, str(path), "Correct `weights.files`.")
     except OSError as error:
         raise _no_file(path) from error
-    if header is None or n_bytes != header.n_bytes:
-        problem = (
-            "it is not a safetensors file, or is truncated"
-            if header is None
-            else f"expected {header.n_bytes:,} bytes, as its header says, got {n_bytes:,}"
-        )
-        raise CheckpointError(f"Reading weights failed for {path}: {problem}. Correct `weights.files`.")
-    return header.shapes
 
 
 def _hash_weights(path: "Path") -> str:

@@ -35,7 +35,6 @@ class AuditedEvaluation:
     """One network under one key at one strength, with both engines.
 
     Attributes:
-        weights: short name of the weights where a network has several; else empty.
         correct: images classified correctly by engine, in the order of `tasks.ENGINES`.
         only_one: images classified correctly with one engine only, in the same order.
         p_value: of McNemar's exact test (two-sided) that the engines are equally strong.
@@ -72,14 +71,6 @@ def sample_sweep(
     config: SweepConfig, *, networks: int, images: int, seed: int, keys: Collection[str] | None, out: Path
 ) -> dict[str, SweepConfig]:
     """Make the small sweeps of an audit, by engine.
-
-    Args:
-        config: the sweep to audit.
-        networks: architectures to draw from the sweep's; all of them where it has no more.
-        images: test images to draw of each dataset; all that it has where they are fewer.
-        seed: of both draws.
-        keys: attacks to audit; None for all of the sweep that both engines have.
-        out: folder of the audit; each engine's results lie in a folder of its name.
 
     Raises:
         ConfigError: a key is no attack of the sweep that both engines can compute as it is set there, or none is; or

@@ -7,12 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from robust201.core.errors import ConfigError, InputError
 from robust201.core.user_code import UserFunction, hash_file, hash_files
 from robust201.planning.config import SpaceFile, SweepConfig
-from robust201.planning.loading import parse_config
+from robust201.planning.loading import parse_config, parse_training
 from robust201.planning.training_config import TrainingConfig
 from robust201.planning.user_tasks import UserTaskParameters
 from robust201.planning.weights import WeightsSource
@@ -24,7 +23,7 @@ WEIGHTS_SECONDS = 60.0
 """Time after which no further network is built to check its weights: workers check the rest."""
 
 # The child imports the same modules as this process, from the same places.
-_CHILD = "import sys; sys.path[:] = {path!r}; from robust201.runtime.code_check import answer_child; answer_child()"
+_CHILD = "import sys; sys.path[:] = {path!r}; from robust201.runtime.code_check import check_in_child; check_in_child()"
 
 
 def check_code(config: SweepConfig | TrainingConfig, *, seconds: float = CHECK_SECONDS) -> None:
@@ -33,10 +32,6 @@ def check_code(config: SweepConfig | TrainingConfig, *, seconds: float = CHECK_S
     The inline executor computes in this process, so they are executed here; on Ray in a child, which is ended after
     some seconds. The networks of a sweep that such a file builds are compared with their weights, as many as
     `WEIGHTS_SECONDS` suffice for.
-
-    Raises:
-        InputError: a file cannot be read or executed, does not come to an end, or lacks its function; weights are
-            missing, or not those of their network.
     """
     functions = list(_functions(config))
     if config.execution.executor == "inline":
@@ -60,9 +55,8 @@ def _check_weights(config: SweepConfig | TrainingConfig) -> None:
 
 def _check_in_child(config: SweepConfig | TrainingConfig, functions: list[UserFunction], seconds: float) -> None:
     named = ", ".join(dict.fromkeys(str(function.path) for function in functions))
-    sources = [(str(one.path.absolute()), str(one.path), one.name, one.sha256) for one in functions]
-    sweep = config.model_dump(mode="json") if isinstance(config, SweepConfig) else None
-    request = json.dumps({"functions": sources, "sweep": sweep})
+    kind = "sweep" if isinstance(config, SweepConfig) else "trainings"
+    request = json.dumps({kind: config.model_dump(mode="json")})
     child = [sys.executable, "-c", _CHILD.format(path=sys.path)]
     try:
         done = subprocess.run(child, input=request, capture_output=True, text=True, timeout=seconds, check=False)
@@ -90,17 +84,21 @@ def _functions(config: SweepConfig | TrainingConfig) -> Iterator[UserFunction]:
             yield UserFunction(given.file, given.function_name, hash_file(given.file))
 
 
-def answer_child() -> None:
-    """Load the functions and check the weights that standard input names; print the first error."""
+def check_in_child() -> None:
+    """Load the functions and check the weights of the configuration on standard input; print the first error."""
     request = json.load(sys.stdin)
     answer = os.dup(1)
     os.dup2(2, 1)  # what the files print is no answer
     refusal = ""
     try:
-        for path, shown, name, sha256 in request["functions"]:
-            UserFunction(Path(path), name, sha256, Path(shown)).load()
-        if request["sweep"] is not None:
-            _check_weights(parse_config(request["sweep"], "the sweep"))
+        config = (
+            parse_config(request["sweep"], "the sweep")
+            if "sweep" in request
+            else parse_training(request["trainings"], "the trainings")
+        )
+        for function in _functions(config):
+            function.load()
+        _check_weights(config)
     except InputError as error:
         refusal = str(error)
     with os.fdopen(answer, "w") as stream:

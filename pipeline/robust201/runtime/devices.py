@@ -7,12 +7,7 @@ from robust201.core.precision import Precision, check_gradients, check_precision
 
 
 def choose_device(choice: str, precision: Precision) -> torch.device:
-    """Choose where this process computes, by `execution.device` and the precision.
-
-    Raises:
-        ConfigError: a GPU is asked for and there is none, or the device does not have the precision, or computes
-            wrong gradients in it.
-    """
+    """Choose where this process computes, by `execution.device` and the precision."""
     available = torch.cuda.is_available()
     if choice == "cuda" and not available:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What every driver does, whether of a sweep or of trainings: stages of bundles, progress, and an orderly end."""
+"""What every driver does, for a sweep or for trainings: stages of bundles, progress, and an orderly end."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -11,30 +11,31 @@ from robust201.runtime.progress import RunProgress, Tracker
 from robust201.runtime.scheduler import RunTally, Scheduler
 from robust201.runtime.work_log import WorkLog
 
+OnProgress = Callable[[RunProgress, Event | None], None]
+"""Called after each event, and without one now and then."""
+
 
 class Driver:
-    """Runs the stages of one run, one after the other.
+    """Runs the stages of one run, one after the other, and counts them in `tally`.
 
-    Args:
-        tracker: keeps progress.json and failures.jsonl.
-        log: receives when a stage began and how it ended.
-        on_progress: called after each event, and without one now and then.
-        check: called between events; raises if the run must stop, for example because another driver took over.
-        say: called with a line about draining.
-        doing: the work's name in messages.
+    `check` is called between events; it raises if the run must stop, for example because another driver took over.
+    `say` is called with a line about draining. `doing` names the work in messages.
     """
 
     def __init__(
         self,
         tracker: Tracker,
         log: WorkLog,
+        execution: ExecutionSection,
         *,
-        on_progress: Callable[[RunProgress, Event | None], None],
+        on_progress: OnProgress,
         check: Callable[[], None] = lambda: None,
         say: Callable[[str], None],
         doing: str = "Evaluating",
     ) -> None:
-        self._tracker, self._log, self._doing = tracker, log, doing
+        self.tracker = tracker
+        self.tally = RunTally()
+        self._log, self._execution, self._doing = log, execution, doing
         self._on_progress, self._check, self._say = on_progress, check, say
 
     def run_stage(
@@ -42,73 +43,65 @@ class Driver:
         start_executor: Callable[[], Executor],
         make_bundles: Callable[[Executor], Sequence[Bundle]],
         *,
-        execution: ExecutionSection,
         find_committed: Callable[[Sequence[Part]], Sequence[Receipt]],
-        tally: RunTally,
         on_receipt: Callable[[Receipt], None] = lambda _receipt: None,
-    ) -> RunTally:
-        """Compute bundles on an executor until they are done or a signal asks to drain.
+    ) -> None:
+        """Compute bundles on an executor, which is then closed, until they are done or a signal asks to drain.
 
-        Args:
-            start_executor: starts what computes; it is closed at the end.
-            make_bundles: divides the work among the executor's workers.
-            execution: limits of attempts and of draining.
-            find_committed: finds what a lost worker stored without reporting it.
-            tally: counts of the stages before.
-            on_receipt: called with each receipt before it is counted.
+        `make_bundles` divides the work among the executor's workers; `find_committed` finds what a lost worker stored
+        without reporting it; `on_receipt` is called with each receipt before it is counted.
         """
         started: list[Executor] = []
 
         def drain(line: str) -> None:
-            self._tracker.note_draining()
+            self.tracker.note_draining()
             for executor in started:
                 executor.drain()  # now: an inline executor would otherwise notice only after its next receipt
             self._say(line)
 
         def should_drain() -> bool:
             self._check()
-            self._tracker.flush()
-            self._on_progress(self._tracker.progress, None)
+            self.tracker.flush()
+            self._on_progress(self.tracker.progress, None)
             return request()
 
         def observe(event: Event, counted: RunTally) -> None:
             if isinstance(event, Receipt):
                 on_receipt(event)
-            self._tracker.count(event, counted)
-            self._on_progress(self._tracker.progress, event)
+            self.tracker.count(event, counted)
+            self._on_progress(self.tracker.progress, event)
 
-        draining = draining_on_signals(drain, execution.drain_seconds)
+        draining = draining_on_signals(drain, self._execution.drain_seconds)
         with draining as request, closing(start_executor()) as executor:
             started.append(executor)
-            self._tracker.attach(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
-            self._tracker.write(state="running")  # the first event may be a quarter of an hour away
+            self.tracker.attach(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
+            self.tracker.write(state="running")  # the first event may be a quarter of an hour away
             bundles = make_bundles(executor)
             self._log.write("run_started", f"{len(bundles)} bundles")
             scheduler = Scheduler(
                 executor,
-                max_attempts=execution.max_attempts,
+                max_attempts=self._execution.max_attempts,
                 should_drain=should_drain,
                 interruptible=request.interruptible,
                 on_event=observe,
                 find_committed=find_committed,
-                tally=tally,
+                tally=self.tally,
                 doing=self._doing,
             )
-            tally = scheduler.run(bundles)
-            tally.time_limit = tally.drained and request.is_time_limit
-        self._log.write("run_ended", tally.end_state, failures=len(tally.failures))
-        return tally
+            scheduler.run(bundles)
+            self.tally.time_limit = self.tally.drained and request.is_time_limit
+        self._log.write("run_ended", self.tally.end_state, failures=len(self.tally.failures))
 
     @contextmanager
     def recording_an_error(self) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            self._tracker.stop()
+            self.tracker.stop()
             self._log.write("run_ended", f"stopped by {type(error).__name__}: {error}", level="error")
             raise
 
-    def finish(self, tally: RunTally) -> RunTally:
-        tally.computed = self._tracker.progress.evaluations_of_this_run
-        self._tracker.write(state=tally.end_state)
-        return tally
+    def finish(self) -> RunTally:
+        self.tally.computed = self.tracker.progress.evaluations_of_this_run
+        self.tracker.write(state=self.tally.end_state)
+        return self.tally

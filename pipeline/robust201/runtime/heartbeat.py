@@ -89,11 +89,7 @@ class TrainingSteps:
 
     @classmethod
     def parse(cls, payload: Any) -> TrainingSteps:
-        """Parse a JSON value.
-
-        Raises:
-            ValueError: it is not a progress of a training.
-        """
+        """Parse a JSON value."""
         values: dict[str, Any] = payload if isinstance(payload, dict) else {}
         numbers = {field.name: values.get(field.name) for field in fields(cls)}
         amounts: dict[str, Any] = {name: value for name, value in numbers.items() if is_amount(value)}

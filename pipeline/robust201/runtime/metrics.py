@@ -12,13 +12,7 @@ _UNIT_TAGS = ("dataset", "key")
 
 @dataclass(frozen=True)
 class Metric:
-    """One row of the table.
-
-    Attributes:
-        kind: ``"counter"`` (values add up), ``"gauge"`` (the last value holds) or ``"histogram"``.
-        tags: names of the labels that every value has.
-        boundaries: upper ends of a histogram's buckets, ascending.
-    """
+    """One row of the table."""
 
     kind: Literal["counter", "gauge", "histogram"]
     unit: str

@@ -86,11 +86,7 @@ class NetworkLoader:
         return None if self._last is None else self._last[1]
 
     def load(self, unit: Unit, images: ImageSet) -> LoadedNetwork:
-        """Load the network of a unit, which is shown images of its dataset.
-
-        Raises:
-            CheckpointError: the weights are missing, damaged, others than planned, or do not fit the network.
-        """
+        """Load the network of a unit, which is shown images of its dataset."""
         wanted = (unit.dataset, unit.architecture, unit.checkpoint_sha256)
         if self._last is None or self._last[0] != wanted:
             if self._last is not None:

@@ -1,16 +1,47 @@
-"""What a run is about to do: a plan, narrowed by filters, without what is done, and what it cannot use."""
+"""What a plan lacks of what an inventory holds, counted for all units at once, and what a run is about to do."""
 
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from robust201.core.records import Part
-from robust201.planning.coverage import count_coverage
 from robust201.planning.identity import describe_difference
-from robust201.planning.plan import Plan
+from robust201.planning.plan import Plan, PlannedKey
 from robust201.shards import Inventory
+from robust201.shards.inventory import columns_needed
 from robust201.tasks import TASKS
+
+
+class Coverage(NamedTuple):
+    """How many evaluations of each unit of a key are complete, and which have rows; in the order of its networks."""
+
+    planned: PlannedKey
+    complete: NDArray[np.int64]
+    held: NDArray[np.bool_]
+
+    @property
+    def unfinished(self) -> list[int]:
+        return list(np.flatnonzero(self.complete < len(self.planned.strengths)).tolist())
+
+
+def count_coverage(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
+    """Count what is complete of every key of a plan, with the plan's measurements."""
+    numbers = inventory.find(plan.unit_ids)
+    counts: dict[tuple[Any, ...], NDArray[np.int64]] = {}  # most keys of an experiment have equal strengths
+    first = 0
+    for planned in plan.planned_keys:
+        found = numbers[first : first + len(planned.networks)]
+        first += len(planned.networks)
+        columns = columns_needed(planned.unit(0), plan.measurements)
+        kind = planned.strengths, columns
+        if kind not in counts:
+            # The last of the counts stands for the units without a row, whose number is -1.
+            counts[kind] = np.append(inventory.count_complete_at(*kind), 0)
+        yield Coverage(planned, counts[kind][found], found >= 0)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 from robust201.core.errors import ConfigError, InputError
@@ -14,21 +13,19 @@ from robust201.core.records import Bundle, Unit
 from robust201.planning.config import SweepConfig
 from robust201.planning.filters import EVERYTHING, Filters
 from robust201.planning.identity import describe_difference
-from robust201.planning.input_facts import InputFacts
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan
-from robust201.planning.plan_file import PLAN_FILE, load_plan_and_facts
+from robust201.planning.plan_file import PLAN_FILE, load_plan
 from robust201.planning.shares import Share, all_bundles, missing_bundles
 from robust201.planning.training_config import TrainingConfig
 from robust201.planning.user_tasks import UserTaskParameters
 from robust201.planning.weights import WeightsSource
-from robust201.runtime.executors.base import Event
+from robust201.runtime.driver import OnProgress
 from robust201.runtime.heartbeat import Heartbeat
 from robust201.runtime.lease import LEASE_NAME
 from robust201.runtime.preview import RunPreview
-from robust201.runtime.progress import RunProgress
 from robust201.runtime.scheduler import RunTally
-from robust201.runtime.sweep import MakeExecutor, compute
+from robust201.runtime.sweep import MakeExecutor, compute, make_driver
 from robust201.shards import ShardStore
 
 DRAIN_VARIABLE = "ROBUST201_DRAIN_SECONDS"
@@ -47,7 +44,7 @@ def run_share(
     filters: Filters = EVERYTHING,
     on_code: Callable[[Mapping[str, str]], None] = lambda _code: None,
     on_preview: Callable[[RunPreview], None] = lambda _preview: None,
-    on_progress: Callable[[RunProgress, Event | None], None] = lambda _progress, _event: None,
+    on_progress: OnProgress = lambda _progress, _event: None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> RunTally:
     """Compute what is missing of one share of a sweep; failures are in the tally.
@@ -64,33 +61,30 @@ def run_share(
         StorageError: results cannot be written.
     """
     filters.check(config)
-    kept, facts = _load_prepared(config)
-    on_code(facts.code)
+    kept = _load_prepared(config)
+    on_code(kept.facts.code)
     narrowed = filters.narrow(kept)
-    _refuse_unmade_images(narrowed)
+    unmade = sorted({unit.key for unit in narrowed.units if unit.id not in narrowed.known_ids})
+    if unmade:  # shares make none, as several would make the same
+        raise InputError(_no_images(config, "corrupted", unmade))
     mine = share.bundles(all_bundles(narrowed))
     folder = share.folder(config.results)
     make_folder(folder)
     config = of_one_machine(config)
     with Heartbeat(config.results, share=share.name):
-        plan = Plan.of_units(config, _units_of(mine), kept.protocols, facts)
+        plan = Plan.of_units(config, _units_of(mine), kept.protocols, kept.facts)
         missing = _find_missing(plan, mine, say)
-        _check_inputs(plan, facts, missing)
+        _check_inputs(plan, missing)
         if (config.results / LEASE_NAME).exists():
             say("A run without --share works here too: what both compute is stored twice and counted once.")
         parts = tuple(part for bundle in missing for part in bundle.parts)
         n_missing = len({(part.unit.id, strength) for part in parts for strength in part.strengths})
         preview = RunPreview(plan, parts, plan.n_evaluations - n_missing, (), ())
         on_preview(preview)
-        make = partial(make_executor, plan, facts)
-        return compute(preview, parts, make, folder=folder, on_progress=on_progress, say=say)
-
-
-def _refuse_unmade_images(plan: Plan) -> None:
-    """Refuse units of corruptions whose images were not made: shares make none, as several would make the same."""
-    unmade = sorted({unit.key for unit in plan.units if unit.id not in plan.known_ids})
-    if unmade:
-        raise InputError(_no_images(plan.config, "corrupted", unmade))
+        driver = make_driver(preview, folder, on_progress=on_progress, say=say)
+        with driver.recording_an_error():
+            compute(driver, plan, parts, make_executor)
+        return driver.finish()
 
 
 def _no_images(config: SweepConfig, which: str, keys: Sequence[str]) -> str:
@@ -110,11 +104,7 @@ def of_one_machine(config: _Config) -> _Config:
 
 
 def read_drain_seconds(environment: Mapping[str, str]) -> float | None:
-    """Read from what a batch file puts into the environment how long draining may take, in seconds above 0.
-
-    Raises:
-        ConfigError: it says something else.
-    """
+    """Read from what a batch file puts into the environment how long draining may take, in seconds above 0."""
     text = environment.get(DRAIN_VARIABLE)
     if text is None:
         return None
@@ -145,7 +135,7 @@ def _find_missing(plan: Plan, mine: Sequence[Bundle], say: Callable[[str], None]
     return missing_bundles(mine, parts)
 
 
-def _load_prepared(config: SweepConfig) -> tuple[Plan, InputFacts]:
+def _load_prepared(config: SweepConfig) -> Plan:
     """Read the plan that the sweep was prepared with, and make sure that it is still the same sweep."""
     if not (config.results / PLAN_FILE).exists():
         raise InputError(
@@ -153,7 +143,7 @@ def _load_prepared(config: SweepConfig) -> tuple[Plan, InputFacts]:
             f"{PLAN_FILE}. Prepare it on one machine first: robust201 plan --save SWEEP.yaml"
         )
     ShardStore.open(config.results, shards=config.shards or "")
-    kept, facts = load_plan_and_facts(config.results)
+    kept = load_plan(config.results)
     differences = describe_difference(_evaluated(kept.config), _evaluated(config))
     if differences:
         shown = "; ".join(differences)
@@ -162,7 +152,7 @@ def _load_prepared(config: SweepConfig) -> tuple[Plan, InputFacts]:
             f"Running with --share failed for {config.results}: expected the sweep that was prepared, got another "
             f"({shown}). Prepare this one with: robust201 plan --save SWEEP.yaml"
         )
-    return kept, facts
+    return kept
 
 
 _NOT_EVALUATED = {"name", "results", "shards", "execution"} | {
@@ -199,9 +189,9 @@ def _units_of(bundles: Iterable[Bundle]) -> tuple[Unit, ...]:
     return tuple(replace(unit, strengths=tuple(sorted(chosen))) for unit, chosen in strengths.items())
 
 
-def _check_inputs(plan: Plan, facts: InputFacts, bundles: Sequence[Bundle]) -> None:
+def _check_inputs(plan: Plan, bundles: Sequence[Bundle]) -> None:
     """Find out before anything is computed whether this machine sees what the share reads."""
-    config = plan.config
+    config, facts = plan.config, plan.facts
     wanted = {part.unit.key for bundle in bundles for part in bundle.parts}
     inputs, tasks = Inputs(config, keys=wanted), config.tasks
     for dataset in sorted({bundle.dataset for bundle in bundles}):

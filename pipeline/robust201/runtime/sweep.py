@@ -1,12 +1,15 @@
 """The driver: hashes the inputs, plans, subtracts what is done, runs the rest, and records how it went."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
 
+from robust201.core.errors import EvaluationError
 from robust201.core.files import MAX_JSON_BYTES, read_text, write_text
-from robust201.core.records import Bundle, Part, Receipt
+from robust201.core.records import Bundle, Part, Receipt, UnitFailure
 from robust201.planning.bundles import make_bundles
 from robust201.planning.config import SweepConfig
 from robust201.planning.filters import EVERYTHING, Filters
@@ -15,22 +18,12 @@ from robust201.planning.input_facts import InputFacts
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan, make_plan
 from robust201.planning.plan_file import PLAN_FILE, load_facts, load_plan, save_plan
-from robust201.runtime.driver import Driver
-from robust201.runtime.executors.base import Event, Executor
+from robust201.runtime.driver import Driver, OnProgress
+from robust201.runtime.executors.base import Executor
 from robust201.runtime.heartbeat import remove_silent_heartbeats, warn_of_shares
 from robust201.runtime.lease import Lease
-from robust201.runtime.missing_images import (
-    LaterWork,
-    ReadyWork,
-    bundle_blocks,
-    make_blocks,
-    make_images,
-    plan_with_images,
-    split_off_unmade,
-    unmade_keys,
-)
 from robust201.runtime.preview import RunPreview, preview_run
-from robust201.runtime.progress import RunProgress, Tracker
+from robust201.runtime.progress import Tracker
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
 from robust201.shards import MergeReport, ShardStore, merge_folders
@@ -57,12 +50,12 @@ def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, t
             # Narrowed runs made different corrupted images: together they may know all of them.
             facts = reduce(InputFacts.completed_by, (plan.facts for plan in plans.values()), merged.facts)
             merged = make_plan(merged.config, facts)
-            save_plan(merged, facts, store)
+            save_plan(merged, store)
     wanted = {unit.id for unit in merged.units}
     return report, tuple(source for source, plan in plans.items() if not plan.known_ids <= wanted)
 
 
-MakeExecutor = Callable[[Plan, InputFacts], Executor]
+MakeExecutor = Callable[[Plan], Executor]
 
 
 def run_sweep(
@@ -71,13 +64,15 @@ def run_sweep(
     *,
     filters: Filters = EVERYTHING,
     on_preview: Callable[[RunPreview], None] = lambda _preview: None,
-    on_progress: Callable[[RunProgress, Event | None], None] = lambda _progress, _event: None,
+    on_progress: OnProgress = lambda _progress, _event: None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> RunTally:
     """Compute what a sweep, narrowed by the filters, still misses; failures are in the tally.
 
-    The executor is started only if something is missing. `on_preview` takes what is there and what is missing, before
-    anything is computed; `on_progress` after each event, and without one now and then; `say` of steps that take long.
+    The first stage computes what needs no missing images, and the adversarial images of transfers on their sources,
+    which are work without a result. Then corrupted images are generated, and the second stage computes the rest. The
+    executor is started only if something is missing. `on_preview` takes what is there and what is missing, before
+    anything is computed; `on_progress` each event, and None now and then; `say` a line about each slow step.
 
     Raises:
         InputError: bad input; nothing was started.
@@ -85,31 +80,28 @@ def run_sweep(
     """
     with _prepared(config, filters, say) as (preview, inputs, lease):
         on_preview(preview)
-        blocks = inputs.unmade_adversarial(preview.plan, preview.missing)
-        now, later = split_off_unmade(preview.missing, unmade_keys(config, inputs, blocks))
-
-        def make_ready() -> ReadyWork:
-            make_images(config, inputs, later)
-            lease.check()  # while images were made, another driver may have taken over
-            replanned = plan_with_images(preview.plan, filters, inputs, later)
-            failed = inputs.unmade_adversarial(replanned.plan, replanned.missing)
-            ready, lacking = split_off_unmade(replanned.missing, unmade_keys(config, inputs, failed))
-            for shard in replanned.damaged:
-                say(f"Damaged result file set aside, its evaluations are recomputed: {shard}")
-            start = partial(make_executor, replanned.plan, replanned.plan.facts)
-            return ReadyWork(replanned.plan, ready, lacking, start)
-
-        return compute(
-            preview,
-            now,
-            partial(make_executor, preview.plan, preview.plan.facts),
-            blocks=blocks,
-            later=LaterWork(later, make_ready),
-            folder=config.results,
-            on_progress=on_progress,
-            check=lease.check,  # also while no event comes: another driver may have taken over
-            say=say,
-        )
+        # Also while no event comes: another driver may have taken over.
+        driver = make_driver(preview, config.results, on_progress=on_progress, check=lease.check, say=say)
+        with driver.recording_an_error():
+            blocks = inputs.unmade_adversarial(preview.plan, preview.missing)
+            now, later = _split_off_unmade(preview.missing, config, inputs, blocks)
+            compute(driver, preview.plan, now, make_executor, blocks)
+            if driver.tally.drained:
+                driver.tally.remaining += sum(len(part.strengths) for part in later)
+            elif later:
+                driver.tracker.write(state="running")
+                for dataset, keys in _keys_by_dataset(later).items():
+                    inputs.make_corruptions(dataset, keys)
+                lease.check()  # while images were made, another driver may have taken over
+                replanned = _plan_with_images(preview.plan, filters, inputs, later)
+                for shard in replanned.damaged:
+                    say(f"Damaged result file set aside, its evaluations are recomputed: {shard}")
+                failed = inputs.unmade_adversarial(replanned.plan, replanned.missing)
+                ready, lacking = _split_off_unmade(replanned.missing, config, inputs, failed)
+                driver.tracker.replace(later, replanned.plan, (*ready, *lacking))
+                driver.tally.remaining += sum(len(part.strengths) for part in lacking)
+                compute(driver, replanned.plan, ready, make_executor)
+        return driver.finish()
 
 
 def prepare_sweep(
@@ -118,13 +110,9 @@ def prepare_sweep(
     """Write down the plan and keep what workers read, so that shares can run; compute nothing.
 
     Corrupted and adversarial images are made as far as the filters ask for them: shares make none.
-
-    Raises:
-        InputError: bad input; nothing was written.
-        StorageError: the results folder is held by a driver, or cannot be written.
     """
     with _prepared(config, filters, say, make_images=True) as (preview, inputs, _):
-        make_blocks(preview.plan, inputs.unmade_adversarial(preview.plan, preview.missing))
+        _make_blocks(preview.plan, inputs.unmade_adversarial(preview.plan, preview.missing))
         return preview
 
 
@@ -144,7 +132,7 @@ def _prepared(
         facts = inputs.gather(load_facts(config.results))
         full = make_plan(config, facts)
         plan = filters.narrow(full)
-        save_plan(full, facts, store)
+        save_plan(full, store)
         inputs.keep_images()
         inputs.keep_code()
         warn_of_shares(config.results, say)
@@ -155,62 +143,84 @@ def _prepared(
         yield preview_run(plan, full, inventory), inputs, lease
 
 
-def compute(
+def make_driver(
     preview: RunPreview,
-    parts: Sequence[Part],
-    start_executor: Callable[[], Executor],
-    *,
-    blocks: Sequence[Part] = (),
-    later: LaterWork | None = None,
     folder: Path,
-    on_progress: Callable[[RunProgress, Event | None], None],
+    *,
+    on_progress: OnProgress,
     check: Callable[[], None] = lambda: None,
     say: Callable[[str], None],
-) -> RunTally:
-    """Compute what is missing until it is done or a signal asks to drain: first the parts, then what comes later.
-
-    With the parts, workers make `blocks` of images for what comes later. The folder gets progress.json and
-    failures.jsonl. An executor is started only if there is something to compute. `check` is called now and then, and
-    raises where the run must stop; `on_progress` after each event, and without one now and then.
-    """
-    log = WorkLog(preview.plan.config.results, "driver")
+) -> Driver:
+    """Make the driver of a run, whose progress.json and failures.jsonl go into the folder."""
+    config = preview.plan.config
+    log = WorkLog(config.results, "driver")
     tracker = Tracker(preview.plan, preview.missing, folder, preview.done, log)
-    driver = Driver(tracker, log, on_progress=on_progress, check=check, say=say)
+    return Driver(tracker, log, config.execution, on_progress=on_progress, check=check, say=say)
 
-    def run_parts(
-        plan: Plan,
-        parts: Sequence[Part],
-        start_executor: Callable[[], Executor],
-        tally: RunTally,
-        blocks: Sequence[Part] = (),
-    ) -> RunTally:
-        def bundles_for(executor: Executor) -> Sequence[Bundle]:
-            has_gpu = executor.gpus_per_worker > 0
-            of_parts = make_bundles(plan, parts, n_workers=executor.n_workers, has_gpu=has_gpu)
-            return (*bundle_blocks(plan, blocks), *of_parts)
 
-        def find_committed(parts: Sequence[Part]) -> Sequence[Receipt]:
-            return ShardStore.open(plan.config.results).find_receipts(parts, plan.measurements)
+def compute(
+    driver: Driver, plan: Plan, parts: Sequence[Part], make_executor: MakeExecutor, blocks: Sequence[Part] = ()
+) -> None:
+    """Compute parts, and `blocks` of images for later parts; without any, no executor is started."""
 
-        return driver.run_stage(
-            start_executor,
-            bundles_for,
-            execution=plan.config.execution,
-            find_committed=find_committed,
-            tally=tally,
-        )
+    def divide(executor: Executor) -> Sequence[Bundle]:
+        has_gpu = executor.gpus_per_worker > 0
+        of_parts = make_bundles(plan, parts, n_workers=executor.n_workers, has_gpu=has_gpu)
+        return (*_bundle_blocks(plan, blocks), *of_parts)
 
-    tally = RunTally()
-    with driver.recording_an_error():
-        if parts or blocks:
-            tally = run_parts(preview.plan, parts, start_executor, tally, blocks)
-        if later and later.parts and tally.drained:
-            tally.remaining += sum(len(part.strengths) for part in later.parts)
-        elif later and later.parts:
-            tracker.write(state="running")
-            ready = later.make_ready()
-            tracker.replace(later.parts, ready.plan, (*ready.parts, *ready.lacking))
-            tally.remaining += sum(len(part.strengths) for part in ready.lacking)
-            if ready.parts:
-                tally = run_parts(ready.plan, ready.parts, ready.start_executor, tally)
-    return driver.finish(tally)
+    def find_committed(parts: Sequence[Part]) -> Sequence[Receipt]:
+        return ShardStore.open(plan.config.results).find_receipts(parts, plan.measurements)
+
+    if parts or blocks:
+        driver.run_stage(partial(make_executor, plan), divide, find_committed=find_committed)
+
+
+def _keys_by_dataset(parts: Iterable[Part]) -> dict[str, set[str]]:
+    keys: defaultdict[str, set[str]] = defaultdict(set)
+    for part in parts:
+        keys[part.unit.dataset].add(part.unit.key)
+    return keys
+
+
+def _split_off_unmade(
+    missing: Sequence[Part], config: SweepConfig, inputs: Inputs, blocks: Sequence[Part]
+) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+    """Split off the parts that are shown images which do not exist yet; `blocks` are those of transfers."""
+    unmade = _keys_by_dataset(blocks)
+    for dataset in config.datasets:
+        unmade[dataset] |= inputs.unmade_corruptions(dataset)
+    later = tuple(part for part in missing if part.unit.key in unmade[part.unit.dataset])
+    return tuple(part for part in missing if part.unit.key not in unmade[part.unit.dataset]), later
+
+
+def _plan_with_images(plan: Plan, filters: Filters, inputs: Inputs, parts: Sequence[Part]) -> RunPreview:
+    """Plan some parts again once their images exist, as the ids include the hashes of the images."""
+    config = plan.config
+    full, store = make_plan(config, inputs.gather(plan.facts)), ShardStore.open(config.results)
+    save_plan(full, store)
+    preview = preview_run(filters.narrow(full), full, store.inventory(verify="unverified", on_damage="set_aside"))
+    wanted = {(part.unit.dataset, part.unit.key) for part in parts}
+    missing = tuple(part for part in preview.missing if (part.unit.dataset, part.unit.key) in wanted)
+    return replace(preview, missing=missing)
+
+
+def _bundle_blocks(plan: Plan, blocks: Sequence[Part]) -> tuple[Bundle, ...]:
+    """Make a bundle of each block of images, so that all workers share them."""
+    return tuple(Bundle(part.unit.architecture, part.unit.dataset, (part,), plan.seconds(part)) for part in blocks)
+
+
+def _make_blocks(plan: Plan, blocks: Sequence[Part]) -> None:
+    """Make the images of transfers in this process, for shares, which make none."""
+    if not blocks:
+        return
+    from robust201.runtime.worker import Worker
+
+    worker = Worker(plan.config, plan.facts)
+    for bundle in _bundle_blocks(plan, blocks):
+        for outcome in worker.run(bundle):
+            if isinstance(outcome, UnitFailure):
+                n_images = outcome.part.stop - outcome.part.start
+                raise EvaluationError(
+                    f"Making images failed for {outcome.part.label}: expected {n_images} images, got "
+                    f"{outcome.message}. Correct the source of this key, or leave the key out by --keys."
+                )

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from robust201.core.errors import ConfigError
@@ -18,16 +18,22 @@ from robust201.core.records import Part, Receipt
 from robust201.core.user_code import hash_files
 from robust201.planning.training_config import Training, TrainingConfig
 from robust201.planning.training_inputs import Hashes, TrainingInputs
-from robust201.planning.training_plan import DeviceKind, PlannedTraining, TrainingPlan, plan_trainings, replan
-from robust201.runtime.driver import Driver
+from robust201.planning.training_plan import (
+    DeviceKind,
+    PlannedTraining,
+    TrainingPlan,
+    TrainingPlanner,
+    TrainingWork,
+    finished_snapshots,
+)
+from robust201.runtime.driver import Driver, OnProgress
 from robust201.runtime.executors import start_executor
-from robust201.runtime.executors.base import BundleWorker, Event, Executor
+from robust201.runtime.executors.base import BundleWorker, Executor
 from robust201.runtime.heartbeat import BEAT_SECONDS, read_file_time, read_heartbeats, remove_silent_heartbeats
 from robust201.runtime.lease import Lease
 from robust201.runtime.metrics import Metrics
-from robust201.runtime.progress import RunProgress, Tracker
+from robust201.runtime.progress import Tracker
 from robust201.runtime.scheduler import RunTally
-from robust201.runtime.training_files import TrainingWork, finished_name, finished_snapshots, states_folder
 from robust201.runtime.work_log import WorkLog
 from robust201.weights.store import CheckpointStore
 
@@ -42,15 +48,12 @@ def start_training_executor(work: TrainingWork) -> Executor:
 def _start_worker(work: TrainingWork, metrics: Metrics) -> BundleWorker:
     from robust201.runtime.training_worker import TrainingWorker
 
-    return TrainingWorker(work, metrics)
+    del metrics  # the driver counts everything that a worker could report
+    return TrainingWorker(work)
 
 
 def choose_device_kind(config: TrainingConfig) -> DeviceKind:
-    """Determine the kind of device, which is part of the trainings' identity.
-
-    Raises:
-        ConfigError: it cannot be determined in this process.
-    """
+    """Determine the kind of device, which is part of the trainings' identity."""
     execution = config.execution
     if execution.device != "auto":
         return execution.device
@@ -78,8 +81,9 @@ class TrainingSelection:
     limit: int | None = None
 
     def select(self, config: TrainingConfig) -> list[Training]:
-        found = [one for one in config.trainings() if self.recipes is None or one.recipe in self.recipes]
-        return found[: self.limit]
+        trainings = config.trainings()
+        selected = [each for each in trainings if self.recipes is None or each.recipe in self.recipes]
+        return selected[: self.limit]
 
 
 ALL_TRAININGS = TrainingSelection()
@@ -90,16 +94,11 @@ def preview_trainings(
     selection: TrainingSelection = ALL_TRAININGS,
     say: Callable[[str], None] = lambda _line: None,
 ) -> TrainingPlan:
-    """Plan trainings from their images and the content of the store; nothing is written.
-
-    Raises:
-        InputError: images or weights are missing or damaged, or the store has other trainings under these names.
-    """
+    """Plan trainings from their images and the content of the store; nothing is written."""
     code = hash_files(config.code_files())
     store, device = CheckpointStore(config.store, hashed=True), choose_device_kind(config)
-    return plan_trainings(
-        config, selection.select(config), TrainingInputs(config, say), store, device=device, code=code
-    )
+    planner = TrainingPlanner(config, TrainingInputs(config, say), store, device=device, code=code)
+    return planner.plan(selection.select(config))
 
 
 def prepare_trainings(
@@ -107,14 +106,9 @@ def prepare_trainings(
     selection: TrainingSelection = ALL_TRAININGS,
     say: Callable[[str], None] = lambda _line: None,
 ) -> TrainingPlan:
-    """Plan trainings that another machine will run, and enter what an interrupted run left; compute nothing.
-
-    Raises:
-        InputError: bad input; nothing was written.
-        StorageError: the store is held by another driver, or cannot be written.
-    """
-    with _prepared(config, selection, say) as prepared:
-        return prepared.plan
+    """Plan trainings that another machine will run, and enter what an interrupted run left; compute nothing."""
+    with _prepare(config, selection, say) as (_lease, _planner, plan):
+        return plan
 
 
 def run_trainings(
@@ -123,7 +117,7 @@ def run_trainings(
     *,
     selection: TrainingSelection = ALL_TRAININGS,
     on_preview: Callable[[TrainingPlan], None] = lambda _plan: None,
-    on_progress: Callable[[RunProgress, Event | None], None] = lambda _progress, _event: None,
+    on_progress: OnProgress = lambda _progress, _event: None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> RunTally:
     """Compute the snapshots that the store lacks; failures are in the tally.
@@ -135,33 +129,24 @@ def run_trainings(
         InputError: bad input; nothing was started.
         StorageError: the store is held by another driver, or cannot be written.
     """
-    with _prepared(config, selection, say) as prepared:
-        for planned in prepared.plan.trainings:
-            prepared.inputs.test_images(planned.training.dataset)
-        images = prepared.inputs.keep()
-        on_preview(prepared.plan)
-        return _Run(prepared, images, start=start, on_progress=on_progress, say=say).run()
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """Planned trainings, and a store that this process alone may enter snapshots in."""
-
-    plan: TrainingPlan
-    inputs: TrainingInputs
-    store: CheckpointStore
-    device: DeviceKind
-    lease: Lease
+    with _prepare(config, selection, say) as (lease, planner, plan):
+        for planned in plan.trainings:
+            planner.inputs.test_images(planned.training.dataset)
+        images = planner.inputs.keep()
+        on_preview(plan)
+        return _Run(lease, planner, plan, images, start=start, on_progress=on_progress, say=say).run()
 
 
 @contextmanager
-def _prepared(config: TrainingConfig, selection: TrainingSelection, say: Callable[[str], None]) -> Iterator[_Prepared]:
+def _prepare(
+    config: TrainingConfig, selection: TrainingSelection, say: Callable[[str], None]
+) -> Iterator[tuple[Lease, TrainingPlanner, TrainingPlan]]:
     """Check the inputs, take the lease, enter what an interrupted run left, and plan."""
     device, trainings = choose_device_kind(config), selection.select(config)
     inputs = TrainingInputs(config, say)
     code = hash_files(config.code_files())
     # Find bad input before anything is written.
-    plan_trainings(config, trainings, inputs, CheckpointStore(config.store), device=device, code=code)
+    TrainingPlanner(config, inputs, CheckpointStore(config.store), device=device, code=code).plan(trainings)
     make_folder(config.results)
     with Lease.acquire(config.results, on_wait=say) as lease, CheckpointStore(config.store, hashed=True) as store:
         recovered = finished_snapshots(config).recover(store)
@@ -170,8 +155,8 @@ def _prepared(config: TrainingConfig, selection: TrainingSelection, say: Callabl
         inputs.keep_code(code)
         remove_silent_heartbeats(config.results)
         remove_leftovers(config.store)
-        plan = plan_trainings(config, trainings, inputs, store, device=device, code=code)
-        yield _Prepared(plan, inputs, store, device, lease)
+        planner = TrainingPlanner(config, inputs, store, device=device, code=code)
+        yield lease, planner, planner.plan(trainings)
 
 
 class _Run:
@@ -179,50 +164,56 @@ class _Run:
 
     def __init__(
         self,
-        prepared: _Prepared,
+        lease: Lease,
+        planner: TrainingPlanner,
+        plan: TrainingPlan,
         images: Hashes,
         *,
         start: StartTraining,
-        on_progress: Callable[[RunProgress, Event | None], None],
+        on_progress: OnProgress,
         say: Callable[[str], None],
     ) -> None:
-        plan = prepared.plan
-        self._plan, self._inputs, self._images, self._store = plan, prepared.inputs, images, prepared.store
-        self._device, self._start, self._lease = prepared.device, start, prepared.lease
-        self._config = plan.config
-        self._say = say
-        self._finished = finished_snapshots(plan.config)
-        log = WorkLog(plan.config.results, "driver")
-        self._tracker = Tracker(plan, _missing(plan), plan.config.results, plan.n_done, log)
-        self._driver = Driver(self._tracker, log, on_progress=on_progress, check=self._check, say=say, doing="Training")
+        self._lease, self._planner, self._plan, self._images = lease, planner, plan, images
+        self._start, self._say = start, say
+        self._config = config = plan.config
+        self._finished = finished_snapshots(config)
+        log = WorkLog(config.results, "driver")
+        missing = [planned.part() for planned in plan.trainings if planned.missing]
+        tracker = Tracker(plan, missing, config.results, plan.n_done, log)
+        self._driver = Driver(
+            tracker, log, config.execution, on_progress=on_progress, check=self._check, say=say, doing="Training"
+        )
         self._noted_at = -math.inf
 
     def run(self) -> RunTally:
         """Run the ready trainings, then those that became ready, until none is left."""
-        tally = RunTally()
+        tally = self._driver.tally
         with self._driver.recording_an_error():
             while not tally.drained:
-                ready = [planned for planned in self._plan.trainings if planned.is_ready and planned.missing]
                 failed = {failure.part.unit.id for failure in tally.failures}
-                ready = [planned for planned in ready if planned.training.digest not in failed]
+                ready = [
+                    planned
+                    for planned in self._plan.trainings
+                    if planned.is_ready and planned.missing and planned.training.digest not in failed
+                ]
                 if not ready:
                     break
                 before = tally.evaluations
-                tally = self._run_stage(ready, replace(tally, remaining=0))
+                self._run_stage(ready)
                 self._replan()
                 if tally.evaluations == before:
                     break
         failed_steps = sum(len(failure.part.strengths) for failure in tally.failures)
         tally.remaining = sum(len(planned.missing) for planned in self._plan.trainings) - failed_steps
         self._say_waiting()
-        return self._driver.finish(tally)
+        return self._driver.finish()
 
     def _replan(self) -> None:
         waiting = [planned.part() for planned in self._plan.trainings if not planned.is_ready]
-        self._plan = replan(self._plan, self._inputs, self._store, self._device)
+        self._plan = self._planner.plan([planned.training for planned in self._plan.trainings])
         by_unit = self._plan.by_unit
         now = [by_unit[part.unit.id].part() for part in waiting if by_unit[part.unit.id].missing]
-        self._tracker.replace(waiting, self._plan, now)
+        self._driver.tracker.replace(waiting, self._plan, now)
 
     def _say_waiting(self) -> None:
         waiting = [planned for planned in self._plan.trainings if not planned.is_ready]
@@ -233,47 +224,39 @@ class _Run:
                 f"{waiting[0].training.label}, which needs {'others' if before is None else before.label}."
             )
 
-    def _run_stage(self, ready: Sequence[PlannedTraining], tally: RunTally) -> RunTally:
+    def _run_stage(self, ready: Sequence[PlannedTraining]) -> None:
+        plan, device = self._plan, self._planner.device
         by_unit = {planned.training.digest: planned for planned in ready}
-        work = TrainingWork(self._config, by_unit, self._images, self._plan.code, self._device)
-        return self._driver.run_stage(
+        work = TrainingWork(self._config, by_unit, self._images, plan.code, device)
+        self._driver.run_stage(
             partial(self._start, work),
-            lambda _executor: self._plan.bundles(ready, self._device == "cuda"),
-            execution=self._config.execution,
+            lambda _executor: plan.bundles(ready, device == "cuda"),
             find_committed=self._find_committed,
-            tally=tally,
             on_receipt=self._enter,
         )
 
     def _check(self) -> None:
         self._lease.check()
-        self._note_steps()
-
-    def _note_steps(self) -> None:
         if time.monotonic() - self._noted_at >= BEAT_SECONDS:
             results = self._config.results
-            self._tracker.note_steps(read_heartbeats(results, read_file_time(results)))
+            self._driver.tracker.note_steps(read_heartbeats(results, read_file_time(results)))
             self._noted_at = time.monotonic()
 
     def _enter(self, receipt: Receipt) -> None:
         """Enter a snapshot in the manifest; after the last one, the training's state is removed."""
         planned = self._plan.by_unit[receipt.unit_id]
         for step in map(int, receipt.strengths):
-            self._finished.enter(finished_name(planned, step), self._store)
+            self._finished.enter(planned.finished_name(step), self._planner.store)
             if step == planned.missing[-1]:
-                shutil.rmtree(states_folder(self._config, planned), ignore_errors=True)
+                shutil.rmtree(planned.states_folder(self._config), ignore_errors=True)
 
     def _find_committed(self, parts: Sequence[Part]) -> Sequence[Receipt]:
         """Find the snapshots that a lost worker had stored but not reported."""
-        found = []
+        receipts = []
         for part in parts:
             planned = self._plan.by_unit[part.unit.id]
             for step in part.strengths:
-                record = self._finished.read(finished_name(planned, int(step)))
+                record = self._finished.read(planned.finished_name(int(step)))
                 if record is not None:
-                    found.append(Receipt(part.unit.id, (step,), part.start, part.stop, record.file, 0.0))
-        return found
-
-
-def _missing(plan: TrainingPlan) -> list[Part]:
-    return [planned.part() for planned in plan.trainings if planned.missing]
+                    receipts.append(Receipt(part.unit.id, (step,), part.start, part.stop, record.file, 0.0))
+        return receipts

@@ -1,22 +1,17 @@
 """One worker of trainings: trains the network of a bundle, stores its snapshots, reports receipts."""
 
-import threading
 import time
 from collections.abc import Iterator
 
 import torch
 
 from robust201.core.errors import ConfigError
-from robust201.core.records import Bundle, Part, Receipt, UnitFailure
+from robust201.core.records import Part, Receipt
 from robust201.planning.inputs import locate_space
 from robust201.planning.training_inputs import TrainingInputs
-from robust201.planning.training_plan import PlannedTraining
-from robust201.runtime.devices import choose_device
+from robust201.planning.training_plan import PlannedTraining, TrainingWork, finished_snapshots
 from robust201.runtime.heartbeat import Heartbeat, TrainingSteps
-from robust201.runtime.metrics import Metrics
-from robust201.runtime.part_failures import CODE_ERRORS, failure_of
-from robust201.runtime.training_files import TrainingWork, finished_name, finished_snapshots, states_folder
-from robust201.runtime.work_log import WorkLog
+from robust201.runtime.part_worker import PartWorker
 from robust201.training.loop import Snapshot, measure_accuracy, train
 from robust201.training.state import EpochRecord
 from robust201.weights.store import CheckpointStore
@@ -25,58 +20,30 @@ _SOURCE = "robust201 train"
 """Source of the weights in manifests."""
 
 
-class TrainingWorker:
-    """Trains the networks of bundles in this process.
+class TrainingWorker(PartWorker):
+    """Trains the networks of bundles, each resuming from its last state; draining saves the state and stops.
 
     Raises:
         ConfigError: its device is of another kind than the trainings were planned for.
     """
 
-    def __init__(self, work: TrainingWork, metrics: Metrics | None = None) -> None:
+    doing = "Training"
+
+    def __init__(self, work: TrainingWork) -> None:
         config = work.config
-        self.device = choose_device(config.execution.device, config.precision)
+        super().__init__(config)
         if self.device.type != work.device:
             raise ConfigError(
                 f"Starting a worker failed for {config.name}: expected a {work.device} device, for which the trainings "
                 f"were planned, got {self.device.type}. Set execution.device to the device of the workers."
             )
-        del metrics  # the driver counts everything that a worker could report
-        self._config = config
-        self._work = work
-        self._log = WorkLog(config.results)
+        self._config, self._work = config, work
         self._inputs = TrainingInputs(config, kept=work.images)
         self._space = locate_space(config, work.code)
         self._store = CheckpointStore(config.store)  # only its files: the manifest belongs to the driver
         self._finished = finished_snapshots(config)
-        self._draining = threading.Event()
 
-    def drain(self) -> None:
-        """Save the state of the training in progress and stop; callable from another thread."""
-        self._draining.set()
-
-    def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
-        """Train a network, resuming from its last state (see `runtime.executors.base.BundleWorker`)."""
-        with Heartbeat(self._config.results) as heartbeat:
-            for part in bundle.parts:
-                if self._draining.is_set():
-                    return
-                heartbeat.begin(part)
-                with self._log.about(part):
-                    self._log.write("part_started", strengths=part.strengths)
-                    for outcome in self._attempt(part, heartbeat):
-                        self._log.write_outcome(outcome)
-                        yield outcome
-
-    def _attempt(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt | UnitFailure]:
-        remaining = list(part.strengths)
-        try:
-            for receipt in self._train(part, heartbeat):
-                remaining.remove(*receipt.strengths)
-                yield receipt
-        except CODE_ERRORS as error:
-            yield failure_of(error, part, remaining, log=self._log, device=self.device, doing="Training")
-
-    def _train(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt]:
+    def compute(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt]:
         planned = self._work.trainings[part.unit.id]
         training, config = planned.training, self._config
         start = None if planned.start is None else self._store.load(planned.start)
@@ -109,7 +76,7 @@ class TrainingWorker:
             threads=config.execution.threads,
             precision=config.precision,
             start=start,
-            states=states_folder(config, planned),
+            states=planned.states_folder(config),
             wanted=tuple(map(int, part.strengths)),
             on_epoch=self._log_epoch,
             on_steps=note_steps,
@@ -157,7 +124,7 @@ class TrainingWorker:
             },
             recipe=training.recipe,
         )
-        self._finished.write(finished_name(planned, snapshot.step), record)
+        self._finished.write(planned.finished_name(snapshot.step), record)
         return record.file
 
     def _measure(self, planned: PlannedTraining, snapshot: Snapshot) -> float | None:

@@ -50,13 +50,7 @@ def label_of(unit: Unit) -> str:
 
 
 class WorkLog:
-    """The log of one process of a run.
-
-    Args:
-        role: ends the file's name; ``""`` for a worker.
-        max_bytes: length at which a new file begins.
-        clock: seconds since 1970, for the lines.
-    """
+    """The log of one process of a run."""
 
     def __init__(
         self,
@@ -191,7 +185,7 @@ class _LibraryLines(logging.Handler):
         self._log.write("library_log", text, level=record.levelname.lower(), source=record.name)
 
 
-def remove_old_logs(folder: Path, *, max_files: int = MAX_FILES, quiet_seconds: float = _QUIET_SECONDS) -> int:
+def remove_old_logs(folder: Path, *, max_files: int = MAX_FILES) -> int:
     """Remove the oldest log files beyond a number, but none that somebody may still be writing; count them."""
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if entry.name.endswith(".jsonl"))  # each begins with its start
@@ -199,7 +193,7 @@ def remove_old_logs(folder: Path, *, max_files: int = MAX_FILES, quiet_seconds: 
     for name in names[: max(0, len(names) - max_files)]:
         with contextlib.suppress(OSError):  # another worker may be faster
             path = folder / name
-            if time.time() - path.stat().st_mtime > quiet_seconds:
+            if time.time() - path.stat().st_mtime > _QUIET_SECONDS:
                 path.unlink()
                 n_removed += 1
     return n_removed

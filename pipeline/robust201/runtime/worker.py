@@ -2,7 +2,6 @@
 
 import platform
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from functools import cached_property
@@ -10,8 +9,6 @@ from importlib.metadata import version
 
 import torch
 
-from robust201.core.errors import StorageError
-from robust201.core.interrupts import SignalInterrupt
 from robust201.core.records import Bundle, EvaluationResult, ImageSet, Part, Receipt, Unit, UnitFailure
 from robust201.images.adversarial import AdversarialStore
 from robust201.images.corrupted import CorruptedStore
@@ -21,12 +18,10 @@ from robust201.planning.input_facts import InputFacts
 from robust201.planning.inputs import Inputs, locate_space, locate_tasks
 from robust201.planning.transfers import TransferParameters
 from robust201.planning.weights import WeightsSource
-from robust201.runtime.devices import choose_device, is_out_of_memory
 from robust201.runtime.heartbeat import Heartbeat
 from robust201.runtime.metrics import Metrics
 from robust201.runtime.networks import LoadedNetwork, NetworkLoader
-from robust201.runtime.part_failures import CODE_ERRORS, failure_of
-from robust201.runtime.work_log import WorkLog
+from robust201.runtime.part_worker import PartWorker
 from robust201.shards import ShardStore
 from robust201.tasks.attack_kit.context import Context
 from robust201.tasks.evaluate import ResidentImages, evaluate_part, perturb_part, resident
@@ -36,23 +31,17 @@ COMMIT_SECONDS = 300.0
 """A worker writes what it has at least this often, between the strengths of a part."""
 
 
-class Worker:
-    """Computes bundles in this process, on `device`.
-
-    Raises:
-        ConfigError: the sweep asks for a GPU, and there is none, or for a precision that the device does not have.
-    """
+class Worker(PartWorker):
+    """Evaluates the parts of bundles."""
 
     def __init__(self, config: SweepConfig, facts: InputFacts, metrics: Metrics | None = None) -> None:
-        self.device = choose_device(config.execution.device, config.precision)
+        super().__init__(config)
         self._config = config
         self._metrics = metrics or Metrics()
-        self._log = WorkLog(config.results)
         self._facts = facts
         self._inputs = Inputs(config, keys=())  # published images are looked at when a unit shows them
         self._tasks = locate_tasks(config, facts.code)
         self._store = ShardStore.open(config.results)
-        self._draining = threading.Event()
         self._corrupted: dict[str, CorruptedStore] = {}
         self._adversarial: dict[str, AdversarialStore] = {}
         self._resident: dict[str, ResidentImages] = {}
@@ -61,55 +50,30 @@ class Worker:
         self._micro_batch = config.execution.micro_batch
         configure_torch(config.execution.threads, config.precision)
 
-    def drain(self) -> None:
-        """Stop after the part in progress; callable from another thread."""
-        self._draining.set()
-
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
         # torch's switches are the process's: another worker in it may have set them for a precision of its own.
         configure_torch(self._config.execution.threads, self._config.precision)
-        with Heartbeat(self._config.results) as heartbeat:
-            for part in bundle.parts:
-                if self._draining.is_set():
-                    return
-                heartbeat.begin(part)
-                yield from self._run_part(part)
+        yield from super().run(bundle)
 
-    def _run_part(self, part: Part) -> Iterator[Receipt | UnitFailure]:
+    def _attempt(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt | UnitFailure]:
         # A part that needed smaller micro-batches must not change the last bits of the next one.
         self._micro_batch = self._config.execution.micro_batch
-        with self._log.about(part):
-            self._log.write("part_started", strengths=part.strengths, images=f"{part.start}:{part.stop}")
-            for outcome in self._attempt(part):
-                self._log.write_outcome(outcome)
-                yield outcome
+        yield from super()._attempt(part, heartbeat)
 
-    def _attempt(self, part: Part) -> Iterator[Receipt | UnitFailure]:
-        remaining = list(part.strengths)
-        attempt = 1
-        while remaining:
-            rest = Part(part.unit, tuple(remaining), part.start, part.stop)
-            if attempt > 1 and self.device.type == "cuda":
-                # Not where the error was caught: until that ends, it holds what the evaluation held.
-                torch.cuda.empty_cache()
-            try:
-                for receipt in self._evaluate(rest):
-                    remaining = [strength for strength in remaining if strength not in receipt.strengths]
-                    yield receipt
-            except CODE_ERRORS as error:
-                is_of_part = not isinstance(error, StorageError | SignalInterrupt)
-                if is_of_part and is_out_of_memory(error) and self._shrink_micro_batch():
-                    attempt += 1
-                    unit = part.unit
-                    self._metrics.record("robust201_micro_batch_halvings_total", dataset=unit.dataset, key=unit.key)
-                    self._log.write("micro_batch_halved", f"now {self._micro_batch} images at once", level="warning")
-                    continue
-                yield failure_of(
-                    error, part, remaining, log=self._log, device=self.device, doing="Evaluating", attempt=attempt
-                )
-                return
+    def use_less_memory(self, part: Part) -> bool:
+        """Halve what the network was shown at once; False when fewer images would not be fewer."""
+        network = self._networks.loaded
+        if network is None or network.shown <= network.smallest:
+            return False
+        self._micro_batch = network.shown // 2
+        network.limit(self._micro_batch)  # now, so that the graphs' memory is free before the next attempt
+        unit = part.unit
+        self._metrics.record("robust201_micro_batch_halvings_total", dataset=unit.dataset, key=unit.key)
+        self._log.write("micro_batch_halved", f"now {self._micro_batch} images at once", level="warning")
+        return True
 
-    def _evaluate(self, part: Part) -> Iterator[Receipt]:
+    def compute(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt]:
+        del heartbeat
         unit = part.unit
         images = self._image_set(unit)
         network = self._load_network(unit, images)
@@ -213,12 +177,3 @@ class Worker:
             indices = self._image_set(unit).indices
             self._adversarial[unit.protocol] = self._inputs.adversarial(unit.dataset, unit.protocol, indices)
         return self._adversarial[unit.protocol]
-
-    def _shrink_micro_batch(self) -> bool:
-        """Halve what the network was shown at once when memory ran out; False when fewer images would not be fewer."""
-        network = self._networks.loaded
-        if network is None or network.shown <= network.smallest:
-            return False
-        self._micro_batch = network.shown // 2
-        network.limit(self._micro_batch)  # now, so that the graphs' memory is free before the next attempt
-        return True

@@ -12,9 +12,7 @@ import yaml
 import robust201
 from robust201.core.errors import ConfigError
 from robust201.core.files import bundled, read_file
-from robust201.planning.any_sweep import load_any_sweep
 from robust201.planning.config import SweepConfig
-from robust201.planning.loading import is_training, load_training
 from robust201.planning.sweep_yaml import read_fields, referenced_variables
 from robust201.planning.training_config import TrainingConfig
 
@@ -63,9 +61,13 @@ class Shipment:
         return TRAININGS_NAME if isinstance(self.config, TrainingConfig) else SWEEP_NAME
 
 
-def prepare_shipment(sweep: Path, environment: Mapping[str, str], narrowing: tuple[str, ...] = ()) -> Shipment:
+def prepare_shipment(
+    config: SweepConfig | TrainingConfig,
+    sweep: Path,
+    environment: Mapping[str, str],
+    narrowing: tuple[str, ...] = (),
+) -> Shipment:
     """Check a sweep, read from a YAML or a results folder, or a training YAML, for its way to a cluster."""
-    config = load_training(sweep) if is_training(sweep) else load_any_sweep(sweep)
     for field, path in _paths(config):
         if not path.is_absolute() and not re.match(r"[a-z][a-z0-9+.-]*:/", str(path)):
             raise ConfigError(

@@ -54,82 +54,66 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class Narrowing:
-    """What a sweep is narrowed to, and the options of `run` that say so."""
+class Job:
+    """A sweep or trainings for a cluster.
 
-    filters: Filters = EVERYTHING
+    Attributes:
+        place: the YAML or results folder, which is read again when the job starts.
+        words: options of `run` or `train` that say what is selected.
+        filters: what is selected of a sweep.
+        selection: what is selected of trainings.
+    """
+
+    config: SweepConfig | TrainingConfig
+    place: Path
     words: tuple[str, ...] = ()
+    filters: Filters = EVERYTHING
+    selection: TrainingSelection = ALL_TRAININGS
+
+    @property
+    def trainings(self) -> TrainingConfig | None:
+        return self.config if isinstance(self.config, TrainingConfig) else None
+
+    def render(self, options: ArrayOptions, n_shares: int, indices: Sequence[int]) -> str:
+        return render(self.config, self.place, options, n_shares, indices, self.words)
 
 
-def render_dry(
-    config: SweepConfig,
-    sweep: Path,
-    options: ArrayOptions,
-    selection: Narrowing = Narrowing(),
-    *,
-    say: Callable[[str], None],
-) -> str:
-    """Write out the batch file of a sweep; nothing is read but the YAML, and nothing is submitted."""
+def render_dry(job: Job, options: ArrayOptions, *, say: Callable[[str], None]) -> str:
+    """Write out the batch file of a job; nothing is read but the YAML, and nothing is submitted."""
+    if isinstance(job.config, TrainingConfig):
+        check_device_is_known(job.config)
+        return job.render(options, 1, [1])
     limit = ASSUMED_MAX_ARRAY_SIZE - 1
     with suppress(InputError):  # where no Slurm answers, its default has to do
         limit = _read_array_limit()
-    plan = selection.filters.narrow(make_plan(config, assumed_facts(config)))
+    plan = job.filters.narrow(make_plan(job.config, assumed_facts(job.config)))
     n_shares = _count_shares(options, len(all_bundles(plan)), limit, say)
-    return render(config, sweep, options, n_shares, range(1, n_shares + 1), selection.words)
+    return job.render(options, n_shares, range(1, n_shares + 1))
 
 
-def submit_array(
-    config: SweepConfig,
-    sweep: Path,
-    options: ArrayOptions,
-    selection: Narrowing = Narrowing(),
-    *,
-    say: Callable[[str], None] = lambda _line: None,
-) -> Submission | None:
-    """Prepare a sweep and hand what is missing of it to Slurm."""
-    limit = _check_cluster(config, sweep, options, selection.words)
-    prepared = prepare_sweep(config, filters=selection.filters, say=say)
-    divided = all_bundles(prepared.plan)
-    n_shares = _count_shares(options, len(divided), limit, say)
-    shares = (Share(index, n_shares) for index in range(1, n_shares + 1))
-    indices = [share.index for share in shares if missing_bundles(share.bundles(divided), prepared.missing)]
+def submit_array(job: Job, options: ArrayOptions, *, say: Callable[[str], None]) -> Submission | None:
+    """Prepare a sweep or plan trainings, and hand what is missing of them to Slurm; None if nothing is."""
+    if isinstance(job.config, TrainingConfig):
+        check_device_is_known(job.config)
+        _check_cluster(job, options)
+        plan = prepare_trainings(job.config, job.selection, say)
+        n_missing = plan.n_evaluations - plan.n_done
+        n_shares, indices = 1, [1] if n_missing else []
+    else:
+        limit = _check_cluster(job, options)
+        prepared = prepare_sweep(job.config, filters=job.filters, say=say)
+        divided = all_bundles(prepared.plan)
+        n_missing = prepared.plan.n_evaluations - prepared.done
+        n_shares = _count_shares(options, len(divided), limit, say)
+        shares = (Share(index, n_shares) for index in range(1, n_shares + 1))
+        indices = [share.index for share in shares if missing_bundles(share.bundles(divided), prepared.missing)]
     if not indices:
         return None
-    job, logs = _submit(config, options, render(config, sweep, options, n_shares, indices, selection.words))
-    n_missing = prepared.plan.n_evaluations - prepared.done
-    return Submission(job, len(indices), n_shares, n_missing, logs)
+    number, logs = _submit(job.config, options, job.render(options, n_shares, indices))
+    return Submission(number, len(indices), n_shares, n_missing, logs)
 
 
-def render_dry_trainings(
-    config: TrainingConfig, trainings: Path, options: ArrayOptions, words: Sequence[str] = ()
-) -> str:
-    """Write out the batch file of trainings; nothing is read but the YAML, and nothing is submitted."""
-    check_device_is_known(config)
-    return render(config, trainings, options, 1, [1], words)
-
-
-def submit_trainings(
-    config: TrainingConfig,
-    trainings: Path,
-    options: ArrayOptions,
-    selection: TrainingSelection = ALL_TRAININGS,
-    words: Sequence[str] = (),
-    *,
-    say: Callable[[str], None] = lambda _line: None,
-) -> Submission | None:
-    """Plan trainings and hand them to Slurm as one task if snapshots are missing; `words` say what is selected."""
-    check_device_is_known(config)
-    _check_cluster(config, trainings, options, words)
-    plan = prepare_trainings(config, selection, say)
-    if plan.n_done == plan.n_evaluations:
-        return None
-    job, logs = _submit(config, options, render(config, trainings, options, 1, [1], words))
-    return Submission(job, 1, 1, plan.n_evaluations - plan.n_done, logs)
-
-
-def _check_cluster(
-    config: SweepConfig | TrainingConfig, place: Path, options: ArrayOptions, words: Sequence[str]
-) -> int:
+def _check_cluster(job: Job, options: ArrayOptions) -> int:
     """Refuse what Slurm would, before hours of hashing and making images; give the largest number of tasks."""
     if shutil.which("sbatch") is None:
         raise ConfigError(
@@ -137,8 +121,8 @@ def _check_cluster(
             "node of the cluster, or look at the batch file with --dry-run."
         )
     limit = _read_array_limit()
-    render(config, place, options, 1, [1], words)
-    _check_gpus(config, options)
+    job.render(options, 1, [1])
+    _check_gpus(job.config, options)
     return limit
 
 

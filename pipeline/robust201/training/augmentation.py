@@ -30,14 +30,7 @@ def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
 
 
 class Augmenter:
-    """Augments the images of one training.
-
-    Args:
-        augmentation: the changes.
-        n_ids: one more than the largest id of an epoch.
-        seed: of the draws.
-        device: on which to compute.
-    """
+    """Augments the images of one training."""
 
     def __init__(self, augmentation: Augmentation, *, n_ids: int, seed: int, device: torch.device) -> None:
         self._augmentation = augmentation

@@ -35,42 +35,43 @@ class TrainingData(Protocol):
     @property
     def name(self) -> str:
         """Name for messages, such as ``cifar10``."""
-        ...
 
     @property
     def n_classes(self) -> int:
         """Number of classes."""
-        ...
 
     @property
     def n_images(self) -> int:
         """Number of images of an epoch."""
-        ...
 
     @property
     def n_ids(self) -> int:
         """One more than the largest id of an epoch."""
-        ...
 
     @property
     def normalisation(self) -> Normalisation:
         """Per-channel mean and standard deviation."""
-        ...
 
     def identity(self) -> Any:
         """Give a JSON value; equal values mean equal batches."""
-        ...
 
     def n_batches(self, batch_size: int) -> int:
         """Count the batches of an epoch."""
-        ...
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
         """Give the batches of an epoch, counted from 0."""
-        ...
 
 
-class OneSource:
+class _Batched:
+    """Epochs whose last batch may be short."""
+
+    n_images: int
+
+    def n_batches(self, batch_size: int) -> int:
+        return ceil(self.n_images / batch_size)
+
+
+class OneSource(_Batched):
     """All images of one set, each once in an epoch, shuffled anew for each."""
 
     def __init__(self, images: ImageSet) -> None:
@@ -82,10 +83,6 @@ class OneSource:
 
     def identity(self) -> Any:
         return {"images": self._images.sha256, "normalisation": _numbers(self.normalisation)}
-
-    def n_batches(self, batch_size: int) -> int:
-        """Count the batches of an epoch; the last may be short."""
-        return ceil(self.n_images / batch_size)
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
         order = _order(seed, epoch, len(self._images))
@@ -168,7 +165,7 @@ class Mixture:
         return ceil(self._share * size)
 
 
-class Fusion:
+class Fusion(_Batched):
     """Blends of two sets of images (see `images.fusion.blend`), paired anew in every epoch.
 
     Both sets are shuffled each epoch and paired in that order; the epoch ends with the shorter set, so each epoch
@@ -210,9 +207,6 @@ class Fusion:
             "label": self._label,
         }
         return {"fusion": fusion, "normalisation": _numbers(self.normalisation)}
-
-    def n_batches(self, batch_size: int) -> int:
-        return ceil(self.n_images / batch_size)
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
         firsts = _order(seed, epoch, len(self._first), "order of first images")

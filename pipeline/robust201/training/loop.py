@@ -28,8 +28,9 @@ from robust201.spaces.base import Space
 from robust201.training.adversarial import StartDraws, step_loss
 from robust201.training.augmentation import Augmenter, to_device
 from robust201.training.data import Batch, TrainingData
-from robust201.training.recipes import Recipe, training_id
+from robust201.training.recipes import Recipe
 from robust201.training.state import EpochRecord, StateFolder, TrainingState
+from robust201.weights.manifest import hash_training
 from robust201.weights.store import hash_weights
 
 SAVE_SECONDS = 300.0
@@ -84,27 +85,18 @@ def train(
 ) -> Iterator[Snapshot]:
     """Train one network and yield its snapshots, ascending, as they are reached.
 
-    Whenever a snapshot is yielded, the process has its previous settings and random state.
+    Whenever a snapshot is yielded, the process has its previous settings and random state. `recipe.data` and
+    `recipe.start` are ignored: `data` are the training data and `start` the weights to start from. The precision is
+    that of a GPU, fp32 or tf32.
 
-    Args:
-        space: sized, if its networks have sizes.
-        architecture: id in it.
-        data: training data; `recipe.data` is ignored.
-        recipe: the recipe.
-        seed: of the initial weights and of all draws.
-        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
-        threads: CPU threads.
-        precision: arithmetic on a GPU, fp32 or tf32.
-        start: weights to start from; `recipe.start` is ignored.
-        states: folder of this training's states, created if absent; None keeps none. The state is saved before a
-            snapshot is yielded, so a snapshot that was not stored before a crash is yielded again.
-        wanted: which of the recipe's snapshots to yield, by steps; None for all. The training ends after the last.
-        on_epoch: receives the record of each complete epoch.
-        on_steps: receives the steps made and the record of the epoch so far, or of the last one (None before the first
-            step): at the beginning and every few seconds.
-        keep_going: called before each step, with the steps made; on False the state is saved and the iteration ends.
-        notice: receives a line on each damaged state.
-        save_seconds: longest time between two states.
+    `states` is the folder of this training's states, of which None keeps none. A state is saved at least every
+    `save_seconds`, and before a snapshot is yielded, so a snapshot that was not stored before a crash is yielded again.
+    Of the recipe's snapshots, those after the `wanted` steps are yielded (None: all); the training ends after the last.
+
+    `on_epoch` receives the record of each complete epoch; `on_steps`, at the beginning and every few seconds, the steps
+    made and the record of the epoch so far, or of the last one (None before the first step). `keep_going` is called
+    before each step, with the steps made; on False the state is saved and the iteration ends. `notice` receives a line
+    on each damaged state.
 
     Raises:
         ArchitectureError: there is no such architecture, or PyTorch cannot train it on this CPU.
@@ -122,18 +114,18 @@ def train(
         return
     folder = None
     if states is not None:
-        identity = training_id(
+        identity = hash_training(
             space=space.name,
             space_identity=space.identity(),
             architecture=architecture,
             n_classes=data.n_classes,
             data=data.identity(),
-            recipe=recipe,
+            recipe=recipe.identity(),
             seed=seed,
             device=device,
             threads=threads,
             precision=precision,
-            start_sha256=None if start is None else hash_weights(start),
+            start=None if start is None else hash_weights(start),
         )
         folder = StateFolder(states, identity, notice)
     label = f"{show_architecture(architecture)} on {data.name}"
@@ -197,11 +189,7 @@ class _Training:
                 self._optimiser.state[parameter]["momentum_buffer"] = momentum
 
     def state(self) -> TrainingState:
-        """Copy the state of the training.
-
-        Raises:
-            EvaluationError: loss or weights are no longer finite.
-        """
+        """Copy the state of the training."""
         self._check_finite()
         momentum = {
             name: _copy(self._optimiser.state[parameter]["momentum_buffer"])
@@ -232,12 +220,7 @@ class _Training:
         on_steps: Callable[[int, EpochRecord | None], None],
         keep_going: Callable[[int], bool],
     ) -> bool:
-        """Make steps up to `target`, and save the state there and on the way; False if `keep_going` ended it before.
-
-        Raises:
-            EvaluationError: see `train`.
-            StorageError: likewise.
-        """
+        """Make steps up to `target`, and save the state there and on the way; False if `keep_going` ended it before."""
         saved, saved_at = self.step, time.monotonic()
         reported_at = -math.inf
         while self.step < target and keep_going(self.step):

@@ -5,16 +5,12 @@ No torch, since planning reads recipes.
 
 import itertools
 import math
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from robust201.core.errors import ConfigError, closest
 from robust201.core.fields import Fields, PositiveFloat
-from robust201.core.precision import Precision
-from robust201.core.records import ArchitectureId
-from robust201.weights.training_identity import hash_training
 
 MAX_STEPS = 999_999_999
 """Longest training: the names of its states have nine digits."""
@@ -34,18 +30,7 @@ def _check_rising(numbers: tuple[float, ...]) -> tuple[float, ...]:
 
 
 class Augmentation(Fields):
-    """Random changes of training images, in the order of the fields; a value of 0 means no change.
-
-    Attributes:
-        flip: mirror left to right with probability 1/2; not for digits.
-        crop_padding: pixels of zeros added to each side before a random crop of the original size: a translation by
-            whole pixels.
-        jitter: largest relative change of brightness, contrast and saturation, each uniform, in an order drawn for each
-            image.
-        rotate_degrees: largest angle of a rotation about the centre, uniform in both directions.
-        translate: largest translation in pixels along each axis, uniform, not rounded; pixels outside are black.
-        interpolation: of rotation and `translate`, which share one resampling.
-    """
+    """Random changes of training images, in the order of the fields; a value of 0 means no change."""
 
     flip: bool = False
     crop_padding: Annotated[int, Field(ge=0, le=MAX_SHIFT)] = 0
@@ -77,49 +62,36 @@ def _find_augmentation(value: object) -> object:
     return AUGMENTATIONS[value]
 
 
+class _OneOf(Fields):
+    """Base of sections with exactly one of the fields whose default is None."""
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        _exactly_one(self, *(name for name, field in type(self).model_fields.items() if field.default is None))
+        return self
+
+
 class CosineSchedule(Fields):
     """The rate falls to 0 along half a cosine, step by step."""
 
 
-class StepSchedule(Fields):
-    """The rate is multiplied by `factor` at each given point, from the first step that begins at or after it.
-
-    Attributes:
-        at_epochs: passes over the data, whole or not (62.5).
-        at_iterations: steps.
-    """
+class StepSchedule(_OneOf):
+    """The rate is multiplied by `factor` at each given point, from the first step that begins at or after it."""
 
     at_epochs: Annotated[tuple[PositiveFloat, ...], AfterValidator(_check_rising)] | None = None
     at_iterations: Annotated[tuple[StepCount, ...], AfterValidator(_check_rising)] | None = None
     factor: Annotated[float, Field(gt=0, lt=1e3)] = 0.1
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _exactly_one(self, "at_epochs", "at_iterations")
-        return self
 
-
-class Schedule(Fields):
+class Schedule(_OneOf):
     """How the learning rate falls: exactly one of the two."""
 
     cosine: CosineSchedule | None = None
     steps: StepSchedule | None = None
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _exactly_one(self, "cosine", "steps")
-        return self
-
 
 class _Attack(Fields):
-    """The attack inside a training: projected gradient ascent in an Linf ball around the augmented image.
-
-    Attributes:
-        epsilon_255: radius in units of 1/255.
-        step_255: step in units of 1/255.
-        mode: of the network while it is attacked; `training` normalises by the batch.
-        update_statistics: whether BatchNorm's running averages move with the attack's passes (`training` only).
-    """
+    """The attack inside a training: projected gradient ascent in an Linf ball around the augmented image."""
 
     epsilon_255: Annotated[float, Field(ge=0, le=255)] = 8.0
     step_255: Annotated[float, Field(ge=0, le=255)] = 2.0
@@ -134,65 +106,36 @@ class _Attack(Fields):
 
 
 class PgdTraining(_Attack):
-    """Training on adversarial images alone (Madry et al., ICLR 2018); the defaults are NAS-RobBench-201's.
-
-    Attributes:
-        steps: of the attack on the cross-entropy of the label.
-        start: uniform in the ball, or the image.
-    """
+    """Training on adversarial images alone (Madry et al., ICLR 2018); the defaults are NAS-RobBench-201's."""
 
     steps: StepCount = 7
     start: Literal["none", "uniform"] = "uniform"
 
 
 class TradesTraining(_Attack):
-    """Cross-entropy of the image plus beta times KL(its prediction || the adversarial one) (Zhang et al., ICML 2019).
-
-    Attributes:
-        steps: of the attack on that divergence.
-        start: normal with standard deviation .001 as in the authors' code, or uniform in the ball. At the image itself
-            the divergence has no gradient.
-        beta: weight of the divergence, its mean over the batch.
-    """
+    """Cross-entropy of the image plus beta times KL(its prediction || the adversarial one) (Zhang et al., 2019)."""
 
     steps: StepCount = 10
     start: Literal["normal", "uniform"] = "normal"
     beta: Annotated[float, Field(ge=0, lt=1e38)] = 6.0
 
 
-class AdversarialTraining(Fields):
+class AdversarialTraining(_OneOf):
     """One of the two forms of adversarial training."""
 
     pgd: PgdTraining | None = None
     trades: TradesTraining | None = None
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _exactly_one(self, "pgd", "trades")
-        return self
-
 
 class MixtureData(Fields):
-    """A share of every batch comes from other images.
-
-    Attributes:
-        robust: their name among the datasets of the training YAML.
-        alpha: the share.
-    """
+    """A share of every batch comes from other images."""
 
     robust: str
     alpha: Fraction
 
 
 class FusionData(Fields):
-    """Each image is the blend of one image of each of two datasets.
-
-    Attributes:
-        first: name among the datasets of the training YAML.
-        second: likewise.
-        alpha: weight of the first.
-        label: set whose labels are used.
-    """
+    """Each image is the blend of one image of each of two datasets."""
 
     first: str
     second: str
@@ -200,16 +143,11 @@ class FusionData(Fields):
     label: Literal["first", "second"]
 
 
-class DataSection(Fields):
+class DataSection(_OneOf):
     """Training data other than a dataset's own training images: exactly one of the two."""
 
     mixture: MixtureData | None = None
     fusion: FusionData | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _exactly_one(self, "mixture", "fusion")
-        return self
 
 
 class Start(Fields):
@@ -220,13 +158,7 @@ class Start(Fields):
 
 
 class Snapshots(Fields):
-    """Snapshots kept in addition to the last one; not part of the identity of a training.
-
-    Attributes:
-        epochs: numbers of passes over the data; 0 for the initial weights.
-        iterations: numbers of steps.
-        every_epochs: interval in epochs.
-    """
+    """Snapshots kept in addition to the last one; not part of the identity of a training."""
 
     epochs: Annotated[tuple[Count, ...], AfterValidator(_check_rising)] | None = None
     iterations: Annotated[tuple[Count, ...], AfterValidator(_check_rising)] | None = None
@@ -234,21 +166,7 @@ class Snapshots(Fields):
 
 
 class Recipe(Fields):
-    """Everything that decides the weights apart from network, images and seed.
-
-    Attributes:
-        epochs: passes over the training images; or
-        iterations: steps.
-        batch_size: images per step; the last batch of an epoch may be smaller.
-        learning_rate: of the first step.
-        momentum: of SGD; 0 is plain SGD.
-        nesterov: whether the momentum looks ahead.
-        weight_decay: factor of half the squared norm in the loss, which is what SGD's `weight_decay` is.
-        decay: whether it applies to all parameters, or for the weights of convolutions and linear layers only.
-        data: training data; absent: the dataset's own training images.
-        start: weights to start from (fine-tuning); absent: PyTorch's initialisation.
-        on: datasets to which the recipe applies; absent: all without `train: false`.
-    """
+    """Everything that decides the weights apart from network, images and seed."""
 
     epochs: StepCount | None = None
     iterations: StepCount | None = None
@@ -299,11 +217,7 @@ class Recipe(Fields):
         return self.iterations if self.iterations is not None else n_batches * (self.epochs or 0)
 
     def snapshot_steps(self, n_batches: int) -> tuple[int, ...]:
-        """List the steps after which a snapshot is taken, ascending; the last step is always among them.
-
-        Raises:
-            ConfigError: one, or a drop of the learning rate, lies beyond the end, or the training is too long.
-        """
+        """List the steps after which a snapshot is taken, ascending; the last step is always among them."""
         last, wanted = self.n_steps(n_batches), self.snapshots
         if last > MAX_STEPS:
             raise ConfigError(
@@ -340,36 +254,6 @@ class Recipe(Fields):
         if drops is None:
             return ()
         return drops.at_iterations or tuple(n_batches * epoch for epoch in drops.at_epochs or ())
-
-
-def training_id(
-    *,
-    space: str,
-    space_identity: Mapping[str, Any],
-    architecture: ArchitectureId,
-    n_classes: int,
-    data: Any,
-    recipe: Recipe,
-    seed: int,
-    device: str,
-    threads: int,
-    precision: Precision = "fp32",
-    start_sha256: str | None = None,
-) -> str:
-    """Hash everything that decides a training's weights: 64 hex digits (see `weights.training_identity`)."""
-    return hash_training(
-        space=space,
-        space_identity=space_identity,
-        architecture=architecture,
-        n_classes=n_classes,
-        data=data,
-        recipe=recipe.identity(),
-        seed=seed,
-        device=device,
-        threads=threads,
-        precision=precision,
-        start=start_sha256,
-    )
 
 
 def _exactly_one(fields: Fields, first: str, second: str) -> None:

@@ -80,11 +80,7 @@ class FeatureSettings:
         seed: int = 0,
         batch_size: int = 100,
     ) -> "FeatureSettings":
-        """Fill in the defaults of a method (docs/protocol.md).
-
-        Raises:
-            ConfigError: a number is not positive, or epsilon is given for a method without a ball.
-        """
+        """Fill in the defaults of a method (docs/protocol.md)."""
         has_ball = method != "representation"
         if epsilon is not None and not has_ball:
             raise ConfigError(
@@ -120,13 +116,8 @@ def write_feature_images(
 
     Pixels are rounded half up to 8 bits. On a CPU, equal arguments and threads give equal bytes.
 
-    Args:
-        folder: where `train.npz` goes; it holds blocks of images until all are complete.
-        images: training images.
-        classifier: the network, with its normalisation.
-        settings: how.
-        network: further fields that identify the network, such as its name; part of the recipe, like its hash.
-        progress: called with the number of finished images and of all.
+    The folder holds blocks of images until all are complete, then ``train.npz``. `network` are further fields that
+    identify the network, such as its name; they are part of the recipe, like its hash.
 
     Raises:
         ConfigError: the network has no linear layer.
@@ -301,11 +292,7 @@ def _batches(count: int, size: int) -> Iterator[NDArray[np.int64]]:
 
 @contextmanager
 def _representation(network: nn.Module) -> Iterator[Callable[[nn.Module, torch.Tensor], torch.Tensor]]:
-    """Give a function of a classifier and pixels that returns what the network's last linear layer is given, (B, D).
-
-    Raises:
-        ConfigError: the network has no linear layer.
-    """
+    """Give a function of a classifier and pixels that returns what the network's last linear layer is given, (B, D)."""
     layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
     if not layers:
         raise ConfigError(

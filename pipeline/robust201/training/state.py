@@ -48,17 +48,7 @@ class EpochRecord:
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """The state of a training.
-
-    Attributes:
-        step: steps made.
-        network: CPU tensors by name.
-        momentum: CPU tensors by name of the parameter; empty before the first step.
-        loss_sum: of the images of the unfinished epoch.
-        n_correct: likewise.
-        n_images: likewise.
-        history: of the finished epochs.
-    """
+    """The state of a training."""
 
     step: int
     network: Mapping[str, torch.Tensor]
@@ -70,13 +60,7 @@ class TrainingState:
 
 
 class StateFolder:
-    """The states of one training.
-
-    Args:
-        folder: created by the first `save`.
-        training_id: `recipes.training_id`; states of another training are refused.
-        notice: receives a line on each state that is set aside.
-    """
+    """The states of one training."""
 
     def __init__(self, folder: Path, training_id: str, notice: Callable[[str], None]) -> None:
         self._folder = folder
@@ -84,12 +68,7 @@ class StateFolder:
         self._notice = notice
 
     def save(self, state: TrainingState) -> None:
-        """Save a state; the newest one before it is kept.
-
-        Raises:
-            StorageFullError: no space is left on the device; previous states are kept.
-            StorageError: the folder cannot be written to.
-        """
+        """Save a state; the newest one before it is kept."""
         raw = _encode(state, self._training_id)
         digest = hashlib.sha256(raw).hexdigest()
         name = f"step-{state.step:09d}-{digest[:16]}.safetensors"

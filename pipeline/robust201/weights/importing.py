@@ -184,12 +184,7 @@ def _import_one(weights: SourceWeights, store: CheckpointStore, space: Space, re
 
 
 def check_weights(weights: SourceWeights, space: Space) -> None:
-    """Check that weights are those of a network: parameter count, names, shapes, finite numbers.
-
-    Raises:
-        CheckpointError: they are another network's or not finite.
-        ArchitectureError: there is no such network.
-    """
+    """Check that weights are those of a network: parameter count, names, shapes, finite numbers."""
     # Before anything is built: a damaged record may name more channels than memory can hold.
     expected = space.parameter_count(weights.index, n_classes=weights.n_classes)
     got = count_parameters(weights.state_dict)

@@ -41,12 +41,7 @@ def check_shapes(
     name: str,
     advice: str,
 ) -> None:
-    """Check by names and shapes that tensors are a network's weights; a space that does not know them builds it.
-
-    Raises:
-        CheckpointError: the network's tensors are others.
-        ArchitectureError: the network cannot be built.
-    """
+    """Check by names and shapes that tensors are a network's weights; a space that does not know them builds it."""
     expected = space.tensor_shapes(architecture, n_classes=n_classes)
     if expected is None:
         _check_by_building(space, architecture, shapes, n_classes, name, advice)
@@ -94,11 +89,7 @@ def fill_network(
     name: str,
     advice: str = "Give the weights of this network.",
 ) -> None:
-    """Load tensors into a network that has exactly these; messages name their source and what to do.
-
-    Raises:
-        CheckpointError: the network's tensors are others; the message has their number and the first names.
-    """
+    """Load tensors into a network that has exactly these; messages name their source and what to do."""
     try:
         network.load_state_dict(dict(tensors), strict=True)
     except RuntimeError as error:

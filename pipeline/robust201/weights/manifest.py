@@ -6,6 +6,7 @@ interrupted import keeps what it has, at worst with a torn last line, which is i
 """
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -19,10 +20,9 @@ from typing import Any, BinaryIO
 
 from robust201.core.errors import CheckpointError, StorageFullError
 from robust201.core.files import MAX_JSON_BYTES, atomic_write, open_file, read_file
-from robust201.core.records import ArchitectureId, show_architecture
+from robust201.core.records import ArchitectureId, canonical_json, show_architecture
 from robust201.spaces import SPACES
 from robust201.spaces.base import Space
-from robust201.weights.training_identity import TRAINING_VERSION, hash_recipe, hash_training
 
 MANIFEST_NAME = "manifest.jsonl"
 MANIFEST_VERSION = 1
@@ -59,14 +59,6 @@ def _is_number(value: Any) -> bool:
     return type(value) in {int, float} and math.isfinite(value)
 
 
-def _is_fraction(value: Any) -> bool:
-    return _is_number(value) and 0 <= value <= 1
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
 _Check = tuple[str, Callable[[Any], bool]]
 
 
@@ -78,8 +70,8 @@ def _optional(check: _Check) -> _Check:
 _TEXT: _Check = "text", _is_text
 _COUNT: _Check = "a non-negative integer", _is_count
 _NUMBER: _Check = "a finite number", _is_number
-_FRACTION: _Check = "a number from 0 to 1", _is_fraction
-_OBJECT: _Check = "an object", _is_object
+_FRACTION: _Check = "a number from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1
+_OBJECT: _Check = "an object", lambda value: isinstance(value, dict)
 _DIGEST: _Check = "64 hex digits", lambda value: _is_text(value) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 _FIELDS: dict[str, _Check] = {
@@ -261,11 +253,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def read_manifest(path: Path) -> dict[NetworkName, Trials]:
-    """Read a manifest: checkpoints by network, then by trial.
-
-    Raises:
-        CheckpointError: it is absent, damaged or of another version.
-    """
+    """Read a manifest: checkpoints by network, then by trial."""
     try:
         content = read_file(path, MAX_JSON_BYTES)
     except ValueError as error:
@@ -348,6 +336,50 @@ def _damaged_line(number: int, path: Path, problem: str) -> CheckpointError:
         f"Opening weights failed for {path} line {number}: expected {problem}. Restore the manifest, or remove it and "
         "import or train the weights again."
     )
+
+
+TRAINING_VERSION = 1
+"""Raised only when an equal recipe gives different weights."""
+
+
+def hash_recipe(recipe: Mapping[str, Any]) -> str:
+    """Hash a recipe that names network, images and seed itself, as in older stores: 64 hex digits."""
+    return hashlib.sha256(canonical_json(recipe).encode()).hexdigest()
+
+
+def hash_training(
+    *,
+    space: str,
+    space_identity: Mapping[str, Any],
+    architecture: ArchitectureId,
+    n_classes: int,
+    data: Any,
+    recipe: Mapping[str, Any],
+    seed: int,
+    device: str,
+    threads: int | None,
+    precision: str | None,
+    start: str | None,
+    version: int = TRAINING_VERSION,
+) -> str:
+    """Hash everything that decides a training's weights: 64 hex digits.
+
+    `data` is the identity of the training data (`training.data.TrainingData.identity`), `recipe` that of the recipe
+    (`training.recipes.Recipe.identity`), and `start` the hash of the weights to start from. The device enters by its
+    kind, on a CPU with the number of threads, on which the last bits depend.
+    """
+    payload = {
+        "version": version,
+        "space": [space, space_identity],
+        "architecture": architecture,
+        "n_classes": n_classes,
+        "data": data,
+        "recipe": recipe,
+        "seed": seed,
+        "device": {"cpu": threads} if device == "cpu" else {"cuda": precision},
+        "start": start,
+    }
+    return hashlib.sha256(canonical_json(payload).encode()).hexdigest()
 
 
 def is_as_trained(record: CheckpointRecord, space: Space | None = None) -> bool:

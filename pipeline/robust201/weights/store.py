@@ -8,18 +8,19 @@ Layout::
     <space>/<dataset>/<architecture>/[<recipe>-]e<epochs>-s<seed>.safetensors   of other spaces than the default one
 
 where <space> is `Space.weights_name`, and i<steps> stands for e<epochs> where a snapshot was taken within an epoch.
+Whatever is missing, truncated, changed or not finite is a `CheckpointError`.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
-from os import SEEK_END
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from robust201.core.errors import CheckpointError
-from robust201.core.files import IrregularFileError, atomic_write, open_file, read_file, sha256_of
+from robust201.core.files import MAX_STATE_BYTES, IrregularFileError, atomic_write, read_file, sha256_of
 from robust201.core.records import ArchitectureId, canonical_json, show_architecture
 from robust201.spaces import DEFAULT_SPACE
 from robust201.weights.manifest import (
@@ -30,7 +31,9 @@ from robust201.weights.manifest import (
     Trial,
     Trials,
     describe_trial,
+    parse_line,
     read_manifest,
+    record_line,
     trial_order,
 )
 from robust201.weights.published.base import (
@@ -40,7 +43,7 @@ from robust201.weights.published.base import (
     check_finite,
     count_parameters,
 )
-from robust201.weights.published.state_dicts import parse_safetensors, read_safetensors_header
+from robust201.weights.published.state_dicts import parse_safetensors, read_shapes
 
 if TYPE_CHECKING:
     import torch
@@ -80,11 +83,7 @@ class CheckpointStore:
         return self.root / MANIFEST_NAME
 
     def records(self) -> tuple[CheckpointRecord, ...]:
-        """List the checkpoints by space, dataset, index, recipe, length and seed.
-
-        Raises:
-            CheckpointError: the manifest is damaged or of another version.
-        """
+        """List the checkpoints by space, dataset, index, recipe, length and seed."""
         networks = self._index()
         order = sorted(networks, key=lambda network: (*network[:2], _position(network[2])))
         return tuple(
@@ -197,25 +196,12 @@ class CheckpointStore:
             self._intact.add((record.file, record.sha256))
 
     def read_shapes(self, record: CheckpointRecord) -> Mapping[str, tuple[int, ...]]:
-        """Read the shapes of a record's tensors by name off the header of its file.
-
-        Raises:
-            CheckpointError: the file is missing, truncated, or no safetensors file.
-        """
+        """Read the shapes of a record's tensors by name off the header of its file."""
         path = self._path_of(record)
         try:
-            with open_file(path, MAX_WEIGHTS_BYTES) as stream:
-                header = read_safetensors_header(stream)
-                n_bytes = stream.seek(0, SEEK_END)
+            return read_shapes(path, f"{record.label} at {path}", _MAKE_AGAIN)
         except OSError as error:
             raise self._unreadable(record, error) from error
-        if header is None or n_bytes != header.n_bytes:
-            wanted = "a safetensors file" if header is None else f"{header.n_bytes:,} bytes"
-            raise CheckpointError(
-                f"Finding weights failed for {record.label} at {path}: expected {wanted}, got {n_bytes:,} bytes: the "
-                f"file is truncated or damaged. {_MAKE_AGAIN}"
-            )
-        return header.shapes
 
     def _changed(self, record: CheckpointRecord, digest: str, n_bytes: int) -> CheckpointError:
         return CheckpointError(
@@ -231,11 +217,7 @@ class CheckpointStore:
         )
 
     def load(self, record: CheckpointRecord, *, verify: bool = True) -> dict[str, "torch.Tensor"]:
-        """Read the weights of a record, CPU tensors by name, all finite; `verify` compares it with the manifest.
-
-        Raises:
-            CheckpointError: the file is missing, differs from the manifest, is truncated, or holds NaN or infinity.
-        """
+        """Read the weights of a record, CPU tensors by name, all finite; `verify` compares it with the manifest."""
         path = self._path_of(record)
         try:
             raw = read_file(path, MAX_WEIGHTS_BYTES)
@@ -256,61 +238,38 @@ class CheckpointStore:
     def write(
         self,
         *,
-        index: ArchitectureId,
-        dataset: str,
-        epochs: int,
-        seed: int,
-        n_classes: int,
-        source: str,
-        source_sha256: str,
         state_dict: StateDict,
-        spec: str | None = None,
-        channels: int | None = None,
-        cells: int | None = None,
-        training: Mapping[str, Any] | None = None,
         space: str = DEFAULT_SPACE,
-        recipe: str = "",
-        test_accuracy: float | None = None,
-        steps: int | None = None,
+        training: Mapping[str, Any] | None = None,
+        **fields: Any,
     ) -> CheckpointRecord:
         """Write the file of the weights of one network, which counts once the manifest names it (see `enter`).
 
-        The file appears whole under its name or not at all. The arguments are fields of `CheckpointRecord`, and tensors
-        by name on any device.
+        The file appears whole under its name or not at all. Tensors may be on any device; `fields` are the others of
+        `CheckpointRecord`, except those that follow from the weights.
 
         Raises:
             CheckpointError: the weights hold NaN or infinity, or a name can name no file.
             StorageFullError: no space is left on the device.
         """
-        for what, name in (("dataset", dataset), ("space", space), ("architecture", str(index)), ("recipe", recipe)):
+        record = CheckpointRecord(
+            space=space,
+            training=None if training is None else json.loads(canonical_json(training)),
+            parameters=count_parameters(state_dict),
+            file="",
+            sha256="",
+            **fields,
+        )
+        names = {"dataset": record.dataset, "space": space, "architecture": str(record.index), "recipe": record.recipe}
+        for what, name in names.items():
             if name in {".", ".."} or PurePosixPath(name).name != name or (not name and what != "recipe"):
                 raise CheckpointError(
                     f"Storing weights failed for the {what} {name!r}: expected a name that can name a folder, got "
                     f"another. Rename the {what}."
                 )
-        raw = _encode(state_dict, f"{show_architecture(index)} {dataset} seed {seed} from {source}")
-        length = f"e{epochs}" if steps is None else f"i{steps}"
-        trial = f"{recipe}{'-' if recipe else ''}{length}-s{seed}.safetensors"
-        record = CheckpointRecord(
-            space=space,
-            index=index,
-            spec=spec,
-            dataset=dataset,
-            epochs=epochs,
-            seed=seed,
-            channels=channels,
-            cells=cells,
-            n_classes=n_classes,
-            parameters=count_parameters(state_dict),
-            source=source,
-            source_sha256=source_sha256,
-            file=f"{dataset}/{index:06d}-{trial}" if space == DEFAULT_SPACE else f"{space}/{dataset}/{index}/{trial}",
-            sha256=hashlib.sha256(raw).hexdigest(),
-            training=None if training is None else json.loads(canonical_json(training)),
-            recipe=recipe,
-            test_accuracy=test_accuracy,
-            steps=steps,
-        )
+        check_finite(state_dict, f"{record.label} from {record.source}")
+        raw = _serialise(state_dict)
+        record = replace(record, file=_file_of(record), sha256=hashlib.sha256(raw).hexdigest())
         path = self._path_of(record)
         if not _holds(path, raw):
             with atomic_write(path) as stream:
@@ -408,9 +367,13 @@ def _describe_networks(indices: Sequence[ArchitectureId]) -> str:
     return f"weights of {len(indices):,} other {'network' if len(indices) == 1 else 'networks'} ({shown}{more})"
 
 
-def _encode(state_dict: StateDict, name: str) -> bytes:
-    check_finite(state_dict, name)
-    return _serialise(state_dict)
+def _file_of(record: CheckpointRecord) -> str:
+    """Path of a record's weights below the store's folder."""
+    length = f"e{record.epochs}" if record.steps is None else f"i{record.steps}"
+    trial = f"{record.recipe}{'-' if record.recipe else ''}{length}-s{record.seed}.safetensors"
+    if record.space == DEFAULT_SPACE:
+        return f"{record.dataset}/{record.index:06d}-{trial}"
+    return f"{record.space}/{record.dataset}/{record.index}/{trial}"
 
 
 def _holds(path: Path, raw: bytes) -> bool:
@@ -432,3 +395,55 @@ def _serialise(state_dict: StateDict) -> bytes:
     # Clones, because safetensors refuses tensors that share memory, as those of a pickle may.
     raw: bytes = save({key: tensor.detach().cpu().clone().contiguous() for key, tensor in state_dict.items()})
     return raw
+
+
+class FinishedSnapshots:
+    """The records in a folder, by name; no two workers write the same name."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, name: str, record: CheckpointRecord) -> None:
+        """Write a record; raises `StorageFullError` if no space is left."""
+        with atomic_write(self._path(name)) as stream:
+            stream.write(record_line(record))
+
+    def read(self, name: str) -> CheckpointRecord | None:
+        """Give a record; None if it is absent or damaged."""
+        path = self._path(name)
+        try:
+            return parse_line(read_file(path, MAX_STATE_BYTES), 1, path)
+        except (FileNotFoundError, IrregularFileError, CheckpointError):
+            return None
+
+    def enter(self, name: str, store: CheckpointStore) -> CheckpointRecord | None:
+        """Enter a record in a store's manifest, durably, and remove it here; None if it cannot be read."""
+        record = self.read(name)
+        if record is not None:
+            store.enter(record)
+            store.flush()
+            self._path(name).unlink()
+        return record
+
+    def recover(self, store: CheckpointStore) -> int:
+        """Enter the records that a killed driver left and whose files are intact; remove the others. Gives a count."""
+        count = 0
+        for path in sorted(self._folder.glob("*.json")):
+            name = path.name.removesuffix(".json")
+            record = self.read(name)
+            if record is not None and _is_whole(store.root / record.file, record.sha256):
+                self.enter(name, store)
+                count += 1
+            else:
+                path.unlink()
+        return count
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+
+def _is_whole(path: Path, sha256: str) -> bool:
+    try:
+        return sha256_of(path) == sha256
+    except OSError:
+        return False

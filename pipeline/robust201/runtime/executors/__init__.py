@@ -13,11 +13,7 @@ from robust201.runtime.metrics import Metrics
 
 
 def check_device(config: WorkSettings) -> None:
-    """Refuse work that this process could not do, before anything is written; a cluster's workers check later.
-
-    Raises:
-        ConfigError: it is done here and asks for a GPU, for a precision or for more CPU cores than there are here.
-    """
+    """Refuse work that this process could not do, before anything is written; a cluster's workers check later."""
     execution = config.execution
     if execution.executor == "ray" and not execution.ray_address:
         _check_cores(execution)
@@ -41,9 +37,9 @@ def _check_cores(execution: ExecutionSection) -> None:
     )
 
 
-def make_executor(plan: Plan, facts: InputFacts) -> Executor:
+def make_executor(plan: Plan) -> Executor:
     """Start the executor that the sweep names, whose workers check the hashes of its inputs; close it."""
-    return start_executor(plan.config, partial(start_worker, plan.config, facts))
+    return start_executor(plan.config, partial(start_worker, plan.config, plan.facts))
 
 
 def start_executor(config: WorkSettings, start_worker: StartWorker) -> Executor:

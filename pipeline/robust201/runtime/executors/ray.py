@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError, RayError, RayTaskError
+from ray.util.metrics import Counter, Gauge, Histogram
 
 from robust201.core.errors import ConfigError, EvaluationError, RayLostError, RobustError, WorkerBrokenError, one_line
 from robust201.core.garbage import collect_rarely
@@ -32,9 +33,8 @@ from robust201.runtime.executors.base import (
     take_for,
 )
 from robust201.runtime.executors.ray_environment import worker_environment
-from robust201.runtime.executors.ray_metrics import RayMetrics
 from robust201.runtime.executors.watch import Watch, answers, parse_address
-from robust201.runtime.metrics import Metrics
+from robust201.runtime.metrics import METRICS, Metrics
 
 # Only receipts of a few hundred bytes pass through Ray, so its object store can be the smallest it takes.
 _OBJECT_STORE_BYTES = 128 << 20
@@ -55,6 +55,33 @@ _LOCAL_PATIENCE_SECONDS = 3.0
 _CLUSTER_PATIENCE_SECONDS = 45.0
 """How long Ray may be silent before the run ends. Ray itself would end this process, here after 30 s, on a cluster,
 whose head may come back, after 60 s."""
+
+
+class RayMetrics(Metrics):
+    """Records values with the Ray that this process is connected to."""
+
+    def __init__(self) -> None:
+        self._instruments: dict[str, Counter | Gauge | Histogram] = {}
+
+    def record(self, name: str, value: float = 1.0, **tags: str) -> None:
+        instrument = self._instruments.get(name)
+        if instrument is None:
+            instrument = self._instruments[name] = _make_instrument(name)
+        if isinstance(instrument, Counter):
+            if value > 0:  # Ray refuses to add nothing
+                instrument.inc(value, tags)
+        elif isinstance(instrument, Gauge):
+            instrument.set(value, tags)
+        else:
+            instrument.observe(value, tags)
+
+
+def _make_instrument(name: str) -> Counter | Gauge | Histogram:
+    metric = METRICS[name]
+    described = f"{metric.description} ({metric.unit})"
+    if metric.kind == "histogram":
+        return Histogram(name, described, boundaries=list(metric.boundaries), tag_keys=metric.tags)
+    return (Counter if metric.kind == "counter" else Gauge)(name, described, tag_keys=metric.tags)
 
 
 class _WorkerActor:
@@ -125,7 +152,7 @@ class _Slot:
         self.call = self.actor.collect.options(concurrency_group="outcomes").remote()
 
 
-def leave_out_what_nobody_asks() -> None:
+def disable_unused_ray_services() -> None:
     """Let a head that this process starts go without autoscaler, log monitor and dashboard server.
 
     Each is a Python process, and nobody asks them anything, as the run has one machine, its workers write their own
@@ -163,11 +190,6 @@ class RayExecutor:
     Bundles are given to actors that have started only. Others wait here for whichever actor has room first, since a
     machine that was lost may be replaced late or never. So that an actor can go on with the network that it has loaded,
     a few more wait than there is room for.
-
-    Args:
-        config: its execution section says what to start, and where.
-        start_worker: makes a worker in its actor.
-        folder: where a Ray that is started here keeps its files.
 
     Raises:
         ConfigError: the Ray cluster cannot be reached, or offers no worker the resources it needs.
@@ -207,7 +229,7 @@ class RayExecutor:
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             if not address:
-                leave_out_what_nobody_asks()
+                disable_unused_ray_services()
             ray.init(
                 address=address or "local",
                 include_dashboard=False,
@@ -305,12 +327,7 @@ class RayExecutor:
             slot.run(take_for(self._held, slot.network))
 
     def poll(self, timeout: float) -> list[Event]:
-        """Wait for outcomes, and take all that are there.
-
-        Raises:
-            RayLostError: Ray itself is gone.
-            StorageError: a worker could not write.
-        """
+        """Wait for outcomes, and take all that are there."""
         self._raise_if_gone()
         return self._wait_for_events(timeout)
 

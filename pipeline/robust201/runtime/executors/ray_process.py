@@ -158,11 +158,7 @@ class RayProcess:
             return ""
 
     def send(self, *message: object) -> None:
-        """Send a message to the child; several threads may.
-
-        Raises:
-            OSError: it is gone.
-        """
+        """Send a message to the child; several threads may."""
         with self._sending:
             if self._connection is None:
                 raise BrokenPipeError("closed")
@@ -208,12 +204,7 @@ class RayProcess:
         self._call("submit", bundle)
 
     def poll(self, timeout: float) -> list[Event]:
-        """Wait for outcomes, and take all that are there.
-
-        Raises:
-            RayLostError: Ray itself is gone.
-            StorageError: a worker could not write.
-        """
+        """Wait for outcomes, and take all that are there."""
         try:
             if self._asked is None:
                 self._asked = time.monotonic()

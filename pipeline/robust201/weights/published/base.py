@@ -1,4 +1,7 @@
-"""What every reader of published weights speaks in: members of a source, the choice among their trials, weights."""
+"""What readers of published weights share: members of a source, the choice among their trials, weights.
+
+Whatever is missing, truncated, damaged, foreign or not finite is a `CheckpointError`.
+"""
 
 import re
 import warnings
@@ -155,11 +158,7 @@ def numbered_format(
 
 
 def read_network_file(path: Path) -> bytes:
-    """Read the file of one network.
-
-    Raises:
-        CheckpointError: it cannot be read, is not a regular file, or has more than `MAX_WEIGHTS_BYTES`.
-    """
+    """Read the file of one network."""
     try:
         return read_file(path, MAX_WEIGHTS_BYTES)
     except OSError as error:
@@ -248,11 +247,7 @@ def find_state_dict(content: Any, name: str, say: Callable[[str], None]) -> dict
 
 
 def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
-    """Check that a value is a state_dict of plain CPU tensors, and drop prefixes of wrappers from its names.
-
-    Raises:
-        CheckpointError: it is something else.
-    """
+    """Check that a value is a state_dict of plain CPU tensors, and drop prefixes of wrappers from its names."""
     import torch
 
     if not _is_state_dict(value):
@@ -316,11 +311,7 @@ def count_parameters(state_dict: StateDict) -> int:
 
 
 def check_finite(state_dict: StateDict, name: str) -> None:
-    """Refuse weights that are not numbers.
-
-    Raises:
-        CheckpointError: a tensor holds NaN or infinity.
-    """
+    """Refuse weights that are not numbers."""
     for key, tensor in state_dict.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             bad = int((~tensor.isfinite()).sum())

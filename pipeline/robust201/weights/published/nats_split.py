@@ -4,17 +4,146 @@ Nothing is unpacked: the headers are walked, the records of the networks that ar
 sought past. So importing six networks out of the parts costs about six records, not the archive.
 """
 
+import bisect
 import io
+import itertools
+import re
 import tarfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
+from string import ascii_lowercase
+from typing import Any, cast
 
 from robust201.core.errors import CheckpointError
+from robust201.core.files import open_file
 from robust201.weights.published.base import Member, Selection, SourceWeights, WeightsFormat, absent_member
 from robust201.weights.published.records import RECORD_NAME, read_nats
-from robust201.weights.published.split_archive import JoinedParts, find_parts, is_part_name, missing_after
 
 _MAX_MEMBER_BYTES = 1 << 30
+
+
+_PART_NAME = re.compile(r"(?P<base>.+\.tar)(?P<major>[a-z]{2})?(?:-(?P<minor>[a-z]{2}))?")
+_SUFFIXES = ["".join(pair) for pair in itertools.product(ascii_lowercase, repeat=2)]
+_END_OF_TAR = bytes(1024)
+
+
+def is_part_name(name: str) -> bool:
+    """Whether a file name is ``*.tar``, ``*.taraa`` or ``*.taraa-aa``."""
+    match = _PART_NAME.fullmatch(name)
+    return match is not None and (match["major"] is not None or match["minor"] is None)
+
+
+def find_parts(path: Path) -> list[Path]:
+    """Find the parts of an archive, up to the first one that is absent, by folder, one of them, or common name."""
+    folder = path if path.is_dir() else path.parent
+    there = sorted(file for file in folder.iterdir() if is_part_name(file.name)) if folder.is_dir() else []
+    bases = {_base(file) for file in there}
+    if not path.is_dir():
+        bases &= {_base(path)} if is_part_name(path.name) else set()
+    if len(bases) != 1:
+        raise CheckpointError(
+            f"Finding the parts of an archive failed for {path}: expected those of one archive, got "
+            f"{', '.join(sorted(bases)) or 'none'}. Name one of its parts."
+        )
+    base = bases.pop()
+    by_suffix = {file.name.removeprefix(base): file for file in there if _base(file) == base}
+    return [by_suffix.pop("")] if "" in by_suffix else _contiguous(by_suffix, folder / base)
+
+
+def _base(file: Path) -> str:
+    match = _PART_NAME.fullmatch(file.name)
+    return match["base"] if match else ""
+
+
+def _contiguous(by_suffix: dict[str, Path], archive: Path) -> list[Path]:
+    parts: list[Path] = []
+    for major in _SUFFIXES:
+        minor = list(itertools.takewhile(by_suffix.__contains__, (f"{major}-{suffix}" for suffix in _SUFFIXES)))
+        if major in by_suffix and minor:
+            raise CheckpointError(
+                f"Finding the parts of an archive failed for {archive}: expected {by_suffix[major].name} or its own "
+                f"parts, got both. Remove one of them."
+            )
+        found = [major] if major in by_suffix else minor
+        if not found:
+            break
+        parts += [by_suffix[suffix] for suffix in found]
+    if not parts:
+        raise CheckpointError(
+            f"Finding the parts of an archive failed for {archive}: expected its first part {archive.name}aa, got "
+            f"{', '.join(sorted(by_suffix))} only. Get the part that is missing."
+        )
+    return parts
+
+
+def missing_after(parts: Sequence[Path]) -> str:
+    """Name the part that has to follow the last one, for a message."""
+    match = _PART_NAME.fullmatch(parts[-1].name)
+    if match is None or match["major"] is None:
+        return f"the rest of {parts[-1].name}"
+    following = _SUFFIXES[_SUFFIXES.index(match["major"]) + 1 :] or ["…"]
+    if match["minor"] is None:
+        return f"{match['base']}{following[0]}"
+    finer = _SUFFIXES[_SUFFIXES.index(match["minor"]) + 1 :] or ["…"]
+    return f"{match['base']}{match['major']}-{finer[0]} or {match['base']}{following[0]}-aa"
+
+
+class JoinedParts(io.RawIOBase):
+    """Parts, in order, read and sought as one file; at most one of them is open."""
+
+    def __init__(self, parts: Sequence[Path]) -> None:
+        super().__init__()
+        self._parts = list(parts)
+        self._ends = list(itertools.accumulate(part.stat().st_size for part in self._parts))
+        self._position = 0
+        self._open: tuple[int, io.BufferedReader] | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Go to a byte of the joined file; past its end is allowed, as for any file."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._ends[-1]}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill a buffer from the current byte, at most to the end of the part that holds it."""
+        number = bisect.bisect_right(self._ends, self._position)
+        if number == len(self._parts):
+            return 0
+        if self._open is None or self._open[0] != number:
+            self._close_part()
+            self._open = number, cast(io.BufferedReader, open_file(self._parts[number], None))
+        file = self._open[1]
+        start = self._ends[number - 1] if number else 0
+        file.seek(self._position - start)
+        count = file.readinto(buffer)
+        self._position += count
+        return count
+
+    def is_whole_tar(self) -> bool:
+        """Whether the joined file ends as a tar archive does, with two empty blocks."""
+        position = self.tell()
+        self.seek(max(0, self._ends[-1] - len(_END_OF_TAR)))
+        tail = b"".join(iter(lambda: self.read(len(_END_OF_TAR)), b""))
+        self.seek(position)
+        return tail == _END_OF_TAR
+
+    def close(self) -> None:
+        self._close_part()
+        super().close()
+
+    def _close_part(self) -> None:
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
 
 
 def _matches(path: Path) -> bool:

@@ -6,8 +6,7 @@
 - NAS-Bench-201: ``NAS-Bench-201-v1_1-archive/{index:06d}-FULL.pth``, one `torch.save` file a network: ``"full"`` (200
   epochs) and ``"less"`` (12) (nas_bench_201 2.1, api_201.py, `NASBench201API.reload`). ``-SIMPLE.pth`` files hold no
   weights.
-- The merged files, ``NAS-Bench-201-v1_1-096897.pth`` and ``NATS-tss-v1_0-3ffb9.pickle.pbz2``: {meta_archs, total_archs,
-  arch2infos: {index: records}}. They hold no weights, and say so.
+- The merged files, ``NAS-Bench-201-v1_1-096897.pth`` and ``NATS-tss-v1_0-3ffb9.pickle.pbz2``, hold no weights.
 
 Structure (nats_bench 1.8, api_utils.py, ArchResults and ResultsCount; nas_bench_201 2.1, api_utils.py): training length
 → {arch_index, arch_str, all_results: {(dataset, seed): trial}, …}; a trial holds net_state_dict (None in the "simple"
@@ -21,12 +20,11 @@ import hashlib
 import io
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from robust201.core.errors import CheckpointError, closest
-from robust201.core.files import open_file, sha256_of
 from robust201.core.unpickling import load_pickle, load_torch
 from robust201.weights.published.base import (
     DEFAULT_DATASETS,
@@ -34,8 +32,8 @@ from robust201.weights.published.base import (
     Selection,
     SourceWeights,
     WeightsFormat,
+    absent_member,
     choose_seeds,
-    make_members,
     matching_files,
     numbered_format,
     read_network_file,
@@ -48,8 +46,6 @@ RECORD_NAME = re.compile(r"(\d{1,6})\.pickle\.pbz2")
 
 # The largest network with all four datasets and three seeds, at both training lengths, has about 130 MB.
 _MAX_RECORD_BYTES = 1 << 30
-# The whole benchmark decompressed: 15,625 records of a third of a megabyte (000000.pickle.pbz2 has 325,810 bytes).
-_MAX_MERGED_BYTES = 1 << 34
 
 _LENGTHS = {"less": "12", "full": "200"}
 """NAS-Bench-201's names of the training lengths, and NATS-Bench's."""
@@ -68,54 +64,26 @@ def _read_nats_file(index: int, path: Path, selection: Selection) -> Iterator[So
 
 def _read_nasbench201_file(index: int, path: Path, selection: Selection) -> Iterator[SourceWeights]:
     raw = read_network_file(path)
-    states = _rename_lengths(load_torch(io.BytesIO(raw), str(path)))
+    states = load_torch(io.BytesIO(raw), str(path))
+    if isinstance(states, dict):
+        states = {_LENGTHS.get(name, name): state for name, state in states.items()}
     return _weights_of(states, selection, index=index, source=str(path), source_sha256=hashlib.sha256(raw).hexdigest())
 
 
-def _rename_lengths(states: Any) -> Any:
-    """Call the training lengths of one network's records as NATS-Bench does."""
-    return {_LENGTHS.get(name, name): state for name, state in states.items()} if isinstance(states, dict) else states
-
-
-def _merged_format(name: str, description: str, pattern: str, load: Callable[[Path], Any]) -> WeightsFormat:
-    """Make the format of a file with every network's records, as `load` reads it."""
+def _merged_format(name: str, description: str, pattern: str) -> WeightsFormat:
+    """Make the format of a file with every network's records, which holds no weights and is refused unread."""
     compiled = re.compile(pattern)
 
-    def members(path: Path, indices: Collection[int] | None) -> list[Member]:
-        content = load(path)
-        by_index = content.get("arch2infos") if isinstance(content, Mapping) else None
-        if not isinstance(by_index, Mapping) or not all(isinstance(index, int) for index in by_index):
-            raise CheckpointError(
-                f"Reading records failed for {path}: expected records by architecture index under 'arch2infos', got "
-                "none. Get the file again from its publisher."
-            )
-        sha256 = sha256_of(path)
-
-        def read(index: int, states: Any, selection: Selection) -> Iterator[SourceWeights]:
-            source = f"{path} (#{index})"
-            return _weights_of(_rename_lengths(states), selection, index=index, source=source, source_sha256=sha256)
-
-        def absent(index: int) -> str:
-            return (
-                f"Finding records failed for #{index} in {path}: expected its records, got those of {len(by_index)} "
-                "others. Leave it out."
-            )
-
-        return make_members(by_index, indices, read, absent)
+    def members(path: Path, _indices: Collection[int] | None) -> list[Member]:
+        message = (
+            f"Reading weights failed for {path}: expected weights, got a merged file, which holds records without "
+            "weights. Take the archive with weights (NATS-tss-v1_0-3ffb9-full)."
+        )
+        return [absent_member(message)]
 
     return WeightsFormat(
         name, description, lambda path: path.is_file() and bool(matching_files(path, compiled)), members
     )
-
-
-def _load_merged_nasbench201(path: Path) -> Any:
-    with open_file(path, None) as stream:
-        return load_torch(stream, str(path))
-
-
-def _load_merged_nats(path: Path) -> Any:
-    with open_file(path, None) as packed, bz2.open(packed) as stream:
-        return load_pickle(cast(BinaryIO, stream), name=str(path), max_bytes=_MAX_MERGED_BYTES)
 
 
 NATS_FULL = numbered_format("nats", "NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2", RECORD_NAME, _read_nats_file)
@@ -131,14 +99,12 @@ NASBENCH201_MERGED = _merged_format(
     "nasbench201-merged",
     "NAS-Bench-201-v1_1-096897.pth (records only)",
     r"NAS-Bench-201-v1_\d-[0-9a-f]{6}\.pth",
-    _load_merged_nasbench201,
 )
 
 NATS_MERGED = _merged_format(
     "nats-merged",
     "NATS-tss-v1_0-3ffb9.pickle.pbz2 (records only)",
     r"NATS-tss-v1_\d-[0-9a-f]{5}\.pickle\.pbz2",
-    _load_merged_nats,
 )
 
 
@@ -174,30 +140,28 @@ def _weights_of(
             )
 
 
+def _bad_records(
+    name: str, expected: str, got: str, advice: str = "Get the file again from its publisher."
+) -> Exception:
+    return CheckpointError(f"Reading records failed for {name}: expected {expected}, got {got}. {advice}")
+
+
 def _field(mapping: Any, key: str, kind: Any, name: str) -> Any:
     value = mapping.get(key) if isinstance(mapping, Mapping) else None
     if not isinstance(value, kind):
-        raise CheckpointError(
-            f"Reading records failed for {name}: expected a {kind.__name__} named {key!r}, got a "
-            f"{type(value).__name__}. Get the file again from its publisher."
-        )
+        raise _bad_records(name, f"a {kind.__name__} named {key!r}", f"a {type(value).__name__}")
     return value
 
 
 def _state_of(states: Any, hp: str, index: int, source: str) -> Any:
     if not isinstance(states, Mapping) or hp not in states:
         there = ", ".join(map(str, states)) if isinstance(states, Mapping) else f"a {type(states).__name__}"
-        raise CheckpointError(
-            f"Reading records failed for {source}: expected records of {hp} epochs, got {there}. "
-            "Choose another training length with --epochs, or get the file again."
-        )
+        advice = "Choose another training length with --epochs, or get the file again."
+        raise _bad_records(source, f"records of {hp} epochs", there, advice)
     state = states[hp]
     held = _field(state, "arch_index", int, source)
     if held != index:
-        raise CheckpointError(
-            f"Reading records failed for {source}: expected the records of network #{index}, got those of #{held}. "
-            "Get the file again from its publisher."
-        )
+        raise _bad_records(source, f"the records of network #{index}", f"those of #{held}")
     return state
 
 
@@ -208,10 +172,7 @@ def _trials_of(state: Any, source: str) -> dict[str, dict[int, Mapping[str, Any]
             case (str(dataset), int(seed)), Mapping():
                 trials[dataset][seed] = trial
             case _:
-                raise CheckpointError(
-                    f"Reading records failed for {source}: expected trials by (dataset, seed), got {key!r}. "
-                    "Get the file again from its publisher."
-                )
+                raise _bad_records(source, "trials by (dataset, seed)", repr(key))
     return dict(trials)
 
 
@@ -241,8 +202,5 @@ def _choose_datasets(
 def _check_trial(trial: Mapping[str, Any], hp: str, name: str) -> tuple[int, Mapping[str, Any]]:
     epochs = int(_field(trial, "epochs", int, name))
     if str(epochs) != hp:
-        raise CheckpointError(
-            f"Reading records failed for {name}: expected a training of {hp} epochs, got {epochs}. "
-            "Get the file again from its publisher."
-        )
+        raise _bad_records(name, f"a training of {hp} epochs", str(epochs))
     return epochs, _field(trial, "arch_config", Mapping, name)

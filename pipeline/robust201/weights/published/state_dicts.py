@@ -14,13 +14,15 @@ from functools import partial
 from os import SEEK_END
 from pathlib import Path, PurePath
 from shlex import quote
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO
 
 from robust201.core.errors import CheckpointError
+from robust201.core.files import open_file
 from robust201.core.records import ArchitectureId
 from robust201.core.unpickling import TORCH_MAGIC_BYTES, is_torch_file, load_torch
 from robust201.weights.published.base import (
     DEFAULT_SEED,
+    MAX_WEIGHTS_BYTES,
     Member,
     Selection,
     SourceWeights,
@@ -41,23 +43,8 @@ _FILE_NAME = re.compile(r"(\d{1,6})\.(?:pth|pt|safetensors)")
 _MAX_HEADER_BYTES = 100 << 20  # as safetensors itself allows
 
 
-class SafetensorsHeader(NamedTuple):
-    """The header of a safetensors file.
-
-    Attributes:
-        n_bytes: bytes of the whole file.
-        shapes: shapes of the tensors by name.
-    """
-
-    n_bytes: int
-    shapes: Mapping[str, tuple[int, ...]]
-
-
-def read_safetensors_header(stream: BinaryIO) -> SafetensorsHeader | None:
-    """Read the header of a safetensors file: eight bytes of length, JSON with offsets and shapes.
-
-    None where there is no such header.
-    """
+def _read_header(stream: BinaryIO) -> tuple[int, Mapping[str, tuple[int, ...]]] | None:
+    """Read the header of a safetensors file: the bytes of the whole file, and the shapes of its tensors by name."""
     n_bytes = stream.seek(0, SEEK_END)
     stream.seek(0)
     length = int.from_bytes(stream.read(8), "little")
@@ -68,19 +55,34 @@ def read_safetensors_header(stream: BinaryIO) -> SafetensorsHeader | None:
         tensors.pop("__metadata__", None)
         end = max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
         shapes = {name: tuple(tensor["shape"]) for name, tensor in tensors.items()}
-        if any(type(size) is not int or size < 0 for shape in shapes.values() for size in shape):
-            return None
-        return SafetensorsHeader(8 + length + end, shapes)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         return None
+    sizes = (size for shape in shapes.values() for size in shape)
+    return (8 + length + end, shapes) if all(type(size) is int and size >= 0 for size in sizes) else None
+
+
+def read_shapes(path: Path, name: str, advice: str) -> Mapping[str, tuple[int, ...]]:
+    """Read the shapes of a safetensors file's tensors by name off its header; `name` and `advice` are for messages.
+
+    Raises:
+        OSError: the file cannot be read.
+        CheckpointError: it is truncated, or no safetensors file.
+    """
+    with open_file(path, MAX_WEIGHTS_BYTES) as stream:
+        reject_torch_file(stream.read(TORCH_MAGIC_BYTES), str(path))
+        header = _read_header(stream)
+        n_bytes = stream.seek(0, SEEK_END)
+    if header is None or n_bytes != header[0]:
+        expected = "a safetensors file" if header is None else f"{header[0]:,} bytes"
+        raise CheckpointError(
+            f"Reading weights failed for {name}: expected {expected}, got {n_bytes:,} bytes: the file is truncated or "
+            f"damaged. {advice}"
+        )
+    return header[1]
 
 
 def parse_safetensors(raw: bytes, name: str) -> dict[str, "torch.Tensor"]:
-    """Read the bytes of a safetensors file: CPU tensors by name, all finite.
-
-    Raises:
-        CheckpointError: they are truncated or damaged, or hold NaN or infinity.
-    """
+    """Read the bytes of a safetensors file: CPU tensors by name, all finite."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -98,11 +100,7 @@ def parse_safetensors(raw: bytes, name: str) -> dict[str, "torch.Tensor"]:
 
 
 def reject_torch_file(beginning: bytes, name: str) -> None:
-    """Reject a file of PyTorch by its beginning: it is a pickle, and workers open none.
-
-    Raises:
-        CheckpointError: the file is one of PyTorch; the message has the command that converts it.
-    """
+    """Reject a file of PyTorch by its beginning: it is a pickle, and workers open none."""
     if is_torch_file(beginning[:TORCH_MAGIC_BYTES]):
         path = PurePath(name)  # a file that has the suffix already must not be overwritten
         target = str(path.with_suffix(".converted.safetensors" if path.suffix == ".safetensors" else ".safetensors"))
@@ -117,11 +115,7 @@ def reject_torch_file(beginning: bytes, name: str) -> None:
 
 
 def parse_weights(raw: bytes, name: str, say: Callable[[str], None]) -> dict[str, "torch.Tensor"]:
-    """Read the bytes of a safetensors or PyTorch file: one network's CPU tensors by name (see `find_state_dict`).
-
-    Raises:
-        CheckpointError: they are damaged, hold no state_dict, NaN or infinity, or would execute code.
-    """
+    """Read the bytes of a safetensors or PyTorch file: one network's CPU tensors by name (see `find_state_dict`)."""
     is_pickle = is_torch_file(raw[:TORCH_MAGIC_BYTES])
     content = load_torch(io.BytesIO(raw), name) if is_pickle else parse_safetensors(raw, name)
     # Copies, because tensors of a pickle may share memory, which safetensors refuses to write.
@@ -161,11 +155,7 @@ def _read(
 
 
 def named_members(path: Path, names: Collection[str] | None, n_classes: int) -> list[Member]:
-    """List the networks of a folder, or of one file, by the names of the files; None takes all.
-
-    Raises:
-        CheckpointError: there are no such files.
-    """
+    """List the networks of a folder, or of one file, by the names of the files; None takes all."""
     found = {match[1]: file for file, match in matching_files(path, _NAMED_FILE)}
     if not found:
         raise CheckpointError(

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from robust201.core.errors import InputError
-from robust201.planning.any_sweep import load_any_sweep
 from robust201.planning.loading import parse_config
+from robust201.planning.plan_file import load_any_sweep
 from robust201.runtime.sweep import prepare_sweep
 from tests.conftest import WRITTEN_KEYS, MakeFields, WriteSweep
 
