@@ -6,8 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import robust201
 
 PACKAGE = Path(robust201.__file__).parent
@@ -52,8 +50,3 @@ def places() -> dict[tuple[str, str], list[str]]:
 def test_no_two_public_things_of_a_folder_share_a_name() -> None:
     shared = {place: modules for place, modules in places().items() if len(modules) > 1 and place[1] not in BY_CONTRACT}
     assert shared == {}
-
-
-@pytest.mark.parametrize("name", BY_CONTRACT)
-def test_the_list_has_no_name_too_many(name: str) -> None:
-    assert any(len(modules) > 1 for (_, found), modules in places().items() if found == name)

@@ -11,13 +11,12 @@ import pytest
 from scipy.stats import binom
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from robust201.core.errors import ConfigError
 from robust201.search import bananas, runs
 from robust201.search.benchmark import Benchmark, WeightedSum
 from robust201.search.cells import SearchCells
 from robust201.search.ensemble import fit_and_predict
 from robust201.search.halving import plan_rungs
-from robust201.search.methods import METHODS, find_method
+from robust201.search.methods import METHODS
 from robust201.search.runs import NOTHING, Runs, run_methods, run_together
 from robust201.spaces.cell_space import CellSpace
 from tests.support.planted import planted_accuracy
@@ -126,12 +125,6 @@ def test_processes_end_with_the_search(planted: Benchmark) -> None:
     assert multiprocessing.active_children() == []
 
 
-def test_an_unknown_method_is_refused() -> None:
-    with pytest.raises(ConfigError) as caught:
-        find_method("evolutoin")
-    assert "Did you mean 'evolution'?" in str(caught.value)
-
-
 def test_random_search_finds_the_best_at_the_hypergeometric_rate(space: CellSpace) -> None:
     """Without replacement, the chance to have seen the one best cell after q queries is q / n."""
     present = np.zeros(15_625, dtype=bool)
@@ -185,12 +178,6 @@ def test_halving_pays_for_what_it_adds(planted_pgd: Benchmark) -> None:
     values = planted_pgd.values[:, 0]
     random = [values[np.random.default_rng(seed).choice(15_625, 100)].max() for seed in range(200)]
     assert values[asked].max() > np.median(random)
-
-
-def test_halving_of_one_evaluation_is_random_search(planted: Benchmark) -> None:
-    ((asked, spent),) = traces("halving", planted, (0,))
-    assert len({*asked}) == 100
-    assert spent == list(range(1, 101))
 
 
 def test_the_best_by_query_is_the_first_of_equals(cells: SearchCells) -> None:

@@ -76,10 +76,6 @@ def test_networks_that_take_one_size_are_refused_when_a_sweep_is_planned():
             ZOO.macs(name, n_classes=10, image_size=16)
 
 
-def test_macs_of_resnet18_are_those_that_sweeps_were_planned_with():
-    assert ZOO.macs("resnet18", n_classes=10, image_size=32) == 555_422_720
-
-
 LOCALISATION = 3 * 32 * 9 + 3 * 32 * 32 * 9 + (512 + 1) * 1024 + (1024 + 1) * 6
 PREDICTOR = 3 * 32 * 25 + 32 * 32 * 25 + 4 * 32
 POLAR = 2 * PREDICTOR + 3 * 32 * 5
@@ -135,30 +131,6 @@ def test_resnet18_has_the_weights_that_a_seed_has_always_given():
     assert digest.hexdigest() == "a0ed38121d22c5cb16fc8fae526ad7709e2e0d94fe3d6f7f8fc22c4b05fefaef"
 
 
-def expected_names():
-    """Names of the state_dict, spelt out from their pattern."""
-    norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
-
-    def pair(convolution, batch_norm):
-        return [f"{convolution}.weight", *(f"{batch_norm}.{name}" for name in norm)]
-
-    names = pair("conv1", "bn1")
-    for stage in (1, 2, 3, 4):
-        for block in (0, 1):
-            prefix = f"layer{stage}.{block}"
-            names += pair(f"{prefix}.conv1", f"{prefix}.bn1") + pair(f"{prefix}.conv2", f"{prefix}.bn2")
-            if stage > 1 and block == 0:
-                names += pair(f"{prefix}.shortcut.0", f"{prefix}.shortcut.1")
-    return [*names, "linear.weight", "linear.bias"]
-
-
-def test_names_of_the_state_dict_are_the_documented_ones():
-    state = built().state_dict()
-    assert list(state) == expected_names()
-    assert state["layer3.0.shortcut.0.weight"].shape == (256, 128, 1, 1)
-    assert state["linear.weight"].shape == (10, 512)
-
-
 @pytest.mark.parametrize(("n_classes", "size"), [(10, 32), (100, 32), (120, 16)])
 def test_logits_and_gradients(n_classes, size):
     classifier = Classifier(built(n_classes=n_classes), NORMALISATION, n_classes)
@@ -195,14 +167,6 @@ def test_selections():
     for nothing in ("", []):
         with pytest.raises(ConfigError, match="empty list"):
             ZOO.select(nothing)
-
-
-def test_a_name_is_all_there_is():
-    assert (ZOO.name, ZOO.identity()) == ("zoo", {})
-    compiled = ZOO.compile(
-        "resnet18", built(), NORMALISATION, n_classes=10, device=torch.device("cpu"), precision="fp32"
-    )
-    assert compiled is None
 
 
 def test_names_and_costs_need_no_torch():

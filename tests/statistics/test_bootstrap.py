@@ -41,15 +41,6 @@ def test_seeds_decide_the_draws() -> None:
         assert (drawn(0) != drawn(1)).any()
 
 
-def test_draws_vary_as_much_as_samples_do() -> None:
-    n, accuracy = 400, 0.7
-    expected = np.sqrt(n * accuracy * (1 - accuracy))
-    parametric = binomial_draws(np.full(50, accuracy), n, n_draws=400)
-    assert parametric.std() == pytest.approx(expected, rel=0.05)
-    correct = np.arange(n) < accuracy * n
-    assert image_draws(pack_outcomes(correct[None]), n, n_draws=2_000).std() == pytest.approx(expected, rel=0.05)
-
-
 def test_common_images_make_differences_surer() -> None:
     correct = draw(8, 500, common=True)
     paired = rank_intervals(image_draws(pack_outcomes(correct), 500))
@@ -91,11 +82,6 @@ def test_kendalls_tau_scatters_as_it_would_on_other_images() -> None:
     assert found.value == taus[0]
     assert (found.high - found.low) / 2 == pytest.approx(np.std(taus), rel=0.3)
     assert found.bias < 0 < kendalltau(first, second).statistic - np.mean(taus)
-
-
-def test_kendalls_tau_without_two_accuracies_is_nan() -> None:
-    flat, draws = np.full(4, 0.5), np.full((3, 4), 5, np.int32)
-    assert np.isnan(kendall_estimate(flat, flat, draws, draws)).all()
 
 
 def test_two_networks_have_a_tau_and_their_ties_none() -> None:

@@ -32,13 +32,6 @@ def test_welchs_test_is_that_of_scipy_from_samples_and_from_summaries(seed, n, m
     assert welch_test(*printed).p_value == pytest.approx(wanted.pvalue)
 
 
-def test_many_groups_are_compared_at_once():
-    means, deviations = np.array([[0.4, 0.5], [0.1, 0.2]]), np.full((2, 2), 0.02)
-    found = welch_test(make_groups(means, deviations, 20), make_groups(means[::-1], deviations, 20))
-    assert found.p_value.shape == (2, 2)
-    assert (found.difference == -found.difference[::-1]).all()
-
-
 def test_the_paired_test_is_that_of_scipy_and_finds_what_the_unpaired_does_not():
     draws = np.random.default_rng(0)
     start = draws.normal(0, 1, 20)
