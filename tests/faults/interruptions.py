@@ -149,7 +149,7 @@ def _check_status(trial: Trial, *, is_running: bool) -> None:
 
 def start_second_driver(trial: Trial) -> None:
     """Start a second driver on the same host: rejected while the first lives, also stopped; let in once it is dead."""
-    first = _start_first_driver(trial, pace=0.5)
+    first = _start_first_driver(trial)
     _expect_rejection(trial, ())
     first.process.send_signal(signal.SIGSTOP)
     _expect_rejection(trial, ())
@@ -162,7 +162,7 @@ def start_second_driver(trial: Trial) -> None:
 def start_second_driver_elsewhere(trial: Trial) -> None:
     """Start a second driver on another host: rejected while the first beats, let in once it is killed."""
     _require_namespaces()
-    first = _start_first_driver(trial, pace=1.5)
+    first = _start_first_driver(trial)
     _expect_rejection(trial, _OTHER_HOST)
     trial.kill_driver(first)
     trial.order()
@@ -174,7 +174,7 @@ def start_second_driver_elsewhere(trial: Trial) -> None:
 def stop_driver_elsewhere(trial: Trial) -> None:
     """Stop the first driver (SIGSTOP) until one on another host has taken over; continued, it notices and stops."""
     _require_namespaces()
-    first = _start_first_driver(trial, pace=1.0)
+    first = _start_first_driver(trial)
     first.process.send_signal(signal.SIGSTOP)
     trial.injected["drivers stopped"] += 1
     second = trial.start_run(*INLINE, wrapper=_OTHER_HOST)
@@ -187,9 +187,9 @@ def stop_driver_elsewhere(trial: Trial) -> None:
     trial.finish(second, {0})
 
 
-def _start_first_driver(trial: Trial, pace: float) -> Command:
+def _start_first_driver(trial: Trial) -> Command:
     trial.write_sweep()
-    trial.order(pace=pace)
+    trial.order(pace=1.5)
     first = trial.start_run(*INLINE)
     trial.wait_for_shards(2, first)
     return first

@@ -13,7 +13,7 @@ from robust201.core.records import Normalisation
 from robust201.models.classifier import Classifier
 from robust201.spaces.zoo.narrow_resnet import standardise
 from robust201.spaces.zoo.space import NETWORKS, Zoo
-from robust201.spaces.zoo.stn import SpatialTransformer
+from robust201.spaces.zoo.transformers import SpatialTransformer
 
 ZOO = Zoo()
 NAMES = (

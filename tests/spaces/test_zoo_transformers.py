@@ -7,9 +7,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from robust201.spaces.zoo.ptn import PolarTransformer, centroid, direction
-from robust201.spaces.zoo.sampling import image_points, sample
-from robust201.spaces.zoo.stn import SpatialTransformer
+from robust201.spaces.zoo.transformers import (
+    PolarTransformer,
+    SpatialTransformer,
+    centroid,
+    direction,
+    image_points,
+    sample,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import pytest
 
 from robust201.core.errors import ResultsError
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.spaces.nasbench201.neighbourhood import kernel_parameters
+from robust201.spaces.nasbench201.cells import kernel_parameters
 from robust201.studies.config import DatasetStudy
 from robust201.studies.dataset_claims import FAILS, HOLDS, UNTESTED, check_claims, compare_curves, compare_medians
 from robust201.studies.networks import Exports

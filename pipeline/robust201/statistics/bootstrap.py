@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robust201.statistics.kendall import kendall_taus
 from robust201.statistics.outcomes import Packed, weighted_counts
+from robust201.statistics.rank_correlation import kendall_taus
 
 N_DRAWS = 1000
 

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from robust201.core.errors import ConfigError, closest
-from robust201.core.fields import Fields, PositiveFloat
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId
+from robust201.core.strict_model import PositiveFloat, StrictModel
 from robust201.weights.training_identity import hash_training
 
 MAX_STEPS = 999_999_999
@@ -33,7 +33,7 @@ def _check_rising(numbers: tuple[float, ...]) -> tuple[float, ...]:
     return numbers
 
 
-class Augmentation(Fields):
+class Augmentation(StrictModel):
     """Random changes of training images, in the order of the fields; a value of 0 means no change.
 
     Attributes:
@@ -77,11 +77,11 @@ def _find_augmentation(value: object) -> object:
     return AUGMENTATIONS[value]
 
 
-class CosineSchedule(Fields):
+class CosineSchedule(StrictModel):
     """The rate falls to 0 along half a cosine, step by step."""
 
 
-class StepSchedule(Fields):
+class StepSchedule(StrictModel):
     """The rate is multiplied by `factor` at each given point, from the first step that begins at or after it.
 
     Attributes:
@@ -99,7 +99,7 @@ class StepSchedule(Fields):
         return self
 
 
-class Schedule(Fields):
+class Schedule(StrictModel):
     """How the learning rate falls: exactly one of the two."""
 
     cosine: CosineSchedule | None = None
@@ -111,7 +111,7 @@ class Schedule(Fields):
         return self
 
 
-class _Attack(Fields):
+class _Attack(StrictModel):
     """The attack inside a training: projected gradient ascent in an Linf ball around the augmented image.
 
     Attributes:
@@ -160,7 +160,7 @@ class TradesTraining(_Attack):
     beta: Annotated[float, Field(ge=0, lt=1e38)] = 6.0
 
 
-class AdversarialTraining(Fields):
+class AdversarialTraining(StrictModel):
     """One of the two forms of adversarial training."""
 
     pgd: PgdTraining | None = None
@@ -172,7 +172,7 @@ class AdversarialTraining(Fields):
         return self
 
 
-class MixtureData(Fields):
+class MixtureData(StrictModel):
     """A share of every batch comes from other images.
 
     Attributes:
@@ -184,7 +184,7 @@ class MixtureData(Fields):
     alpha: Fraction
 
 
-class FusionData(Fields):
+class FusionData(StrictModel):
     """Each image is the blend of one image of each of two datasets.
 
     Attributes:
@@ -200,7 +200,7 @@ class FusionData(Fields):
     label: Literal["first", "second"]
 
 
-class DataSection(Fields):
+class DataSection(StrictModel):
     """Training data other than a dataset's own training images: exactly one of the two."""
 
     mixture: MixtureData | None = None
@@ -212,14 +212,14 @@ class DataSection(Fields):
         return self
 
 
-class Start(Fields):
+class Start(StrictModel):
     """Weights to start from: the last ones of another training of the same network and seed, in the same store."""
 
     recipe: str
     dataset: str
 
 
-class Snapshots(Fields):
+class Snapshots(StrictModel):
     """Snapshots kept in addition to the last one; not part of the identity of a training.
 
     Attributes:
@@ -233,7 +233,7 @@ class Snapshots(Fields):
     every_epochs: StepCount | None = None
 
 
-class Recipe(Fields):
+class Recipe(StrictModel):
     """Everything that decides the weights apart from network, images and seed.
 
     Attributes:
@@ -372,7 +372,7 @@ def training_id(
     )
 
 
-def _exactly_one(fields: Fields, first: str, second: str) -> None:
+def _exactly_one(fields: StrictModel, first: str, second: str) -> None:
     given = [name for name in (first, second) if getattr(fields, name) is not None]
     if len(given) != 1:
         raise ValueError(f"expected exactly one of {first} and {second}, got {' and '.join(given) or 'none'}.")

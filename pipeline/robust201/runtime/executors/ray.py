@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 
 from robust201.core.errors import ConfigError, EvaluationError, RayLostError, RobustError, WorkerBrokenError, one_line
-from robust201.core.garbage import collect_rarely
+from robust201.core.memory import collect_rarely
 from robust201.core.records import ArchitectureId, Bundle, Receipt, UnitFailure
 from robust201.runtime.executors.base import (
     LOOKAHEAD,

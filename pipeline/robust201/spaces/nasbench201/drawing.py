@@ -4,8 +4,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from robust201.spaces.cell_space import INK, PAPER, CellParts, EdgeParts, Point
-from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, parse
-from robust201.spaces.nasbench201.neighbourhood import NODE_NAMES
+from robust201.spaces.nasbench201.cells import EDGES, NODE_NAMES, OPERATIONS, parse
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,8 +5,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import ArchitectureError
-from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, format_spec, isomorphs, parse, resolve, specs
-from robust201.spaces.nasbench201.neighbourhood import neighbours
+from robust201.spaces.nasbench201.cells import (
+    EDGES,
+    OPERATIONS,
+    format_spec,
+    isomorphs,
+    neighbours,
+    parse,
+    resolve,
+    specs,
+)
 
 if TYPE_CHECKING:
     import numpy as np

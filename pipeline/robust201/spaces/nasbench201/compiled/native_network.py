@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from robust201.spaces.nasbench201.compiled import kernels, native
-from robust201.spaces.nasbench201.compiled.arena import Runner
+from robust201.spaces.nasbench201.compiled.arena import Runner, in_threads, shares
 from robust201.spaces.nasbench201.compiled.blocks import Block, Needs, ReductionBlock
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
 from robust201.spaces.nasbench201.compiled.lowering import (
@@ -19,7 +19,6 @@ from robust201.spaces.nasbench201.compiled.lowering import (
     fits,
 )
 from robust201.spaces.nasbench201.compiled.native_search import NativeSearch, SearchRunner, held_of
-from robust201.spaces.nasbench201.compiled.threads import in_threads, shares
 
 FORWARD_IMAGES = 8
 """Images of which a forward pass keeps what goes from one stage to the next."""

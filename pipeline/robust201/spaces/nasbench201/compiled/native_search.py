@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import torch
 
 from robust201.spaces.nasbench201.compiled import native
-from robust201.spaces.nasbench201.compiled.arena import Held, Runner
+from robust201.spaces.nasbench201.compiled.arena import Held, Runner, in_threads, shares
 from robust201.spaces.nasbench201.compiled.lowering import Map, Operation, OperationList
 from robust201.spaces.nasbench201.compiled.regions import Region, union
-from robust201.spaces.nasbench201.compiled.threads import in_threads, shares
 
 _TILE = 4
 """Columns that convolutions compute together at the least: patches are made as wide as a multiple of it."""

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from robust201.core.memory import keep_freed_memory
 from robust201.core.precision import Precision, check_precision, map_dtype
 from robust201.core.records import Normalisation
 from robust201.models.classifier import cast_convolutions
@@ -17,10 +18,8 @@ from robust201.models.model import Objective, differentiate_objective
 from robust201.spaces.nasbench201.compiled import native
 from robust201.spaces.nasbench201.compiled.blocks import Block, CellBlock, Needs, ReductionBlock, Tape, Value
 from robust201.spaces.nasbench201.compiled.folding import batch_norm_affine, fold
-from robust201.spaces.nasbench201.compiled.footprint import network_bytes
 from robust201.spaces.nasbench201.compiled.kernels import Convolution, Linear, transposed
 from robust201.spaces.nasbench201.compiled.local import LocalKernels, LocalPass
-from robust201.spaces.nasbench201.compiled.memory import keep_freed_memory
 from robust201.spaces.nasbench201.compiled.native_network import NativeNetwork, native_network
 from robust201.spaces.nasbench201.compiled.native_search import NativeSearch
 from robust201.spaces.nasbench201.compiled.program import CellProgram, plan_cell
@@ -398,3 +397,27 @@ def _has_equal_bits(library: ctypes.CDLL, size: int) -> bool:
     changed = pixels.clone()
     changed[:, :, 2:5, 1:4] = pixels[:, :, :3, :3]
     return torch.equal(search.logits(2, 1, pixels[:, :, :3, :3]), by_torch.logits(changed))
+
+
+_FLOAT_BYTES = 4
+_FORWARD_MAPS = 8
+_BACKWARD_MAPS = 4
+_STAGE_WEIGHTS = 1 + 1 / 2 + 1 / 4
+_REDUCTION_MAPS = 1 + 1 / 2 + 1 / 2 + 1 / 4
+
+
+def network_bytes(channels: int, cells: int, image_size: int, *, gradient: bool) -> int:
+    """Estimate from above what one sample takes while it goes through an inference network of any cell.
+
+    The unit is a feature map of the first stage, 4 * channels * image_size**2 bytes; each later stage's is half of the
+    one before. A forward pass holds up to eight of them: the nodes of one cell, as they are and after their ReLUs, and
+    what a kernel writes. The way back needs the ReLUs' outputs, up to three a cell and two a reduction, from where they
+    are made to where they are used: that is nearly all of it at the published depth. A test compares both numbers with
+    what a pass really allocates.
+    """
+    image = 3 * _FLOAT_BYTES * image_size**2
+    feature_map = channels * _FLOAT_BYTES * image_size**2
+    if not gradient:
+        return _FORWARD_MAPS * feature_map + image
+    remembered = 3 * cells * _STAGE_WEIGHTS + _REDUCTION_MAPS
+    return round((remembered + _BACKWARD_MAPS) * feature_map) + 3 * image

@@ -15,7 +15,7 @@ Cells = Annotated[int, Field(ge=1, le=100)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Fields(BaseModel):
+class StrictModel(BaseModel):
     """Base of what a YAML gives: immutable; unknown fields, and yes or no for a number, are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
