@@ -78,9 +78,9 @@ def test_a_front(planted_front: Benchmark, reader: RobustnessDataset) -> None:
     shares = front_shares(runs)
     low, high = planted_front.values.min(axis=0), planted_front.values.max(axis=0)
     scaled = (planted_front.values - low) / (high - low)
-    attainable = hypervolume(scaled, np.zeros(2))
+    attainable = hypervolume(scaled)
     for query in (1, 7, 30):
-        expected = hypervolume(scaled[runs.asked[1, :query]], np.zeros(2)) / attainable
+        expected = hypervolume(scaled[runs.asked[1, :query]]) / attainable
         assert shares[1, query - 1] == pytest.approx(expected)
 
 

@@ -95,7 +95,6 @@ class _Networks:
         self.buffers: dict[int, _Buffers] = {}
 
     def _divide(self, flat: _Array, n: int) -> list[_Array]:
-        """Give views of a flat array as matrices, N for each layer."""
         views, start = [], 0
         for rows, columns in self.shapes:
             end = start + n * rows * columns

@@ -308,15 +308,14 @@ def front_shares(runs: Runs) -> _Floats:
     members = runs.benchmark.values[runs.benchmark.cells.members]
     low, high = members.min(axis=0), members.max(axis=0)
     scaled = (runs.benchmark.values - low) / np.where(high > low, high - low, 1.0)
-    zero = np.zeros(runs.benchmark.n_objectives)
-    attainable = hypervolume((members - low) / np.where(high > low, high - low, 1.0), zero)
+    attainable = hypervolume((members - low) / np.where(high > low, high - low, 1.0))
     volumes = np.zeros((len(runs.asked), runs.n_queries))
     for run, asked in enumerate(runs.asked):
-        front = np.empty((0, len(zero)))
+        front = np.empty((0, runs.benchmark.n_objectives))
         volume = 0.0
         for place, cell in enumerate(asked[: runs.n_queries]):
             if cell != NOTHING and not (front >= scaled[cell]).all(axis=1).any():
-                covered = hypervolume(np.minimum(front, scaled[cell]), zero)
+                covered = hypervolume(np.minimum(front, scaled[cell]))
                 volume += float(np.prod(scaled[cell])) - covered
                 front = np.concatenate([front, scaled[cell][None]])
                 front = front[front_places(front)]

@@ -275,8 +275,6 @@ def _zero_gradients(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
 
 
 class _Chance(NamedTuple):
-    """The difference of two accuracies that chance explains among so many comparisons."""
-
     n_images: int
     n_comparisons: int
 

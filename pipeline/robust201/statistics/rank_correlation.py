@@ -27,7 +27,7 @@ _BLOCK_BYTES = 64 << 20
 
 
 class Interval(NamedTuple):
-    """A coefficient with the interval of a level around it; all NaN where a column is constant."""
+    """A coefficient with its 95% interval; all NaN where a column is constant."""
 
     value: float
     low: float
@@ -46,17 +46,17 @@ class Coefficients:
     values: _Floats
     influence: NDArray[np.float32]
 
-    def interval(self, first: int, second: int, level: float = 0.95) -> Interval:
-        return _interval(float(self.values[first, second]), self.influence[:, first, second], level)
+    def interval(self, first: int, second: int) -> Interval:
+        return _interval(float(self.values[first, second]), self.influence[:, first, second])
 
-    def gain(self, measure: int, baseline: int, target: int, level: float = 0.95) -> Interval:
-        """Give by how much the absolute correlation of one column with a target exceeds that of another column."""
+    def gain(self, measure: int, baseline: int, target: int) -> Interval:
+        """Return by how much the absolute correlation of one column with a target exceeds that of another column."""
         signs = np.sign(self.values[[measure, baseline], target])
         moved = signs[0] * self.influence[:, measure, target] - signs[1] * self.influence[:, baseline, target]
         value = abs(self.values[measure, target]) - abs(self.values[baseline, target])
-        return _interval(float(value), moved, level, bound=2.0)
+        return _interval(float(value), moved, bound=2.0)
 
-    def partial(self, first: int, second: int, given: Sequence[int], level: float = 0.95) -> Interval:
+    def partial(self, first: int, second: int, given: Sequence[int]) -> Interval:
         """Give the correlation of two columns with others held fixed, from the inverse of the matrix of all of them.
 
         NaN where the columns are so dependent that the matrix has no inverse.
@@ -73,7 +73,7 @@ class Coefficients:
         slope = -moved[:, 0, 1] / scale - value * (
             moved[:, 0, 0] / (2 * inverse[0, 0]) + moved[:, 1, 1] / (2 * inverse[1, 1])
         )
-        return _interval(value, slope, level)
+        return _interval(value, slope)
 
 
 class RankCorrelations(NamedTuple):
@@ -147,12 +147,12 @@ def _partial_of(inverse: NDArray[Any]) -> float:
     return float(-inverse[0, 1] / np.sqrt(inverse[0, 0] * inverse[1, 1]))
 
 
-def _interval(value: float, influence: NDArray[Any], level: float, bound: float = 1.0) -> Interval:
+def _interval(value: float, influence: NDArray[Any], bound: float = 1.0) -> Interval:
     from scipy.special import ndtri
 
     n = len(influence)
     error = float(np.sqrt(np.square(influence, dtype=np.float64).sum() / (n * (n - 1))))
-    reach = float(ndtri(0.5 + level / 2)) * error
+    reach = float(ndtri(0.5 + 0.95 / 2)) * error
     if np.isnan(value) or np.isnan(reach):
         return Interval(np.nan, np.nan, np.nan)
     return Interval(value, max(-bound, value - reach), min(bound, value + reach))

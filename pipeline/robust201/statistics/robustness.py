@@ -160,7 +160,6 @@ class PsychometricCurve(NamedTuple):
     error: float
 
     def accuracy(self, strengths: ArrayLike) -> NDArray[np.float64]:
-        """Return the accuracy at some strengths."""
         from scipy.special import expit
 
         steps = (np.asarray(strengths, np.float64) - self.midpoint) / self.scale

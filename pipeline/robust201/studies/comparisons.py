@@ -49,7 +49,6 @@ class Family(NamedTuple):
 
     @property
     def claim(self) -> str:
-        """Words of what is compared."""
         sign = "against" if self.either else ">"
         return f"{GROUPS[self.first]} {sign} {GROUPS[self.second]}"
 
@@ -203,7 +202,6 @@ class PrintedCheck:
         return self.marks[self.marks["printed"] == self.marks["higher_holm"]]
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON value of it; what has no number is null."""
         return {
             "source": _printed()["source"],
             "level": LEVEL,

@@ -25,6 +25,9 @@ from robust201.studies.comparisons import GROUPS
 FIGURE_WIDTH = 7.2
 """Of every figure, in inches."""
 
+CHANCE = 0.1
+"""Accuracy of guessing among ten classes."""
+
 SERIES_COLOURS = ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#b9770e", "#4a6fd8", "#6e7781", "#8b949e")
 
 GROUP_COLOURS = dict(zip(GROUPS, ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#6e7781", "#4a6fd8"), strict=True))
@@ -62,9 +65,7 @@ def _draw_printed(axes: Axes, x: Any, values: Any, colour: str) -> None:
     axes.plot(x, values, color=colour, marker="o", markersize=3.2, linestyle="", markerfacecolor="none", linewidth=0.8)
 
 
-def draw_accuracy_curves(
-    curves: pd.DataFrame, groups: Sequence[str], *, normalised: bool, chance: float = 0.1
-) -> Figure | None:
+def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normalised: bool) -> Figure | None:
     """Draw accuracy over epsilon, a panel per network and epoch, the mean over networks with a band of a deviation.
 
     Figures 4, 5 (normalised by the clean accuracy) and 6, 7 (not) of the paper. Where normalised, the accuracy of
@@ -86,9 +87,9 @@ def draw_accuracy_curves(
             mean, deviation = curve[value], curve[f"{value}_sd"].fillna(0)
             _draw_line(axes, curve["strength"] / 255, mean, mean - deviation, mean + deviation, colour)
             if normalised and curve["accuracy"].iloc[0] > 0:
-                axes.axhline(chance / curve["accuracy"].iloc[0], color=colour, linewidth=0.7, linestyle=":")
+                axes.axhline(CHANCE / curve["accuracy"].iloc[0], color=colour, linewidth=0.7, linestyle=":")
         if not normalised:
-            axes.axhline(chance, color=CHANCE_COLOUR, linewidth=0.9, linestyle="--")
+            axes.axhline(CHANCE, color=CHANCE_COLOUR, linewidth=0.9, linestyle="--")
         axes.set_title(f"{network}, epoch {epoch}", color=INK, fontsize=TITLE)
         axes.set_xlim(0, float(held["strength"].max()) / 255)
     figure.supxlabel("FGSM ε, pixels in [0, 1]", fontsize=TEXT, color=INK)

@@ -34,7 +34,6 @@ class LeNet5(nn.Module):
         self.linear = nn.Linear(hidden[1], n_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Classify normalised images: (B, 3, 32, 32) to (B, n_classes)."""
         require_32(self, x)
         x = self.features(x).flatten(1).to(self.linear.weight.dtype)
         logits: torch.Tensor = self.linear(self.hidden2(self.hidden1(x).relu()).relu())
@@ -50,7 +49,6 @@ class FullyConnected(nn.Module):
         self.linear = nn.Linear(width, n_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Classify normalised images: (B, 3, 32, 32) to (B, n_classes)."""
         require_32(self, x)
         logits: torch.Tensor = self.linear(self.hidden(x.flatten(1).to(self.linear.weight.dtype)).relu())
         return logits

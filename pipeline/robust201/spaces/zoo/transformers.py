@@ -55,7 +55,6 @@ class TransformedResNet(nn.Module):
         self.resnet = resnet
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Classify normalised images: (B, 3, H, W) to (B, n_classes)."""
         logits: torch.Tensor = self.resnet(self.transformer(x))
         return logits
 

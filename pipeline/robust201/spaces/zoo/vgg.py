@@ -33,7 +33,6 @@ class Vgg(nn.Module):
         self.linear = nn.Linear(c_in, n_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Classify normalised images: (B, 3, 32, 32) to (B, n_classes)."""
         require_32(self, x)
         logits: torch.Tensor = self.linear(self.features(x).flatten(1).to(self.linear.weight.dtype))
         return logits

@@ -24,7 +24,6 @@ class PageWriter:
             self.say(study.note)
 
     def say(self, text: str) -> None:
-        """Add Markdown."""
         self._parts.append(text.rstrip("\n") + "\n")
 
     def table(self, name: str, frame: pd.DataFrame) -> None:

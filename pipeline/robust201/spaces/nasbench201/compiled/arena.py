@@ -64,7 +64,6 @@ class Runner:
         )
 
     def make_arena(self) -> torch.Tensor:
-        """Make the memory for a thread's maps."""
         return torch.zeros(self._arena_floats)
 
     def run(self, segments: slice, arena: torch.Tensor, n_images: int, outside: Sequence[torch.Tensor | None]) -> None:

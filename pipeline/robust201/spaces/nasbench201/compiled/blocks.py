@@ -57,7 +57,6 @@ class Value:
 
     @property
     def any_form(self) -> torch.Tensor:
-        """One of the forms, for its shape."""
         return self.rectified if self._raw is None else self._raw
 
 
@@ -73,11 +72,9 @@ class _Sum:
         return cast("torch.Tensor", self.start)
 
     def put(self, total: torch.Tensor) -> None:
-        """Replace the sum by a tensor of its own that has it inside."""
         self.start, self.own = total, True
 
     def add(self, x: torch.Tensor, *, times: int = 1) -> None:
-        """Add a multiple of a tensor that others may read too."""
         if self.start is None:
             self.start, self.own = (x, False) if times == 1 else (x * times, True)
         elif self.own:
@@ -126,8 +123,6 @@ class Reader(Protocol):
 
 
 class _Whole:
-    """Reads whole feature maps."""
-
     def __init__(self, values: dict[int, Value], constants: ConstantMaps) -> None:
         self._values = values
         self._constants = constants
@@ -194,7 +189,6 @@ class CellBlock:
         ]
 
     def forward(self, value: Value, tape: Tape | None) -> Value:
-        """Compute the output; with a tape, note what `backward` needs."""
         values = self.compute(value)
         if tape is not None:
             tape.update({source: values[source].rectified for node in self.nodes for source, _ in node.convolutions})
@@ -292,7 +286,6 @@ class ReductionBlock:
         return self._second_gradient, self._first_gradient.weight, self._down_gradient
 
     def forward(self, value: Value, tape: Tape | None) -> Value:
-        """Compute both branches; with a tape, note what `backward` needs."""
         hidden = self.first(value.rectified, rectify=True)
         shortcut = self.down(self.halving(value.raw))
         if tape is not None:
@@ -302,7 +295,6 @@ class ReductionBlock:
         return Value(None, result) if rectify else Value.of(result, self.output)
 
     def backward(self, gradient: torch.Tensor, tape: Tape) -> torch.Tensor:
-        """Map the gradient of the output, as it is, to that of the input. `gradient` may be overwritten."""
         hidden = mask_gradient(self._second_gradient(gradient), tape[1])
         total = mask_gradient(self._first_gradient(hidden), tape[0])
         return total.add_(self.halving.backward(self._down_gradient(gradient)))

@@ -121,8 +121,6 @@ class KeptValue:
 
 
 class _Window:
-    """Reads the part of a cell's maps that gives one region (see `blocks.Reader`)."""
-
     def __init__(self, values: dict[int, KeptValue], region: Region, constants: dict[int, torch.Tensor]) -> None:
         self._values = values
         self._region = region
@@ -149,8 +147,6 @@ class _Window:
 
 
 class _CellKernels:
-    """A cell's kernels for parts of images."""
-
     def __init__(self, block: CellBlock) -> None:
         self.block = block
         self.nodes = [
@@ -219,8 +215,6 @@ def _reads(node: NodeKernels) -> list[tuple[int, int]]:
 
 
 class _LocalCell:
-    """A cell in a pass."""
-
     def __init__(self, kernels: _CellKernels, values: dict[int, Value], constants: dict[int, torch.Tensor]) -> None:
         self._kernels = kernels
         self._values = {node: KeptValue(value, kernels.keeps[node]) for node, value in values.items()}
@@ -243,8 +237,6 @@ class _LocalCell:
 
 
 class _ReductionKernels:
-    """A reduction's kernels for parts of images."""
-
     def __init__(self, block: ReductionBlock) -> None:
         self.block = block
         self.first = block.first.unpadded()
@@ -264,8 +256,6 @@ class _ReductionKernels:
 
 
 class _LocalReduction:
-    """A reduction in a pass."""
-
     def __init__(self, kernels: _ReductionKernels, value: Value, hidden: torch.Tensor) -> None:
         self._kernels = kernels
         self._input = KeptValue(value, Needs(raw=True, rectified=True))
@@ -378,10 +368,6 @@ class LocalPass:
         self._joint = KeptValue(value, self._needs)
 
     def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
-        """Classify the accepted images with a window replaced, whose first row and column are given.
-
-        The window is (n, 3, h, w) float32 in [0, 1], for the first n images; the logits are (n, C) float32.
-        """
         with torch.inference_mode():
             patch = self._patch_of_stem(row, column, window)
             for local in self._blocks:
@@ -412,7 +398,6 @@ class LocalPass:
         return Patch(region, Value(None, self._kernels.stem(pixels, rectify=True)))
 
     def accept(self, accepted: torch.Tensor) -> None:
-        """Accept the last windows of some images: (n,) bool."""
         images = accepted.nonzero().flatten()
         if len(images) == 0:
             return

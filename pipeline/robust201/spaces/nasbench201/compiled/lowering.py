@@ -49,7 +49,6 @@ class Map:
 
     @property
     def floats(self) -> int:
-        """Floats of the whole, with the border."""
         return self.row * (self.height + 2)
 
 
@@ -124,7 +123,6 @@ class Forms:
 
     @property
     def raw(self) -> Map:
-        """The map as it is; only where `Needs` announced it."""
         return cast("Map", self._raw)
 
     @property

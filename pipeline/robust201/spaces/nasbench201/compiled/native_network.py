@@ -66,7 +66,6 @@ class NativeNetwork:
 
     @staticmethod
     def gradient_images() -> int:
-        """The most images that go forth and back at once."""
         return GRADIENT_IMAGES * torch.get_num_threads()
 
     def forward(self, pixels: torch.Tensor, *, keep: bool) -> torch.Tensor:
@@ -110,7 +109,6 @@ class NativeNetwork:
         return torch.empty(n_images, 4 * self._channels, height // 4, width // 4, memory_format=_CHANNELS_LAST)
 
     def _run(self, runner: Runner, segments: slice, outside: list[torch.Tensor | None]) -> None:
-        """Share images out among as many threads as torch has."""
         n_images = max(len(tensor) for tensor in outside if tensor is not None)
 
         def run(thread: int, part: slice) -> None:

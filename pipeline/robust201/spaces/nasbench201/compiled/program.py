@@ -115,8 +115,6 @@ def plan_cell(spec: str) -> CellProgram:
 
 
 class _Sum:
-    """A node's terms while they are collected."""
-
     def __init__(self) -> None:
         self.terms: dict[int, Term] = {}
         self.constants: list[int] = []
