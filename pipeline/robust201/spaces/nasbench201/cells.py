@@ -281,8 +281,6 @@ NODE_NAMES = ("in", "1", "2", "out")
 EDGE_LABELS = tuple(f"{NODE_NAMES[source]}→{NODE_NAMES[target]}" for source, target in EDGES)
 """What figures call the edges of a cell, such as ``in→1``, in the order of `spaces.nasbench201.cells.EDGES`."""
 
-_KERNEL_AREAS = {"nor_conv_1x1": 1, "nor_conv_3x3": 9}
-
 
 @functools.lru_cache(maxsize=N_ARCHITECTURES)  # figures ask for those of all cells a dozen times
 def kernel_parameters(spec: str) -> int:
@@ -296,7 +294,7 @@ def kernel_parameters(spec: str) -> int:
     for operation, (source, target) in sorted(zip(parse(spec), EDGES, strict=True), key=lambda edge: -edge[1][1]):
         if target in reaching and operation != "none":
             reaching.add(source)
-            total += _KERNEL_AREAS.get(operation, 0)
+            total += KERNEL_SIZES.get(operation, 0) ** 2
     return total
 
 

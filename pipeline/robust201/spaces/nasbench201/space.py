@@ -9,7 +9,6 @@ from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, Normalisation
 from robust201.spaces.cell_space import CellSpace
 from robust201.spaces.nasbench201 import cells, drawing, published_tables
-from robust201.spaces.nasbench201.cells import tensor_shapes
 
 if TYPE_CHECKING:
     import torch
@@ -100,7 +99,8 @@ class NasBench201(CellSpace):
         return cells.parameter_count(spec, channels=self.channels, cells=self.cells, n_classes=n_classes)
 
     def tensor_shapes(self, architecture: ArchitectureId, *, n_classes: int) -> dict[str, tuple[int, ...]]:
-        return tensor_shapes(self.spec(architecture), channels=self.channels, cells=self.cells, n_classes=n_classes)
+        spec = self.spec(architecture)
+        return cells.tensor_shapes(spec, channels=self.channels, cells=self.cells, n_classes=n_classes)
 
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> int:
         """Count multiply-accumulates of convolutions and the linear layer (see `Space`)."""
