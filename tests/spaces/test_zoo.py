@@ -10,7 +10,6 @@ from torch import nn
 
 from robust201.core.errors import ArchitectureError, ConfigError
 from robust201.core.records import Normalisation
-from robust201.models.classifier import Classifier
 from robust201.spaces.zoo.space import NETWORKS, Zoo
 
 ZOO = Zoo()
@@ -129,25 +128,6 @@ def test_resnet18_has_the_weights_that_a_seed_has_always_given():
     for name, tensor in built().state_dict().items():
         digest.update(name.encode() + tensor.numpy().tobytes())
     assert digest.hexdigest() == "a0ed38121d22c5cb16fc8fae526ad7709e2e0d94fe3d6f7f8fc22c4b05fefaef"
-
-
-@pytest.mark.parametrize(("n_classes", "size"), [(10, 32), (100, 32), (120, 16)])
-def test_logits_and_gradients(n_classes, size):
-    classifier = Classifier(built(n_classes=n_classes), NORMALISATION, n_classes)
-    pixels = torch.rand((3, 3, size, size), generator=torch.Generator().manual_seed(0))
-    logits, _, gradient = classifier.loss_and_gradient(pixels, torch.tensor([0, 1, n_classes - 1]))
-    assert logits.shape == (3, n_classes)
-    assert (logits[0] != logits[1]).all()
-    assert gradient.isfinite().all()
-    # Every pixel of every image reaches the answer.
-    assert (gradient.abs().amax(dim=1) > 0).all()
-
-
-def test_the_zoo_asks_for_channels_last():
-    classifier = Classifier(built(), NORMALISATION, 10, channels_last=ZOO.channels_last)
-    weight = classifier.network.layer2[0].conv1.weight
-    assert weight.is_contiguous(memory_format=torch.channels_last)
-    assert not weight.is_contiguous()
 
 
 def test_selections():
