@@ -94,7 +94,7 @@ class Optimiser(ABC):
         """Take the values of the query that was proposed last."""
 
     def ask(self) -> Query | None:
-        """Give the next query; None if there is nothing left to ask for."""
+        """Return the next query; None if there is nothing left to ask for."""
         query = self.propose()
         if query is not None:
             self.asked.add(query.architecture)

@@ -301,7 +301,7 @@ def _summarise_front(runs: Runs) -> MethodResult:
 
 
 def front_shares(runs: Runs) -> _Floats:
-    """Give the share of the attainable volume that the cells asked for dominate, after each query: (runs, queries).
+    """Return the share of the attainable volume that the cells asked for dominate, after each query: (runs, queries).
 
     Volumes are over the worst value of any member in each objective.
     """

@@ -98,7 +98,7 @@ class RankIntervals(NamedTuple):
 
 
 def rank_intervals(counts: Drawn, level: float = 0.95) -> RankIntervals:
-    """Give the percentile interval of each network's rank, by (D, A) counts of draws."""
+    """Return the percentile interval of each network's rank, by (D, A) counts of draws."""
     ranks = ranks_of(counts)
     tail = (1 - level) / 2
     low, high = np.quantile(ranks, (tail, 1 - tail), axis=0, method="inverted_cdf")
@@ -106,14 +106,14 @@ def rank_intervals(counts: Drawn, level: float = 0.95) -> RankIntervals:
 
 
 def median_estimate(accuracies: ArrayLike, counts: Drawn, n_images: int, level: float = 0.95) -> Estimate:
-    """Give the median of accuracies (A,) with its interval, by (D, A) counts of draws."""
+    """Return the median of accuracies (A,) with its interval, by (D, A) counts of draws."""
     return _estimate(float(np.median(np.asarray(accuracies))), np.median(counts, axis=1) / n_images, level, (0.0, 1.0))
 
 
 def kendall_estimate(
     first: ArrayLike, second: ArrayLike, drawn_first: Drawn, drawn_second: Drawn, level: float = 0.95
 ) -> Estimate:
-    """Give Kendall's tau-b of accuracies under two tasks with its interval, by (D, A) counts of draws of each.
+    """Return Kendall's tau-b of accuracies under two tasks with its interval, by (D, A) counts of draws of each.
 
     Scatter of the accuracies lowers tau: with fewer images, or closer accuracies, tau is lower, whatever the networks
     (see `Estimate.bias`). Without two different accuracies on each side, tau is NaN.

@@ -51,7 +51,7 @@ def success_counts(clean: Packed, attacked: Packed) -> tuple[NDArray[np.int64], 
 
 
 def attack_success_rates(clean: Packed, attacked: Packed) -> NDArray[np.float64]:
-    """Give the share of originally correct images that an attack turns wrong, by row; NaN where none was correct.
+    """Return the share of originally correct images that an attack turns wrong, by row; NaN where none was correct.
 
     Both numbers are summed over all images before they are divided; batches are not averaged.
     """
@@ -62,7 +62,7 @@ def attack_success_rates(clean: Packed, attacked: Packed) -> NDArray[np.float64]
 
 
 def image_difficulty(packed: Packed, n_images: int) -> NDArray[np.float64]:
-    """Give the share of networks that classify each image wrongly.
+    """Return the share of networks that classify each image wrongly.
 
     Args:
         packed: (A, B) uint8, a row for each network.
@@ -79,7 +79,7 @@ def image_difficulty(packed: Packed, n_images: int) -> NDArray[np.float64]:
 
 
 def pairwise_agreement(packed: Packed, n_images: int) -> NDArray[np.float64]:
-    """Give, for every two networks, the share of images that both classify correctly or both wrongly.
+    """Return, for every two networks, the share of images that both classify correctly or both wrongly.
 
     Args:
         packed: (A, B) uint8, a row for each network.
@@ -100,7 +100,7 @@ def pairwise_agreement(packed: Packed, n_images: int) -> NDArray[np.float64]:
 
 
 def error_consistency(packed: Packed, n_images: int) -> NDArray[np.float64]:
-    """Give Cohen's kappa between the outcomes of every two networks: agreement beyond that of their accuracies.
+    """Return Cohen's kappa between the outcomes of every two networks: agreement beyond that of their accuracies.
 
     1 means that they err on the same images, 0 that they agree as often as independent networks of their accuracies
     would, below 0 less often; NaN where both are right everywhere or both wrong everywhere.

@@ -57,7 +57,7 @@ class Coefficients:
         return _interval(float(value), moved, bound=2.0)
 
     def partial(self, first: int, second: int, given: Sequence[int]) -> Interval:
-        """Give the correlation of two columns with others held fixed, from the inverse of the matrix of all of them.
+        """Return the correlation of two columns with others held fixed, from the inverse of the matrix of all of them.
 
         NaN where the columns are so dependent that the matrix has no inverse.
         """

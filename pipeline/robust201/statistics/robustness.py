@@ -53,7 +53,7 @@ def robustness_r(strengths: ArrayLike, accuracies: ArrayLike) -> RobustnessCurve
 
 
 def relative_changes(strengths: ArrayLike, accuracies: ArrayLike) -> _Floats:
-    """Give C = (f(e) - f(e0)) / f(e0) at every strength, (…, S); NaN where f(e0) is 0.
+    """Return C = (f(e) - f(e0)) / f(e0) at every strength, (…, S); NaN where f(e0) is 0.
 
     Its mean over the strengths' interval is R - 1. Raises and source as for `robustness_r`.
     """
@@ -65,7 +65,7 @@ def relative_changes(strengths: ArrayLike, accuracies: ArrayLike) -> _Floats:
 
 
 def trapezoid_weights(points: _Floats) -> _Floats:
-    """Give the weights (S,) by which values at ascending points add up to their integral by trapezoids."""
+    """Return the weights (S,) by which values at ascending points add up to their integral by trapezoids."""
     widths = np.diff(points)
     weights = np.zeros(len(points))
     weights[:-1] += widths / 2
@@ -109,7 +109,7 @@ def sensitivity(accuracies: ArrayLike, n_classes: int, n_images: int) -> _Floats
 
 
 def corruption_errors(accuracies: ArrayLike, reference: ArrayLike) -> _Floats:
-    """Give each corruption's error relative to a reference network's: (…, K) from (…, K, S) and (K, S) accuracies.
+    """Return each corruption's error relative to a reference network's: (…, K) from (…, K, S) and (K, S) accuracies.
 
     Errors are added up over severities before they are divided: CE of 1 is an error as large as the reference's. NaN
     where the reference makes no error.
@@ -124,7 +124,7 @@ def corruption_errors(accuracies: ArrayLike, reference: ArrayLike) -> _Floats:
 def relative_corruption_errors(
     accuracies: ArrayLike, clean: ArrayLike, reference: ArrayLike, reference_clean: float
 ) -> _Floats:
-    """Give each corruption's error beyond the clean error, relative to the reference network's, as `corruption_errors`.
+    """Return each corruption's error beyond the clean error, relative to the reference network's.
 
     `clean` are the clean accuracies (…) of the networks. NaN where corruption does not harm the reference.
     """

@@ -12,7 +12,7 @@ _Floats = NDArray[np.float64]
 
 
 def mcnemar_p_values(only_first: ArrayLike, only_second: ArrayLike) -> _Floats:
-    """Give two-sided p-values of McNemar's exact test.
+    """Return two-sided p-values of McNemar's exact test.
 
     Under the hypothesis of equal accuracy, an image that one of two networks gets right and the other wrong is as often
     one's as the other's.
@@ -32,7 +32,7 @@ def mcnemar_p_values(only_first: ArrayLike, only_second: ArrayLike) -> _Floats:
 
 
 def two_proportion_p_values(correct_first: ArrayLike, correct_second: ArrayLike, n_images: ArrayLike) -> _Floats:
-    """Give two-sided p-values of the pooled z-test of two fractions of as many images each.
+    """Return two-sided p-values of the pooled z-test of two fractions of as many images each.
 
     The test takes the images of the two networks to be drawn independently. On the same images most networks err on
     similar ones, so that their difference varies less and this test finds fewer differences than there are.

@@ -143,7 +143,7 @@ def draw_robustness(tables: pd.DataFrame) -> Figure:
 
 
 def _error_bars(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[float]"]:
-    """Give the ends of bands and bars: the interval, or the range of two seeds, whose interval would fill the panel."""
+    """Return the ends of bands and bars: the interval, or the range of two seeds, whose interval is too wide."""
     few = rows["n"] < 3
     return rows["low"].where(~few, rows["min"]), rows["high"].where(~few, rows["max"])
 

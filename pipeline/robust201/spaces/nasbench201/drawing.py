@@ -46,7 +46,7 @@ def cell_parts(spec: str) -> CellParts:
 
 
 def every_edge() -> CellParts:
-    """Give the same with all operations on every edge; a page that hides all but six of them shows a cell."""
+    """Return the same with all operations on every edge; a page that hides all but six of them shows a cell."""
     edges = [edge_parts(edge, operation) for edge in range(len(EDGES)) for operation in OPERATIONS]
     return CellParts(edges, {NODE_NAMES[node]: centre for node, centre in NODES.items()}, NODE_RADIUS, BOUNDS)
 

@@ -23,7 +23,7 @@ def oriented(maps: torch.Tensor, orientation: int) -> torch.Tensor:
 
 
 def relative_orientation(base: int, orientation: int) -> int:
-    """Give the orientation that takes `base` to `orientation`: base⁻¹ · orientation."""
+    """Return the orientation that takes `base` to `orientation`: base⁻¹ · orientation."""
     (base_reflection, base_turns), (reflection, turns) = divmod(base, 4), divmod(orientation, 4)
     # A reflection turns the sense of what follows it.
     difference = base_turns - turns if base_reflection else turns - base_turns

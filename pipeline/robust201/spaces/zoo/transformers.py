@@ -104,7 +104,7 @@ class PosePredictor(nn.Module):
 
 
 def centroid(heat: torch.Tensor, length: int) -> torch.Tensor:
-    """Give the mean coordinate of probabilities (B, K) along an axis of `length` pixels from -1 to 1: (B,).
+    """Return the mean coordinate of probabilities (B, K) along an axis of `length` pixels from -1 to 1: (B,).
 
     Places are 4 pixels apart; equal probabilities are at 0.
     """
@@ -114,7 +114,7 @@ def centroid(heat: torch.Tensor, length: int) -> torch.Tensor:
 
 
 def direction(heat: torch.Tensor) -> torch.Tensor:
-    """Give cosine and sine of the mean angle of probabilities (B, K) around a circle that starts at -pi: (B, 2)."""
+    """Return cosine and sine of the mean angle of probabilities (B, K) around a circle that starts at -pi: (B, 2)."""
     angles = circle(heat.shape[1], like=heat)
     vector = torch.matmul(heat, torch.stack((angles.cos(), angles.sin()), dim=1))
     vector = vector + torch.tensor((_PULL, 0.0), dtype=heat.dtype, device=heat.device)
@@ -123,12 +123,12 @@ def direction(heat: torch.Tensor) -> torch.Tensor:
 
 
 def circle(count: int, like: torch.Tensor) -> torch.Tensor:
-    """Give angles from -pi, evenly spaced, without pi: (count,)."""
+    """Return angles from -pi, evenly spaced, without pi: (count,)."""
     return torch.arange(count, dtype=like.dtype, device=like.device) * (2 * math.pi / count) - math.pi
 
 
 def polar_points(n_radii: int, n_angles: int, like: torch.Tensor) -> torch.Tensor:
-    """Give the coordinates of a polar image about 0, radii from 0 to sqrt 2 as rows, angles as columns: (N, 2)."""
+    """Return the coordinates of a polar image about 0, radii from 0 to sqrt 2 as rows, angles as columns: (N, 2)."""
     radii = torch.arange(n_radii, dtype=like.dtype, device=like.device) * (math.sqrt(2) / (n_radii - 1))
     angles = circle(n_angles, like)
     return (radii[:, None, None] * torch.stack((angles.cos(), angles.sin()), dim=1)).flatten(0, 1)
@@ -169,12 +169,12 @@ class PolarTransformer(nn.Module):
 
 
 def pixel_centres(length: int, like: torch.Tensor) -> torch.Tensor:
-    """Give the coordinates of the pixels of an axis, whose ends are at -1 and 1: (length,)."""
+    """Return the coordinates of the pixels of an axis, whose ends are at -1 and 1: (length,)."""
     return (2 * torch.arange(length, dtype=like.dtype, device=like.device) + 1) / length - 1
 
 
 def image_points(height: int, width: int, like: torch.Tensor) -> torch.Tensor:
-    """Give the coordinates (x, y) of all pixels, row by row: (height * width, 2)."""
+    """Return the coordinates (x, y) of all pixels, row by row: (height * width, 2)."""
     y, x = torch.meshgrid(pixel_centres(height, like), pixel_centres(width, like), indexing="ij")
     return torch.stack((x, y), dim=-1).flatten(0, 1)
 

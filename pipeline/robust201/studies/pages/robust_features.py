@@ -20,7 +20,7 @@ _ERROR_BARS = "are 95 % intervals over seeds, or the range of two seeds; circles
 
 
 def _how_to_compare(n_seeds: "pd.Series[int]") -> str:
-    """Say what printed numbers and ours are, for results of so many seeds each."""
+    """Explain printed numbers and ours, for results of so many seeds each."""
     text = (
         "Printed numbers (theirs) are from single runs, without error bars. Ours are means over training seeds with "
         "Student's 95 % interval (none for a single seed), which covers the seeds, not the choice of test images. "

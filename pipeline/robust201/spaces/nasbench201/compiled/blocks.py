@@ -111,10 +111,10 @@ class Reader(Protocol):
         """Pool a node's value into memory of its own."""
 
     def raw(self, source: int) -> torch.Tensor:
-        """Get a node's value as it is; others may read it too."""
+        """Return a node's value as it is; others may read it too."""
 
     def constant(self, node: int) -> torch.Tensor | None:
-        """Get what constant edges bring to a node; None for nothing."""
+        """Return what constant edges bring to a node; None for nothing."""
 
     def convolve(
         self, source: int, convolution: Convolution, *, add: torch.Tensor | None, in_place: bool, rectify: bool

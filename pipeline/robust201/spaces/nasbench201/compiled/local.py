@@ -76,7 +76,7 @@ class KeptMap:
         self._region, self._patch = region, patch
 
     def read(self, region: Region) -> torch.Tensor:
-        """Get the proposal's pixels of a region that holds the patch: (B, C, h, w), channels_last."""
+        """Return the proposal's pixels of a region that holds the patch: (B, C, h, w), channels_last."""
         patch = cast("torch.Tensor", self._patch)
         if region == self._region:
             return patch
@@ -296,7 +296,7 @@ class LocalKernels:
         self._savings: dict[tuple[int, int], tuple[int, float]] = {}
 
     def depth(self, sides: Sequence[int], height: int, width: int) -> int:
-        """Say how many blocks, from the first on, should compute patches only; 0 where whole passes are cheaper.
+        """Return how many blocks, from the first on, should compute patches only; 0 where whole passes are cheaper.
 
         `sides` are rows and columns of the window in each query to come.
         """

@@ -170,7 +170,7 @@ class _Remembered:
 
 
 def fits(blocks: Sequence[Block], *convolutions: Convolution) -> bool:
-    """Tell whether the structures of native.c hold a network of these blocks, with these convolutions beside them."""
+    """Return whether the structures of native.c hold a network of these blocks, with these convolutions beside them."""
     cells = [block for block in blocks if isinstance(block, CellBlock)]
     nodes = [(block, node) for block in cells for node in block.nodes]
     n_constants = sum(node.index in block.constants for block, node in nodes)

@@ -61,7 +61,7 @@ class NativeNetwork:
 
     @staticmethod
     def takes(pixels: torch.Tensor) -> bool:
-        """Tell whether images of this size can be run."""
+        """Return whether images of this size can be run."""
         return pixels.shape[2] % SIDE_MULTIPLE == 0 and pixels.shape[3] % SIDE_MULTIPLE == 0
 
     @staticmethod

@@ -48,7 +48,7 @@ class SearchRunner:
         self._steps = [_step_of(operation, makers, held.maps) for operation in operations]
 
     def regions(self, window: Region) -> list[Region]:
-        """Say which part of each held operation's result changes with a window of the pixels, a little widened."""
+        """Find which part of each held operation's result changes with a window of the pixels, a little widened."""
         changed: list[Region] = []
         for step in self._steps:
             size = step.height, step.width

@@ -186,7 +186,7 @@ class InferenceNetwork:
             return LocalPass(self._local, centred, self._mean, depth, self._head)
 
     def _native_for(self, pixels: torch.Tensor) -> NativeNetwork | None:
-        """Get the passes by native.c, if they take images of this size."""
+        """Return the passes by native.c, if they take images of this size."""
         return self._native if self._native is not None and self._native.takes(pixels) else None
 
     def _pieces(self, n_images: int, at_most: int | None = None) -> Iterator[slice]:
@@ -240,7 +240,7 @@ class InferenceNetwork:
         return self._stem_gradient(gradient)
 
     def _constant(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Give the logits of a network whose output does not depend on its input."""
+        """Return the logits of a network whose output does not depend on its input."""
         size = tuple(pixels.shape[1:])
         if size not in self._constant_logits:
             with torch.no_grad():
