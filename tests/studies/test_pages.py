@@ -5,8 +5,8 @@ import re
 import pytest
 
 from robust201.studies.comparisons import check_printed_marks
-from robust201.studies.markdown import claim_lines, comparison_lines
 from robust201.studies.pages import write_pages
+from robust201.studies.pages.writer import claim_lines, comparison_lines
 from tests.conftest import REPOSITORY
 from tests.support.planted_studies import STUDIES
 

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from robust201.analysis.terms import read_join_tables
 from robust201.core.errors import ConfigError
 from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.result_files import PUBLISHED_DATASETS
+from robust201.reader.value_checks import CLEAN
 from robust201.search.benchmark import Benchmark, WeightedSum
 from robust201.search.cells import SearchCells
 from robust201.search.methods import METHODS, find_method
@@ -335,3 +337,30 @@ def _without_nan(numbers: dict[str, float]) -> dict[str, float | None]:
 
 def _nulls(numbers: _Floats) -> list[float | None]:
     return [None if np.isnan(number) else float(number) for number in numbers]
+
+
+PAPER_OPTIMUM = 0.9468
+"""Clean accuracy on CIFAR-10; the only number of the table whose source was at hand."""
+
+TOLERANCE = 0.0005 + 1e-9
+"""Published accuracies have three decimals."""
+
+
+class PaperComparison(NamedTuple):
+    """The optimum of table 1 and ours, as fractions, and whether they agree to the decimals that were published."""
+
+    published: float
+    ours: float
+    agrees: bool
+
+
+def compare_with_paper(reader: RobustnessDataset, searches: Sequence[RepeatedSearch]) -> PaperComparison | None:
+    """Compare the clean optimum, where a search is on the published results: of CIFAR-10, of all cells, of no sweep."""
+    if reader.sweep is not None and "network" in reader.sweep.get("sweep", {}):
+        return None
+    all_cells = {len(reader.meta["ids"]), len(reader.non_isomorph_ids)}
+    whole = [one for one in searches if one.reported_on == PUBLISHED_DATASETS[0] and one.n_members in all_cells]
+    optima = [one.optimum[CLEAN] for one in whole if CLEAN in one.columns]
+    if not optima:
+        return None
+    return PaperComparison(PAPER_OPTIMUM, optima[0], abs(optima[0] - PAPER_OPTIMUM) <= TOLERANCE)

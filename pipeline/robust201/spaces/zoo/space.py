@@ -134,7 +134,7 @@ def _vgg16() -> ZooNetwork:
         return [(width, 2), (2 * width, 2), (4 * width, 3), (8 * width, 3), (8 * width, 3)]
 
     def build(width: int, n_classes: int) -> "nn.Module":
-        from robust201.spaces.zoo.vgg import Vgg
+        from robust201.spaces.zoo.fixed_size import Vgg
 
         return Vgg(stages(width), n_classes)
 
@@ -150,7 +150,7 @@ def _lenet5() -> ZooNetwork:
         return (first, second), (third, fourth)
 
     def build(width: int, n_classes: int) -> "nn.Module":
-        from robust201.spaces.zoo.lenet5_and_fc import LeNet5
+        from robust201.spaces.zoo.fixed_size import LeNet5
 
         channels, hidden = sizes(width)
         return LeNet5(n_classes, channels=channels, hidden=hidden)
@@ -163,7 +163,7 @@ def _lenet5() -> ZooNetwork:
 
 def _fully_connected() -> ZooNetwork:
     def build(width: int, n_classes: int) -> "nn.Module":
-        from robust201.spaces.zoo.lenet5_and_fc import FullyConnected
+        from robust201.spaces.zoo.fixed_size import FullyConnected
 
         return FullyConnected(n_classes, width=width)
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from robust201.spaces.zoo.image_size import require_32
+from robust201.spaces.zoo.fixed_size import require_32
 from robust201.spaces.zoo.resnet import ResNet
 
 

@@ -10,9 +10,8 @@ import pandas as pd
 
 from robust201.studies import drawings
 from robust201.studies.config import DynamicsStudy, EquivarianceStudy, MixingStudy
-from robust201.studies.markdown import show_number, table_lines
 from robust201.studies.networks import Exports
-from robust201.studies.pages.writer import PageWriter
+from robust201.studies.pages.writer import PageWriter, show_number, table_lines
 from robust201.studies.robust_features import measure_dynamics, measure_equivariance, measure_mixing
 
 _ERROR_BARS = "are 95 % intervals over seeds, or the range of two seeds; circles are printed numbers"
