@@ -6,7 +6,7 @@ inputs only, and no weight's gradient is ever formed.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import nn
@@ -104,36 +104,23 @@ class NodeKernels:
     gradients: list[tuple[int, Convolution]]
 
 
-class Reader(Protocol):
-    """How the terms of a node get at what they read: whole maps, or a window of them."""
+class MapReader:
+    """How the terms of a node read whole feature maps; `local` reads windows of them."""
 
-    def pool(self, source: int, pooling: AveragePooling) -> torch.Tensor:
-        """Pool a node's value into memory of its own."""
-
-    def raw(self, source: int) -> torch.Tensor:
-        """Return a node's value as it is; others may read it too."""
-
-    def constant(self, node: int) -> torch.Tensor | None:
-        """Return what constant edges bring to a node; None for nothing."""
-
-    def convolve(
-        self, source: int, convolution: Convolution, *, add: torch.Tensor | None, in_place: bool, rectify: bool
-    ) -> torch.Tensor:
-        """Convolve a node's ReLU (see `Convolution`)."""
-
-
-class _Whole:
     def __init__(self, values: dict[int, Value], constants: ConstantMaps) -> None:
         self._values = values
         self._constants = constants
 
     def pool(self, source: int, pooling: AveragePooling) -> torch.Tensor:
+        """Pool a node's value into memory of its own."""
         return pooling(self._values[source].raw)
 
     def raw(self, source: int) -> torch.Tensor:
+        """Return a node's value as it is; others may read it too."""
         return self._values[source].raw
 
     def constant(self, node: int) -> torch.Tensor | None:
+        """Return what constant edges bring to a node; None for nothing."""
         if node not in self._constants:
             return None
         shape = self._values[0].any_form
@@ -142,10 +129,11 @@ class _Whole:
     def convolve(
         self, source: int, convolution: Convolution, *, add: torch.Tensor | None, in_place: bool, rectify: bool
     ) -> torch.Tensor:
+        """Convolve a node's ReLU (see `Convolution`)."""
         return convolution(self._values[source].rectified, add=add, in_place=in_place, rectify=rectify)
 
 
-def compute_node(node: NodeKernels, reader: Reader) -> Value:
+def compute_node(node: NodeKernels, reader: MapReader) -> Value:
     """Sum a node's terms, in one order whatever part of the maps is read, so that it gives the same bits."""
     # What costs a pass of its own comes first, so that the convolutions can add it in their own passes.
     total = _Sum()
@@ -198,7 +186,7 @@ class CellBlock:
         """Compute the nodes in order; the input is node 0."""
         values = {0: value}
         for node in self.nodes:
-            values[node.index] = compute_node(node, _Whole(values, self.constants))
+            values[node.index] = compute_node(node, MapReader(values, self.constants))
         return values
 
     def backward(self, gradient: torch.Tensor, tape: Tape) -> torch.Tensor:

@@ -15,6 +15,7 @@ import torch
 from robust201.spaces.nasbench201.compiled.blocks import (
     Block,
     CellBlock,
+    MapReader,
     Needs,
     NodeKernels,
     ReductionBlock,
@@ -120,29 +121,31 @@ class KeptValue:
         self._rectified.accept(images)
 
 
-class _Window:
+class _Window(MapReader):
+    """Reads the part of a cell's maps that gives one region."""
+
     def __init__(self, values: dict[int, KeptValue], region: Region, constants: dict[int, torch.Tensor]) -> None:
-        self._values = values
+        self._kept = values
         self._region = region
-        self._constants = constants
+        self._maps = constants
 
     def pool(self, source: int, pooling: AveragePooling) -> torch.Tensor:
-        value = self._values[source]
+        value = self._kept[source]
         return pooling.pool_part(value.raw(self._region.around(1)), self._region.edges(value.height, value.width))
 
     def raw(self, source: int) -> torch.Tensor:
-        return self._values[source].raw(self._region)
+        return self._kept[source].raw(self._region)
 
     def constant(self, node: int) -> torch.Tensor | None:
-        if node not in self._constants:
+        if node not in self._maps:
             return None
         rows, columns = self._region.within(Region(0, 0, 0, 0))
-        return self._constants[node][:, :, rows, columns]
+        return self._maps[node][:, :, rows, columns]
 
     def convolve(
         self, source: int, convolution: Convolution, *, add: torch.Tensor | None, in_place: bool, rectify: bool
     ) -> torch.Tensor:
-        pixels = self._values[source].rectified(self._region.around(convolution.reach))
+        pixels = self._kept[source].rectified(self._region.around(convolution.reach))
         return convolution(pixels, add=add, in_place=in_place, rectify=rectify)
 
 
