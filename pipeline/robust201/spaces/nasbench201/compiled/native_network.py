@@ -1,11 +1,10 @@
-"""A compiled network's passes by the native library, where it is there and the network has a shape that it takes."""
+"""A compiled network's passes by the native library."""
 
 import ctypes
 from collections.abc import Callable, Sequence
 
 import torch
 
-from robust201.spaces.nasbench201.compiled import kernels, native
 from robust201.spaces.nasbench201.compiled.arena import Runner, in_threads, shares
 from robust201.spaces.nasbench201.compiled.blocks import Block, Needs, ReductionBlock
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
@@ -16,7 +15,6 @@ from robust201.spaces.nasbench201.compiled.lowering import (
     PIXELS_GRADIENT,
     Map,
     OperationList,
-    fits,
 )
 from robust201.spaces.nasbench201.compiled.native_search import NativeSearch, SearchRunner, held_of
 
@@ -159,23 +157,3 @@ class NativeNetwork:
             if position == depth - 1 or (position >= depth and isinstance(block, ReductionBlock)):
                 listing.begin(value.shape[0])
         return n_first
-
-
-def native_network(
-    blocks: Sequence[Block],
-    stem: Convolution,
-    stem_needs: Needs,
-    stem_gradient: Convolution,
-    mean: torch.Tensor,
-    channels: int,
-    library: ctypes.CDLL | None,
-) -> NativeNetwork | None:
-    """Make the passes of a float32 network on a CPU; None where only PyTorch can run them.
-
-    The native library gives the bits of oneDNN's fused kernels, so it stands in for them only.
-    """
-    if channels != native.LANES or not kernels.fuses_on_cpu() or library is None:
-        return None
-    if not fits(blocks, stem, stem_gradient):
-        return None
-    return NativeNetwork(blocks, stem, stem_needs, stem_gradient, mean, channels, library)

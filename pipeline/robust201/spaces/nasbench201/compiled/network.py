@@ -15,12 +15,13 @@ from robust201.core.precision import Precision, check_precision, map_dtype
 from robust201.core.records import Normalisation
 from robust201.models.classifier import cast_convolutions
 from robust201.models.model import Objective, differentiate_objective
-from robust201.spaces.nasbench201.compiled import native
+from robust201.spaces.nasbench201.compiled import kernels, native
 from robust201.spaces.nasbench201.compiled.blocks import Block, CellBlock, Needs, ReductionBlock, Tape, Value
 from robust201.spaces.nasbench201.compiled.folding import batch_norm_affine, fold
 from robust201.spaces.nasbench201.compiled.kernels import Convolution, Linear, transposed
 from robust201.spaces.nasbench201.compiled.local import LocalKernels, LocalPass
-from robust201.spaces.nasbench201.compiled.native_network import NativeNetwork, native_network
+from robust201.spaces.nasbench201.compiled.lowering import fits
+from robust201.spaces.nasbench201.compiled.native_network import NativeNetwork
 from robust201.spaces.nasbench201.compiled.native_search import NativeSearch
 from robust201.spaces.nasbench201.compiled.program import CellProgram, plan_cell
 from robust201.spaces.nasbench201.network import Network
@@ -40,7 +41,7 @@ class InferenceNetwork:
     It equals the plain network of the same precision within rounding, not bit by bit: folded weights round differently.
 
     Args:
-        library: what runs its passes on a CPU in float32, where it takes them (see `native_network`).
+        library: what runs its passes on a CPU in float32, where it takes them.
 
     Attributes:
         chunk: maximum number of images per pass; None for no limit.
@@ -87,9 +88,12 @@ class InferenceNetwork:
         self._native: NativeNetwork | None = None
         if device.type == "cpu" and dtype is torch.float32:
             two_by_two = self._stem_gradient.two_by_two
-            self._native = native_network(
-                self._blocks, self._stem, needs, two_by_two, self._mean, self._channels, library
-            )
+            # The library gives the bits of oneDNN's fused kernels, so it stands in for them only.
+            has_shape = self._channels == native.LANES and fits(self._blocks, self._stem, two_by_two)
+            if library is not None and has_shape and kernels.fuses_on_cpu():
+                self._native = NativeNetwork(
+                    self._blocks, self._stem, needs, two_by_two, self._mean, self._channels, library
+                )
             self._local = LocalKernels(self._stem, needs, self._blocks, by_library=self._native is not None)
 
     def sample_bytes(self, image_size: int, *, gradient: bool) -> int:
