@@ -45,17 +45,12 @@ def worst_case(several: Sequence[Packed]) -> Packed:
     return combined
 
 
-def success_counts(clean: Packed, attacked: Packed) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count, by row, the originally correct images that an attack turns wrong, and the originally correct images."""
-    return count_correct(clean & ~attacked), count_correct(clean)
-
-
 def attack_success_rates(clean: Packed, attacked: Packed) -> NDArray[np.float64]:
     """Return the share of originally correct images that an attack turns wrong, by row; NaN where none was correct.
 
     Both numbers are summed over all images before they are divided; batches are not averaged.
     """
-    fooled, correct = success_counts(clean, attacked)
+    fooled, correct = count_correct(clean & ~attacked), count_correct(clean)
     rates = np.full(fooled.shape, np.nan)
     np.divide(fooled, correct, out=rates, where=correct > 0)
     return rates

@@ -66,7 +66,7 @@ class Coefficients:
         if np.isnan(matrix).any() or np.linalg.matrix_rank(matrix) < len(chosen):
             return Interval(np.nan, np.nan, np.nan)
         inverse = np.linalg.inv(matrix)
-        value = _partial_of(inverse)
+        value = float(-inverse[0, 1] / np.sqrt(inverse[0, 0] * inverse[1, 1]))
         # d(inverse) = -inverse · d(matrix) · inverse; the coefficient is made of three of its elements.
         moved = -np.einsum("ai,nij,jb->nab", inverse[:2], self.influence[:, chosen][:, :, chosen], inverse[:, :2])
         scale = np.sqrt(inverse[0, 0] * inverse[1, 1])
@@ -141,10 +141,6 @@ def _normalised(means: _Floats, moved: NDArray[np.float32]) -> Coefficients:
     influence = np.divide(moved, scale, dtype=np.float32)
     influence -= values.astype(np.float32) * (own_moved[:, :, None] + own_moved[:, None, :])
     return Coefficients(values, influence)
-
-
-def _partial_of(inverse: NDArray[Any]) -> float:
-    return float(-inverse[0, 1] / np.sqrt(inverse[0, 0] * inverse[1, 1]))
 
 
 def _interval(value: float, influence: NDArray[Any], bound: float = 1.0) -> Interval:

@@ -53,12 +53,10 @@ def _draw_line(axes: Axes, x: Any, mean: Any, low: Any, high: Any, colour: str, 
 def _legend(figure: Figure, colours: Mapping[str, str], *, printed: bool = False) -> None:
     handles = [Line2D([], [], color=colour, linewidth=1.4, label=name) for name, colour in colours.items()]
     if printed:
-        handles.append(_printed_mark("printed"))
+        handles.append(
+            Line2D([], [], color=INK, marker="o", markersize=3.5, linestyle="", markerfacecolor="none", label="printed")
+        )
     parts.draw_legend(figure, handles)
-
-
-def _printed_mark(label: str) -> Line2D:
-    return Line2D([], [], color=INK, marker="o", markersize=3.5, linestyle="", markerfacecolor="none", label=label)
 
 
 def _draw_printed(axes: Axes, x: Any, values: Any, colour: str) -> None:

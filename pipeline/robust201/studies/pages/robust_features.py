@@ -161,12 +161,8 @@ def _layout(best: pd.DataFrame) -> str:
     rows = []
     for attack in attacks:
         cells: list[Any] = [held.loc[(attack, network, setting), :] for network in networks for setting in settings]
-        rows.append([attack, *(_layout_cell(cell) for cell in cells)])
+        rows.append([attack, *(_show_three(cell["on_test"], cell["printed"], _show_percent) for cell in cells)])
     return table_lines(columns, rows)
-
-
-def _layout_cell(cell: "pd.Series[Any]") -> str:
-    return _show_three(cell["on_test"], cell["printed"], _show_percent)
 
 
 def _selection_lines(frame: pd.DataFrame, whose: str) -> str:

@@ -110,15 +110,3 @@ def comparison_lines(frame: pd.DataFrame) -> str:
         tests = [show_p(row["p"]), show_p(row["p_holm"]), *pairs, effect]
         rows.append([*words, show_number(row["mean_first"]), show_number(row["mean_second"]), *tests, *higher])
     return table_lines(columns, rows)
-
-
-def claim_lines(frame: pd.DataFrame) -> str:
-    """Write what is left of printed claims as a Markdown table (see `studies.comparisons.PrintedCheck.claims`)."""
-    rows = [
-        [f"{row['experiment']} {row['claim']}", row["network"]]
-        + [str(row[name]) for name in ("printed", "tested", "recomputed", "after_holm")]
-        + [row["lost"] or "–"]
-        for row in frame.to_dict("records")
-    ]
-    columns = ["claim", "network", "marked", "with numbers", "recomputed", "after Holm", "lost at epoch"]
-    return table_lines(columns, rows)

@@ -187,7 +187,7 @@ class InferenceNetwork:
             return native.search(pixels, depth, self._classify_features, max(self.chunk or 0, MIN_BATCH))
         with torch.inference_mode():
             centred = (pixels - self._mean).contiguous(memory_format=torch.channels_last)
-            return LocalPass(self._local, centred, self._mean, depth, self._head)
+            return LocalPass(self._local, centred, self._mean, depth, lambda value: self._classify_features(value.raw))
 
     def _native_for(self, pixels: torch.Tensor) -> NativeNetwork | None:
         """Return the passes by native.c, if they take images of this size."""
@@ -218,9 +218,6 @@ class InferenceNetwork:
 
     def _activations(self, features: torch.Tensor) -> torch.Tensor:
         return torch.addcmul(self._shift, features.to(torch.float32), self._scale).relu_()
-
-    def _head(self, value: Value) -> torch.Tensor:
-        return self._classify_features(value.raw)
 
     def _classify_features(self, features: torch.Tensor) -> torch.Tensor:
         return self._classify(self._activations(features))
