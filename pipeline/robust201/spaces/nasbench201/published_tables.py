@@ -68,10 +68,7 @@ def read_json_table(content: Any) -> NumbersByCell | None:
             return _each_once(
                 (
                     _dataset(name),
-                    _each_once(
-                        (resolve(spec_of_naslib(ast.literal_eval(row))).index, _scores(proxies))
-                        for row, proxies in rows.items()
-                    ),
+                    _each_once((_index_of_codes(row), _scores(proxies)) for row, proxies in rows.items()),
                 )
                 for name, rows in content.items()
             )
@@ -114,6 +111,10 @@ def _each_once(pairs: "Iterable[tuple[Name, Row]]") -> "dict[Name, Row]":
 
 def _dataset(name: str) -> str:
     return _DATASETS.get(name.lower(), name)
+
+
+def _index_of_codes(text: str) -> int:
+    return resolve(spec_of_naslib(ast.literal_eval(text))).index
 
 
 def _index(text: str) -> int:
