@@ -81,12 +81,12 @@ def image_draws(outcomes: Packed, n_images: int, *, n_draws: int = N_DRAWS, seed
 
 def ranks_of(counts: ArrayLike) -> NDArray[np.int64]:
     """Rank counts along the last axis: one more than the number of higher ones."""
-    held = np.asarray(counts)
-    flat = held.reshape(-1, held.shape[-1])
+    numbers = np.asarray(counts)
+    flat = numbers.reshape(-1, numbers.shape[-1])
     ranks = np.empty(flat.shape, np.int64)
     for place, row in enumerate(flat):
         ranks[place] = 1 + len(row) - np.searchsorted(np.sort(row), row, side="right")
-    return ranks.reshape(held.shape)
+    return ranks.reshape(numbers.shape)
 
 
 class RankIntervals(NamedTuple):

@@ -70,12 +70,12 @@ def make_groups(mean: ArrayLike, deviation: ArrayLike, size: ArrayLike) -> Group
 
 def summarise_group(values: ArrayLike) -> Groups:
     """Summarise networks along the last axis; NaN is left out, and the deviation of fewer than two is NaN."""
-    held = np.asarray(values, np.float64)
-    there = ~np.isnan(held)
+    numbers = np.asarray(values, np.float64)
+    there = ~np.isnan(numbers)
     n = there.sum(axis=-1).astype(np.float64)
     mean = np.full(n.shape, np.nan)
-    np.divide(np.where(there, held, 0).sum(axis=-1), n, out=mean, where=n > 0)
-    squares = (np.where(there, held - mean[..., None], 0) ** 2).sum(axis=-1)
+    np.divide(np.where(there, numbers, 0).sum(axis=-1), n, out=mean, where=n > 0)
+    squares = (np.where(there, numbers - mean[..., None], 0) ** 2).sum(axis=-1)
     variance = np.full(n.shape, np.nan)
     np.divide(squares, n - 1, out=variance, where=n > 1)
     return Groups(mean, np.sqrt(variance), n)

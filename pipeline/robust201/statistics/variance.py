@@ -20,9 +20,9 @@ def summarise_seeds(accuracies: ArrayLike) -> tuple[NDArray[np.float64], float]:
         The standard deviation of each architecture over its seeds (ddof 1), (A,), NaN of fewer than two; and the root
         of the mean variance, each architecture weighted by its seeds less one, NaN of none.
     """
-    held = np.asarray(accuracies, np.float64)
-    seeds = summarise_group(held)
-    squares = np.where(np.isnan(held), 0, held - seeds.mean[:, None]) ** 2
+    numbers = np.asarray(accuracies, np.float64)
+    seeds = summarise_group(numbers)
+    squares = np.where(np.isnan(numbers), 0, numbers - seeds.mean[:, None]) ** 2
     degrees = int(np.maximum(seeds.size - 1, 0).sum())
     pooled = float(np.sqrt(squares.sum() / degrees)) if degrees else float("nan")
     return seeds.deviation, pooled
@@ -49,30 +49,30 @@ def variance_components(values: ArrayLike, factors: Sequence[str]) -> dict[str, 
 
     Source: Searle, Casella and McCulloch, "Variance Components", 1992, chapter 4.
     """
-    held = np.asarray(values, np.float64)
-    if held.ndim != len(factors) or not factors or min(held.shape) < 2:
+    numbers = np.asarray(values, np.float64)
+    if numbers.ndim != len(factors) or not factors or min(numbers.shape) < 2:
         raise ConfigError(
             f"Dividing variance failed for {', '.join(factors) or 'no factor'}: expected an axis of two levels or more "
-            f"for each, got shape {held.shape}. Take more seeds, draws or images."
+            f"for each, got shape {numbers.shape}. Take more seeds, draws or images."
         )
-    axes = range(held.ndim)
-    subsets = [set(chosen) for size in range(1, held.ndim + 1) for chosen in itertools.combinations(axes, size)]
-    squares = {frozenset(subset): _mean_square(held, subset) for subset in subsets}
+    axes = range(numbers.ndim)
+    subsets = [set(chosen) for size in range(1, numbers.ndim + 1) for chosen in itertools.combinations(axes, size)]
+    squares = {frozenset(subset): _mean_square(numbers, subset) for subset in subsets}
     components = {}
     for subset in subsets:
         # Expected mean squares are sums over all larger subsets, so alternating sums of these take the others out.
         larger = (other for other in subsets if subset <= other)
         total = sum((-1) ** (len(other) - len(subset)) * squares[frozenset(other)] for other in larger)
-        outside = [held.shape[axis] for axis in axes if axis not in subset]
+        outside = [numbers.shape[axis] for axis in axes if axis not in subset]
         components[" x ".join(factors[axis] for axis in sorted(subset))] = float(total / np.prod(outside))
     return components
 
 
-def _mean_square(held: NDArray[np.float64], subset: set[int]) -> float:
+def _mean_square(numbers: NDArray[np.float64], subset: set[int]) -> float:
     """Mean square of the effect of some factors, of which effects of fewer factors are taken out."""
-    effect = held.mean(axis=tuple(axis for axis in range(held.ndim) if axis not in subset), keepdims=True)
+    effect = numbers.mean(axis=tuple(axis for axis in range(numbers.ndim) if axis not in subset), keepdims=True)
     for axis in subset:
         effect = effect - effect.mean(axis=axis, keepdims=True)
-    degrees = np.prod([held.shape[axis] - 1 for axis in subset])
-    repeats = np.prod([held.shape[axis] for axis in range(held.ndim) if axis not in subset])
+    degrees = np.prod([numbers.shape[axis] - 1 for axis in subset])
+    repeats = np.prod([numbers.shape[axis] for axis in range(numbers.ndim) if axis not in subset])
     return float((effect**2).sum() * repeats / degrees)
