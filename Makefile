@@ -17,4 +17,4 @@ test:  ## the suite, without what is long
 test-all:  ## everything: the long forms too, whole clusters, and every fault
 	$(PYTHON) -m pytest -m "not cluster and not faults"
 	$(PYTHON) -m pytest -n 0 -m cluster
-	$(PYTHON) -m tests.faults
+	$(PYTHON) -m pytest -n 0 -m faults

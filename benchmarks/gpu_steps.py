@@ -32,7 +32,7 @@ from robust201.models.arithmetic import configure_torch
 from robust201.models.buckets import Bucketed
 from robust201.models.capacity import USED_SHARE, Capacity, choose_capacity
 from robust201.models.graphs import GraphCapture
-from robust201.spaces.nasbench201.compiled.footprint import network_bytes
+from robust201.spaces.nasbench201.compiled.network import network_bytes
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import IMAGES_HELD
 from robust201.tasks.attack_kit.context import to_float

@@ -10,7 +10,7 @@ def main() -> None:
         # Until the command begins and after it has ended, Ctrl-C ends the process as SIGTERM does: without a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        from robust201.core.garbage import collect_rarely
+        from robust201.core.memory import collect_rarely
 
         collect_rarely()
         from robust201.cli.app import main as run

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from robust201.core.errors import describe_content
+from robust201.core.errors import describe_content, one_line
 from tests.conftest import RunCommand
 
 
@@ -22,6 +22,12 @@ def test_what_is_wrong_is_said_in_few_words(read: Callable[[], object], said: st
     with pytest.raises((ValueError, KeyError)) as found:
         read()
     assert describe_content(found.value) == said
+
+
+def test_what_others_said_is_one_short_line() -> None:
+    assert one_line("a\n  b.\n") == "a b"
+    assert one_line(ValueError()) == "ValueError"
+    assert len(one_line("x" * 1000)) == 300
 
 
 def test_a_damaged_plan_is_not_shown(finished: Path, robust201: RunCommand) -> None:

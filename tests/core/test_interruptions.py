@@ -13,7 +13,6 @@ from robust201.core import interrupts
 from robust201.core.files import LEFTOVER_SECONDS, remove_leftovers
 from robust201.core.interrupts import (
     DrainDeadlineError,
-    DrainRequest,
     SignalInterrupt,
     draining_on_signals,
     ending_signals_as_interrupt,
@@ -73,53 +72,6 @@ def test_interrupt_in_a_destructor_is_raised_again(capsys) -> None:
         del interrupted
         wait_for_interrupt()
     assert capsys.readouterr().err == ""
-
-
-def test_second_signal_in_a_destructor_interrupts_a_drain(capsys) -> None:
-    with pytest.raises(SignalInterrupt), draining_on_signals(lambda _line: None) as request:  # noqa: PT012
-        signal.raise_signal(signal.SIGTERM)
-        assert request()
-        interrupted = Interrupted()
-        del interrupted
-        wait_for_interrupt()
-    assert capsys.readouterr().err == ""
-
-
-class RingingOnDeletion:
-    """Waits for the deadline of a drain while it is deleted."""
-
-    def __init__(self, request: DrainRequest) -> None:
-        self.request = request
-
-    def __del__(self) -> None:
-        signal.raise_signal(signal.SIGTERM)
-        while not self.request.is_expired:
-            time.sleep(0.001)
-
-
-def test_drain_deadline_in_a_destructor_is_raised_again(capsys) -> None:
-    with draining_on_signals(lambda _line: None, drain_seconds=0.01) as request:
-        ringing = RingingOnDeletion(request)
-        with pytest.raises(DrainDeadlineError), request.interruptible():  # noqa: PT012
-            del ringing
-            wait_for_interrupt()
-    assert capsys.readouterr().err == ""
-
-
-def test_drain_deadline_waits_for_the_end_of_an_import(tmp_path, monkeypatch) -> None:
-    (tmp_path / "slow_module.py").write_text(
-        "import signal, time\nsignal.raise_signal(signal.SIGTERM)\ntime.sleep(0.2)\nvalue = 1\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    with (  # noqa: PT012
-        draining_on_signals(lambda _line: None, drain_seconds=0.01) as request,
-        pytest.raises(DrainDeadlineError),
-        request.interruptible(),
-    ):
-        assert importlib.import_module("slow_module").value == 1
-        assert request.is_expired
-        wait_for_interrupt()
-    monkeypatch.delitem(sys.modules, "slow_module")
 
 
 def test_second_signal_in_an_import_is_not_replaced_by_the_deadline(tmp_path, monkeypatch) -> None:

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from torch.nn import functional
 
 from robust201.core.errors import ConfigError
 from robust201.core.precision import check_precision, has_avx512
-from robust201.models.arithmetic import configure_torch
 from robust201.models.classifier import Classifier
 from robust201.runtime.devices import choose_device
 from robust201.runtime.worker import Worker
@@ -24,7 +22,7 @@ from robust201.spaces.nasbench201.compiled import compile_network, kernels
 from robust201.spaces.nasbench201.compiled.folding import round_once
 from robust201.spaces.nasbench201.network import build_network
 from tests.conftest import MakeSweep, RunCommand, WriteSweep
-from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, answers_wrongly, images_of, network_of
+from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 from tests.support.tiny_networks import PathlessNetwork
 
 CPU = torch.device("cpu")
@@ -203,21 +201,6 @@ def test_halving_is_exact_but_for_one_rounding():
     torch.testing.assert_close(got.double(), functional.avg_pool2d(x.double(), 2), rtol=1.01 * ROUNDING, atol=1e-6)
 
 
-@pytest.mark.parametrize("broken", [answers_wrongly, None])
-def test_private_operators_are_checked_in_bfloat16_too(broken, monkeypatch):
-    if broken is None:
-        monkeypatch.delattr(kernels.Convolution, "_convolve_fused")
-    else:
-        monkeypatch.setattr(kernels.Convolution, "_convolve_fused", broken)
-    kernels.fuses_on_cpu.cache_clear()
-    assert not kernels.fuses_on_cpu(torch.bfloat16)
-    network = network_of(CELLS["all 3x3"])
-    pixels, labels = images_of(16)
-    answers = logits_and_gradients(network, CELLS["all 3x3"], pixels, labels, "bf16")
-    assert relative_distance(answers["fused"][0], answers["reference"][0]) < 4 * ROUNDING
-    kernels.fuses_on_cpu.cache_clear()
-
-
 # bf16: whole networks
 
 
@@ -289,19 +272,6 @@ def test_an_image_does_not_see_its_batch_in_bf16(name):
             assert torch.equal(one, other[first])
 
 
-def test_micro_batches_only_save_memory_in_bf16():
-    network = network_of(CELLS["#991"])
-    pixels, _ = images_of(16, n_images=7)
-
-    def gradient(size):
-        classifier = Classifier(network, NORMALISATION, N_CLASSES, precision="bf16", micro_batch=size)
-        watched = pixels.clone().requires_grad_()
-        functional.cross_entropy(classifier(watched), torch.zeros(7).long()).backward()
-        return watched.grad
-
-    assert relative_distance(gradient(3), gradient(None)) < 0.05
-
-
 def test_the_head_is_float32_whatever_the_maps_are():
     classifier = Classifier(build_network(specs()[0], n_classes=10), NORMALISATION, 10, precision="bf16")
     seen = {}
@@ -356,16 +326,6 @@ def test_tf32_on_a_cpu_is_refused_as_it_is_read(robust201: RunCommand, write_swe
         assert "execution.device: expected auto or cuda, since CPUs have no precision tf32, got cpu" in line
 
 
-@pytest.mark.parametrize("engine", ["reference", "fused"])
-def test_tf32_without_a_gpu_starts_nothing(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    ended = robust201("run", write_sweep(precision="tf32", engine=engine))
-    assert "expected a CUDA device of compute capability 8.0 or higher, got a CPU" in ended.refusal(2)
-    assert not list((tmp_path / "results").rglob("*.parquet"))
-
-
 def test_tf32_is_refused_wherever_a_network_is_made(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     spec = specs()[0]
@@ -391,17 +351,6 @@ def test_tf32_needs_a_gpu_that_has_it(version, capability, got, monkeypatch):
         return
     with pytest.raises(ConfigError, match=rf"got {got}\. Set precision"):
         check_precision("tf32", torch.device("cuda"))
-
-
-@pytest.mark.parametrize(("name", "near"), [("bf61", "bf16"), ("tf23", "tf32"), ("float32", "Known: fp32, tf32, bf16")])
-def test_unknown_precisions_name_the_closest(name, near):
-    network = network_of(specs()[0])
-    with pytest.raises(ConfigError, match=near):
-        configure_torch(1, name)
-    with pytest.raises(ConfigError, match=near):
-        Classifier(network, NORMALISATION, N_CLASSES, precision=name)
-    with pytest.raises(ConfigError, match=near):
-        compile_network(network, specs()[0], NORMALISATION, n_classes=N_CLASSES, precision=name)
 
 
 def test_an_unknown_precision_in_a_sweep_names_the_closest(robust201: RunCommand, write_sweep: WriteSweep) -> None:

@@ -5,7 +5,7 @@ import contextlib
 import io
 import pickle
 import tracemalloc
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -145,13 +145,6 @@ def test_torch_files_of_an_older_numpy_are_read() -> None:
     old = raw.replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n")
     assert old != raw or b"numpy.core" in raw
     assert load_torch(io.BytesIO(old), "file.pth")["params"] == 1.5
-
-
-def test_global_beyond_the_list_of_the_kind_of_file_is_refused() -> None:
-    with pytest.raises(DatasetError, match=r"got collections\.OrderedDict"):
-        read(pickle.dumps(OrderedDict(a=1)), allowed=NUMPY_GLOBALS, error=DatasetError)
-    with pytest.raises(CheckpointError, match=r"got collections\.Counter"):
-        read(pickle.dumps(Counter("a")))
 
 
 @pytest.mark.parametrize("name", ["builtins eval", "os system", "numpy.core.multiarray scalar.__globals__"])

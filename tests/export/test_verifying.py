@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,13 +21,28 @@ from robust201.reader.listings import CHECKSUM_FILE
 from robust201.shards import ShardStore, requeue_shards
 from robust201.shards.folder import ResultsFolder
 from tests.conftest import read_tree
-from tests.faults.flip_bits import flip_bits, make_store
 from tests.support.fabricated import export, make_plan
 from tests.support.shard_support import flip, make_results, make_unit
 
 
 def test_flipped_bits_are_found_wherever_they_are(tmp_path):
-    assert flip_bits(make_store(tmp_path), 120) == []
+    store = ShardStore.create(tmp_path)
+    for architecture in (0, 2, 10):
+        store.commit(make_results(make_unit(architecture)))
+    for _ in range(2):
+        store.compact(grace_seconds=0)
+    for architecture in (21, 309):
+        store.commit(make_results(make_unit(architecture, key="fgsm")))
+    draws = np.random.default_rng(0)
+    shards = [entry.name for entry in store.folder.backend.entries()]
+    for number in range(120):
+        shard = shards[draws.integers(len(shards))]
+        path = store.folder.shards / shard
+        content = path.read_bytes()
+        first = max(0, len(content) - 2048) if number % 2 else 0  # every second one in or near the footer
+        flip(path, int(draws.integers(8 * first, 8 * len(content))))
+        assert [(found.kind, found.shard) for found in store.verify() if found.shard == shard] == [("damaged", shard)]
+        path.write_bytes(content)
 
 
 COUNTS = ("accuracy", "cm")

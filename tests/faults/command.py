@@ -7,8 +7,7 @@ from unittest import mock
 from robust201.runtime.executors import ray_process
 from tests.faults.injections import Injections
 
-
-def main() -> None:
+if __name__ == "__main__":
     folder = Path(sys.argv[1])
     sys.argv = ["robust201", *sys.argv[2:]]
     if "inline" in sys.argv:
@@ -19,7 +18,3 @@ def main() -> None:
     from robust201.cli import app as cli
 
     cli.main()
-
-
-if __name__ == "__main__":
-    main()

@@ -4,6 +4,7 @@ What to do is written in ``injections.json`` beside the results folder, so that 
 the folder. Faults that happen a limited number of times claim a file for each time, by whichever worker comes first.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -18,11 +19,7 @@ CLAIMS_FOLDER = "claims"
 
 
 class Injections:
-    """What is to go wrong in this process.
-
-    Args:
-        folder: the trial's folder.
-    """
+    """What is to go wrong in this process, whose trial has a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._claims = folder / CLAIMS_FOLDER
@@ -57,15 +54,17 @@ class Injections:
         from robust201.runtime import worker
         from robust201.tasks.evaluate import evaluate_part
 
+        slow = self._orders.get("slow", {})
+
         def evaluate_with_faults(
             context: Any, row: Any, parameters: Any, part: Any, *rest: Any, **named: Any
         ) -> Iterator[Any]:
             if "pace" in self._orders:
                 self._claim(f"worked-{os.getpid()}")
                 time.sleep(self._orders["pace"])
-            if part.unit.key == self._orders.get("slow", {}).get("key"):
+            if part.unit.key == slow.get("key"):
                 self._claim(f"slow-{part.unit.id}-{os.getpid()}-{time.monotonic_ns()}")
-                time.sleep(self._orders["slow"]["seconds"])
+                time.sleep(slow["seconds"])
             if [part.unit.architecture, part.unit.key] in self._orders.get("poison", []):
                 self._claim(f"poison-{part.unit.architecture}-{part.unit.key}-{os.getpid()}")
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -116,11 +115,10 @@ class Injections:
 
     def _let_the_clock_jump(self) -> None:
         now = time.time
-        jumps: list[float] = self._orders["clock"]
-        calls = iter(range(1 << 62))
+        jumps = itertools.cycle(self._orders["clock"])
 
         def jumping() -> float:
-            jump = jumps[next(calls) % len(jumps)]
+            jump: float = next(jumps)
             self._claim(f"jump-{jump:+.0f}s")
             return now() + jump
 

@@ -11,9 +11,7 @@ import psutil
 MARK = "ROBUST201_TRIAL"
 """Environment variable whose value names the trial that a process belongs to; the product knows nothing of it."""
 
-_WORKER_TITLE = "ray::_WorkerActor"
 _RAY_WORDS = ("ray::", "raylet", "gcs_server", "/ray/")
-
 
 _sessions: dict[str, set[int]] = {}
 """Sessions that processes of each trial were seen in."""
@@ -46,19 +44,21 @@ def words_of(process: psutil.Process) -> str:
         return ""
 
 
+def _program_of(process: psutil.Process) -> str:
+    return Path(words_of(process).partition(" ")[0]).name
+
+
 def is_worker(process: psutil.Process) -> bool:
     """Whether a process is an actor that computes."""
-    return words_of(process).startswith(_WORKER_TITLE)
+    return words_of(process).startswith("ray::_WorkerActor")
 
 
 def is_raylet(process: psutil.Process) -> bool:
-    """Whether a process is a node's raylet."""
-    return Path(words_of(process).partition(" ")[0]).name == "raylet"
+    return _program_of(process) == "raylet"
 
 
 def is_head(process: psutil.Process) -> bool:
-    """Whether a process is a cluster's head."""
-    return Path(words_of(process).partition(" ")[0]).name == "gcs_server"
+    return _program_of(process) == "gcs_server"
 
 
 def is_link(process: psutil.Process) -> bool:
@@ -71,12 +71,12 @@ def is_ray(process: psutil.Process) -> bool:
     return any(word in words_of(process) for word in _RAY_WORDS) and not is_link(process)
 
 
-def kill(processes: Iterable[psutil.Process], number: int = signal.SIGKILL) -> int:
-    """Send a signal to each process, and count those that were there to receive it."""
+def kill(processes: Iterable[psutil.Process]) -> int:
+    """Kill -9 each process, and count those that were there to receive it."""
     hit = 0
     for process in processes:
         try:
-            process.send_signal(number)
+            process.send_signal(signal.SIGKILL)
             hit += 1
         except psutil.NoSuchProcess:
             continue
@@ -84,11 +84,7 @@ def kill(processes: Iterable[psutil.Process], number: int = signal.SIGKILL) -> i
 
 
 def wait_until(condition: Callable[[], object], seconds: float, what: str) -> None:
-    """Wait for a condition.
-
-    Raises:
-        TimeoutError: it did not come true in time.
-    """
+    """Wait for a condition; a TimeoutError says that it did not come true in time."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -111,14 +107,3 @@ def zombies(known: Iterable[psutil.Process]) -> list[psutil.Process]:
         except psutil.NoSuchProcess:
             continue
     return found
-
-
-def remaining(mark: str, seconds: float, meanwhile: Callable[[], None]) -> list[str]:
-    """Wait until every process of a trial is gone, and name those that live on; calls `meanwhile` all the time."""
-    end = time.monotonic() + seconds
-    while alive := family(mark):
-        meanwhile()
-        if time.monotonic() > end:
-            return [f"process {process.pid} lives on: {words_of(process)[:80]}" for process in alive]
-        time.sleep(0.2)
-    return []

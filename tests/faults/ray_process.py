@@ -4,7 +4,6 @@ from robust201.runtime.executors import ray_process
 
 
 def run_child(descriptor: int, folder: str) -> None:
-    """Let the executor start actors with faults, and go on as the product does."""
     from tests.faults import actors
 
     actors.install()

@@ -1,18 +1,16 @@
 """Trainings whose worker or driver is killed in the middle; and the verdict: the same weights, to the byte."""
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from robust201.cli.console import show_count
-from tests.faults import verdict
-from tests.faults.processes import kill, remaining
-from tests.faults.trial import Command, Trial, stray_files
+from tests.faults.processes import kill
+from tests.faults.trial import INLINE, Command, Trial, stray_files
+from tests.faults.verdict import age
 from tests.support.tiny_trainings import weight_files
 
-_INLINE = ("--executor", "inline")
 _STEP_SECONDS = 0.2
 """Time by which each step is held up, so that there is a middle to be killed in."""
 
@@ -48,34 +46,28 @@ def _store(trial: Trial) -> Path:
     return trial.folder / "store"
 
 
+def _start(trial: Trial, *options: str) -> Command:
+    return trial.start("train", str(trial.folder / "trainings.yaml"), *options)
+
+
 def _prepare(trial: Trial) -> None:
     """Write the YAML, train once without a fault into another store, and hold up the steps of what comes."""
-    _yaml(trial).write_text(yaml.safe_dump(training_fields(_store(trial))), encoding="utf-8")
-    _run(trial, *_INLINE, "--out", str(trial.folder / "whole"))
+    (trial.folder / "trainings.yaml").write_text(yaml.safe_dump(training_fields(_store(trial))), encoding="utf-8")
+    trial.finish(_start(trial, *INLINE, "--out", str(trial.folder / "whole")), {0})
     trial.order(step_seconds=_STEP_SECONDS)
-
-
-def _yaml(trial: Trial) -> Path:
-    return trial.folder / "trainings.yaml"
-
-
-def _run(trial: Trial, *options: str, expected: Collection[int] = (0,)) -> Command:
-    command = trial.start("train", str(_yaml(trial)), *options)
-    trial.finish(command, expected)
-    return command
 
 
 def _start_in_the_middle(trial: Trial, *options: str) -> Command:
     """Start the run, and wait until it trains and some of its snapshots, but not all, are there."""
-    wanted = len(weight_files(_store(trial))) + trial.draws.randint(1, 3)
-    command = trial.start("train", str(_yaml(trial)), *options)
-    trial.wait_until(lambda: len(weight_files(_store(trial))) >= wanted, command, f"{wanted} snapshots")
-    trial.fail_unless(wanted < _N_SNAPSHOTS, "killed after the end")
+    n_wanted = len(weight_files(_store(trial))) + trial.draws.randint(1, 3)
+    command = _start(trial, *options)
+    trial.wait_until(lambda: len(weight_files(_store(trial))) >= n_wanted, command, f"{n_wanted} snapshots")
+    assert n_wanted < _N_SNAPSHOTS, "killed after the end"
     return command
 
 
 def kill_worker(trial: Trial) -> None:
-    """Kill -9 a worker of trainings in the middle of one, one at a time; the run goes on by itself."""
+    """Kill a worker of trainings in the middle of one, one at a time; the run goes on by itself."""
     _prepare(trial)
     command = _start_in_the_middle(trial)
     for _ in range(trial.repeats):
@@ -85,47 +77,34 @@ def kill_worker(trial: Trial) -> None:
             break
         trial.wait_until(lambda: len(weight_files(_store(trial))) > count, command, "another snapshot")  # noqa: B023
     trial.finish(command, {0})
-    deaths = f"{show_count(trial.injected['workers killed'], 'worker')} died"
-    trial.fail_unless(deaths in command.text(), f"the output does not say: {deaths}")
+    command.expect(f"{show_count(trial.injected['workers killed'], 'worker')} died")
 
 
-def kill_driver(trial: Trial) -> None:
-    """Kill -9 the driver of trainings in the middle; its workers end too, and the same command completes them."""
-    _kill_driver(trial)
+def kill_driver(trial: Trial, *options: str) -> None:
+    """Kill the driver of trainings in the middle; its workers end too, and the same command completes them."""
+    _prepare(trial)
+    for _ in range(trial.repeats):
+        trial.kill_driver(_start_in_the_middle(trial, *options))
+    trial.order()
+    trial.finish(_start(trial, *options), {0})
 
 
 def kill_driver_inline(trial: Trial) -> None:
     """The same where the driver itself trains."""
-    _kill_driver(trial, *_INLINE)
+    kill_driver(trial, *INLINE)
 
 
-def _kill_driver(trial: Trial, *options: str) -> None:
-    _prepare(trial)
-    for _ in range(trial.repeats):
-        command = _start_in_the_middle(trial, *options)
-        trial.family()
-        command.process.kill()
-        command.wait()
-        trial.injected["drivers killed"] += 1
-    trial.order()
-    _run(trial, *options)
-
-
-def judge(trial: Trial) -> list[str]:
-    """Look at what a trial of trainings left: the weights of an undisturbed run, no process, and no file for ever.
-
-    Files of the killed may lie there for a day; the next run after that must take them away.
-    """
-    problems = remaining(trial.mark, verdict.GRACE_SECONDS, trial.watch)
+def check_trainings(trial: Trial) -> None:
+    """Check what a trial of trainings left: the weights of an undisturbed run, no process, and no file for ever."""
+    trial.wait_for_end()
     store, whole = _store(trial), weight_files(trial.folder / "whole")
-    found = weight_files(store)
-    trial.fail_unless(len(whole) == _N_SNAPSHOTS, f"the undisturbed run left {len(whole)} snapshots")
-    problems += [f"weights differ: {name}" for name in sorted(whole) if found.get(name) != whole[name]]
-    problems += [f"another file of weights: {name}" for name in sorted(found.keys() - whole.keys())]
-    verdict.age(stray_files(store))
-    again = _run(trial, *_INLINE)
-    trial.fail_unless(f": {_N_SNAPSHOTS} done, 0 missing" in again.text(), f"not complete: {again.text()[-300:]}")
+    assert len(whole) == _N_SNAPSHOTS
+    assert weight_files(store) == whole
+    # Files of the killed may lie there for a day; the next run after that must take them away.
+    age(stray_files(store))
+    again = _start(trial, *INLINE)
+    trial.finish(again, {0})
+    again.expect(f": {_N_SNAPSHOTS} done, 0 missing")
     run = store / "training"
-    left = [run / "lease.json", *(run / "states").glob("*"), *(run / "finished").glob("*"), *stray_files(store)]
-    problems += [f"{path.relative_to(store)} left" for path in left if path.exists()]
-    return trial.problems + problems
+    paths = [run / "lease.json", *(run / "states").glob("*"), *(run / "finished").glob("*"), *stray_files(store)]
+    assert not [path for path in paths if path.exists()]

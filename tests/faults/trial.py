@@ -4,7 +4,6 @@ import json
 import os
 import random
 import secrets
-import signal
 import subprocess
 import sys
 import time
@@ -25,6 +24,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_SECONDS = 400.0
 _LOOK_SECONDS = 1.0
 
+GRACE_SECONDS = 180.0
+"""Time in which all processes of a trial must have ended: Ray's agents look for a head that was killed for so long."""
+
+INLINE = ("--executor", "inline")
 ARCHITECTURES = (0, 3, 9, 10, 21)
 KEYS: dict[str, dict[str, Any]] = {
     "clean": {},
@@ -33,10 +36,6 @@ KEYS: dict[str, dict[str, Any]] = {
     "aa_square": {"epsilons_255": [1, 8], "queries": 10},
 }
 N_UNITS = len(ARCHITECTURES) * len(KEYS)
-
-
-class UnavailableError(Exception):
-    """This machine cannot stage a fault; the message says why."""
 
 
 def stray_files(results: Path) -> list[Path]:
@@ -63,19 +62,10 @@ def sweep_fields(results: Path, **execution: Any) -> dict[str, Any]:
 
 @dataclass
 class Command:
-    """A started command.
-
-    Attributes:
-        process: the process started, which may be a wrapper such as ``unshare`` around the command.
-        log: its output.
-    """
+    """A started command: its process, which may be a wrapper such as ``unshare``, and the file of its output."""
 
     process: "subprocess.Popen[bytes]"
     log: Path
-
-    def wait(self, seconds: float = TIMEOUT_SECONDS) -> int:
-        """Wait for the end; gives the exit code, negative for a signal."""
-        return self.process.wait(timeout=seconds)
 
     @property
     def is_running(self) -> bool:
@@ -85,46 +75,39 @@ class Command:
         """What it printed so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
+    def expect(self, text: str) -> None:
+        """Check that it printed a text."""
+        assert text in self.text(), f"expected {text!r}, got {self.text()[-400:]}"
+
 
 @dataclass
 class Trial:
-    """A fault's stage.
+    """A fault's stage. What goes wrong is an AssertionError.
 
     Attributes:
-        name: of the fault.
-        folder: scratch folder, empty at first.
+        folder: scratch folder.
         undisturbed: the export of the same sweep without a fault, by relative path.
         draws: source of random moments.
         repeats: how often to inject what can be injected often.
         injected: what was injected, how often.
-        codes: exit codes of the commands that ended by themselves, in order.
-        starts: commands started.
-        problems: what was wrong.
-        known: processes seen at some moment, which must end and be collected.
         zombie_seconds: time in which a living parent must have collected a child that died, however busy the machine.
-        dead_since: those of them that are dead and not collected, and when (monotonic clock) that was seen first.
-        next_look: when its processes are looked at again (monotonic clock): a look reads every process of the machine.
         mark: what its processes carry in their environment.
         settings: further environment variables of its commands.
         commands: all that were started.
     """
 
-    name: str
     folder: Path
     undisturbed: Mapping[str, bytes]
     draws: random.Random
     repeats: int = 1
     injected: Counter[str] = field(default_factory=Counter)
-    codes: list[int] = field(default_factory=list)
-    starts: int = 0
-    problems: list[str] = field(default_factory=list)
-    known: dict[int, psutil.Process] = field(default_factory=dict)
     zombie_seconds: float = 60.0
-    dead_since: dict[int, float] = field(default_factory=dict)
-    next_look: float = 0.0
     mark: str = field(default_factory=lambda: secrets.token_hex(32))
     settings: dict[str, str] = field(default_factory=dict)
     commands: list[Command] = field(default_factory=list)
+    _known: dict[int, psutil.Process] = field(default_factory=dict)
+    _dead_since: dict[int, float] = field(default_factory=dict)
+    _next_look: float = 0.0
 
     @property
     def results(self) -> Path:
@@ -139,7 +122,7 @@ class Trial:
         self.sweep.write_text(yaml.safe_dump(sweep_fields(self.results, **execution)), encoding="utf-8")
 
     def order(self, **orders: Any) -> None:
-        """Say what goes wrong inside processes that start from now on (see `tests.faults.injections`)."""
+        """Set what goes wrong inside processes that start from now on (see `tests.faults.injections`)."""
         (self.folder / INJECTIONS_FILE).write_text(json.dumps(orders), encoding="utf-8")
 
     def claims(self, prefix: str) -> list[str]:
@@ -154,16 +137,9 @@ class Trial:
             **self.settings,
         }
 
-    def start(self, *arguments: str, wrapper: Sequence[str] = ()) -> Command:
-        """Start `robust201 ARGUMENTS`, in this trial's faulty form, in a session of its own.
-
-        Args:
-            arguments: a verb and what follows.
-            wrapper: a command that runs it, such as ``unshare --pid --fork``.
-        """
-        log = self.folder / f"log-{self.starts}.txt"
-        self.starts += 1
-        words = [*wrapper, sys.executable, "-m", "tests.faults.command", str(self.folder), *arguments]
+    def start_process(self, words: Sequence[str]) -> Command:
+        """Start a process in a session of its own."""
+        log = self.folder / f"log-{len(self.commands)}.txt"
         with log.open("wb") as stream:
             process = subprocess.Popen(
                 words, stdout=stream, stderr=stream, env=self.environment(), cwd=self.folder, start_new_session=True
@@ -171,24 +147,32 @@ class Trial:
         self.commands.append(Command(process, log))
         return self.commands[-1]
 
+    def start(self, *arguments: str, wrapper: Sequence[str] = ()) -> Command:
+        """Start `robust201 ARGUMENTS` in this trial's faulty form, by a command such as ``unshare`` if given."""
+        return self.start_process(
+            [*wrapper, sys.executable, "-m", "tests.faults.command", str(self.folder), *arguments]
+        )
+
     def start_run(self, *options: str, wrapper: Sequence[str] = ()) -> Command:
         return self.start("run", str(self.sweep), *options, wrapper=wrapper)
 
+    def start_in_the_middle(self) -> Command:
+        """Start the run, and wait until it computes and some of its shards, but not all, are there."""
+        before = self.count_shards()
+        command = self.start_run()
+        self.wait_for_shards(before + self.draws.randint(1, 3), command)
+        return command
+
     def finish(self, command: Command, expected: Collection[int], seconds: float = TIMEOUT_SECONDS) -> int:
-        """Wait for a command to end by itself, and hold its exit code to what was expected."""
+        """Wait for a command to end by itself, and check its exit code."""
         end = time.monotonic() + seconds
         while command.is_running:
-            if time.monotonic() > end:
-                self.problems.append(f"still running after {seconds:g} s: {command.text()[-300:]}")
-                os.killpg(command.process.pid, signal.SIGKILL)
-                return command.wait()
+            assert time.monotonic() < end, f"still running after {seconds:g} s: {command.text()[-300:]}"
             self.watch()
             with suppress(subprocess.TimeoutExpired):
                 command.process.wait(0.5)
-        code = command.wait()
-        self.codes.append(code)
-        if code not in expected:
-            self.problems.append(f"exit code {code}, expected {sorted(expected)}: {command.text()[-400:]}")
+        code = command.process.wait()
+        assert code in expected, f"exit code {code}, expected {sorted(expected)}: {command.text()[-400:]}"
         return code
 
     def run(self, *options: str, expected: Collection[int] = (0,)) -> Command:
@@ -197,71 +181,71 @@ class Trial:
         self.finish(command, expected)
         return command
 
-    def resume(self, *options: str, attempts: int = 4, between: Collection[int] = (3,)) -> None:
+    def resume(self, *options: str, attempts: int = 4) -> None:
         """Run the same command until it is complete, which it must be after a few attempts."""
-        for _ in range(attempts):
-            if self.finish(self.start_run(*options), {0, *between}) == 0:
-                return
-        self.problems.append(f"not complete after {attempts} more runs")
+        assert any(self.finish(self.start_run(*options), {0, 3}) == 0 for _ in range(attempts)), "not complete"
 
-    def wait_for_shards(self, count: int, command: Command, seconds: float = TIMEOUT_SECONDS) -> None:
+    def wait_for_shards(self, count: int, command: Command) -> None:
         """Wait until so many shards lie there; fails if the command ends before."""
-        self.wait_until(lambda: self.count_shards() >= count, command, f"{count} shards", seconds)
+        self.wait_until(lambda: self.count_shards() >= count, command, f"{count} shards")
 
     def wait_until(
         self, condition: Callable[[], object], command: Command, what: str, seconds: float = TIMEOUT_SECONDS
     ) -> None:
-        """Wait for something to happen while a command runs.
+        """Wait for something to happen while a command runs; fails if the command ends before, or it takes too long."""
 
-        Raises:
-            TimeoutError: the command ended before, or it took too long.
-        """
-
-        def happened_or_ended() -> bool:
+        def has_happened_or_ended() -> bool:
             self.watch()
             return bool(condition()) or not command.is_running
 
-        wait_until(happened_or_ended, seconds, what)
-        if not condition():
-            raise TimeoutError(f"the command ended before {what}: {command.text()[-400:]}")
+        wait_until(has_happened_or_ended, seconds, what)
+        assert condition(), f"the command ended before {what}: {command.text()[-400:]}"
 
     def count_shards(self) -> int:
         return sum(1 for _ in (self.results / "shards").rglob("[!.]*.parquet"))
 
     def family(self) -> list[psutil.Process]:
-        """Living processes of the trial; noted, so that the verdict can ask what became of them."""
+        """Living processes of the trial; noted, so that it can be seen what became of them."""
         found = family(self.mark)
-        self.known |= {process.pid: process for process in found}
+        self._known |= {process.pid: process for process in found}
         return found
 
     def watch(self) -> None:
-        """Look at the trial's processes: the dead that their living parent has left uncollected for long are a problem.
+        """Check that no living parent leaves dead children uncollected for long.
 
-        To be called all along: once a parent ends, init collects what it has left.
+        To be called all along: once a parent ends, init collects what it has left. A look reads every process.
         """
         now = time.monotonic()
-        if now < self.next_look:
+        if now < self._next_look:
             return
-        self.next_look = now + _LOOK_SECONDS
+        self._next_look = now + _LOOK_SECONDS
         self.family()
-        dead = {process.pid: process for process in zombies(self.known.values())}
-        self.dead_since = {pid: self.dead_since.get(pid, now) for pid in dead}
-        for pid, since in self.dead_since.items():
-            if now - since >= self.zombie_seconds:
-                parent = dead[pid].parent()
-                of = "" if parent is None else words_of(parent)[:80]
-                self.problems.append(f"zombie {pid}, which its parent does not collect: {of}")
-                del self.known[pid]
+        dead = {process.pid: process for process in zombies(self._known.values())}
+        self._dead_since = {pid: self._dead_since.get(pid, now) for pid in dead}
+        for pid, since in self._dead_since.items():
+            parent = dead[pid].parent()
+            of = "" if parent is None else words_of(parent)[:80]
+            assert now - since < self.zombie_seconds, f"zombie {pid}, which its parent does not collect: {of}"
 
     def workers(self) -> list[psutil.Process]:
         return [process for process in self.family() if is_worker(process)]
+
+    def kill_driver(self, command: Command) -> None:
+        self.family()
+        command.process.kill()
+        command.process.wait()
+        self.injected["drivers killed"] += 1
+
+    def wait_for_end(self) -> None:
+        """Check that every process of the trial ends."""
+        end = time.monotonic() + GRACE_SECONDS
+        while alive := family(self.mark):
+            self.watch()
+            assert time.monotonic() < end, f"processes live on: {[words_of(process)[:80] for process in alive]}"
+            time.sleep(0.2)
 
     def end(self) -> None:
         """End whatever is left of the trial's processes, so that one fault does not weigh on the next."""
         kill(family(self.mark))
         for command in self.commands:
             command.process.wait()
-
-    def fail_unless(self, condition: object, problem: str) -> None:
-        if not condition:
-            self.problems.append(problem)

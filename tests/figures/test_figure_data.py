@@ -15,7 +15,7 @@ from robust201.figures import figure_data
 from robust201.figures.table import FIGURES
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.spaces.nasbench201.neighbourhood import edit_distance, kernel_parameters, neighbours
+from robust201.spaces.nasbench201.cells import edit_distance, kernel_parameters, neighbours
 from robust201.spaces.nasbench201.space import NasBench201
 from robust201.tasks import TASKS
 from tests.support.fabricated import N_IMAGES, export, make_plan

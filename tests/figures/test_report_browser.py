@@ -16,7 +16,7 @@ from robust201.figures.figure_data import pareto_front
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.spaces.nasbench201.neighbourhood import edit_distance
+from robust201.spaces.nasbench201.cells import edit_distance
 from robust201.statistics.intervals import accuracy_intervals
 from tests.support.fabricated import N_IMAGES, export, make_plan
 from tests.support.headless import DRAWN, Browser, find_chromium

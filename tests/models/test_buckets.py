@@ -21,7 +21,7 @@ from robust201.models.capacity import (
 )
 from robust201.spaces.nasbench201.cells import format_spec, specs
 from robust201.spaces.nasbench201.compiled import compile_network, kernels
-from robust201.spaces.nasbench201.compiled.footprint import network_bytes
+from robust201.spaces.nasbench201.compiled.network import network_bytes
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 
 GIGABYTE = 10**9

@@ -34,16 +34,7 @@ def _zero(path: Path, _others: Sequence[Path], draws: Draws) -> None:
     path.write_bytes(content)
 
 
-def _delete(path: Path, _others: Sequence[Path], _draws: Draws) -> None:
-    path.unlink()
-
-
-def _make_folder(path: Path, _others: Sequence[Path], _draws: Draws) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def _make_obstacle(make: Callable[[Path], object]) -> Damage:
+def _replace_by(make: Callable[[Path], object]) -> Damage:
     def damage(path: Path, _others: Sequence[Path], _draws: Draws) -> None:
         path.unlink()
         make(path)
@@ -90,10 +81,10 @@ DAMAGES: dict[str, Damage] = {
     "bit flipped": _flip_bit,
     "truncated": _truncate,
     "zeroed": _zero,
-    "deleted": _delete,
-    "a folder": _make_folder,
+    "deleted": _replace_by(lambda _path: None),
+    "a folder": _replace_by(Path.mkdir),
     "swapped": _swap,
-    **{name: _make_obstacle(make) for name, make in OBSTACLES.items() if name != "a folder"},
+    **{name: _replace_by(make) for name, make in OBSTACLES.items() if name != "a folder"},
     "renamed to its hash": _rename,
     "another type": _mistype,
 }

@@ -1,24 +1,24 @@
 """Small files of every kind, made once: weights, corruptions, a sweep and its results, and datasets exported of it."""
 
+import contextlib
+import io
+import re
 import shutil
-from dataclasses import dataclass
+import sys
+import traceback
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import yaml
 
+from robust201.cli.app import main
 from robust201.spaces.nasbench201 import cells
 from robust201.spaces.nasbench201.network import build_network
 from robust201.weights.store import CheckpointStore
 from tests.conftest import add_network
-from tests.mutations.commands import run_command
 
 ARCHITECTURES = (0, 21)
-KEYS = {
-    "clean": {},
-    "fgsm": {"epsilons_255": [1, 8]},
-    "brightness": {"severities": [1, 5]},
-}
 
 KINDS: dict[str, tuple[str, ...]] = {
     "sweep YAML": ("sweep.yaml",),
@@ -41,16 +41,48 @@ KINDS: dict[str, tuple[str, ...]] = {
 """Kinds of files, and where they lie."""
 
 
-@dataclass(frozen=True)
+class Ended(NamedTuple):
+    """How a command ended: exit code (None after an exception), what it printed, and the memory that it took."""
+
+    code: int | None
+    out: str
+    err: str
+    peak_bytes: int = 0
+
+
+def run_command(*arguments: object) -> Ended:
+    """Run `robust201 ARGUMENTS` in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    code: int | None = None
+    before = sys.argv
+    sys.argv = ["robust201", *map(str, arguments)]
+    with contextlib.suppress(OSError):  # where the peak cannot be measured anew, earlier peaks count too
+        Path("/proc/self/clear_refs").write_text("5")
+    held = _memory("VmRSS")
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    except Exception:  # noqa: BLE001 - any exception that leaves a command is a finding
+        err.write(traceback.format_exc())
+    finally:
+        sys.argv = before
+    return Ended(code, out.getvalue(), err.getvalue(), _memory("VmHWM") - held)
+
+
+def _memory(name: str) -> int:
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
+    assert found is not None
+    return 1024 * int(found[1])
+
+
 class Workspace:
     """A folder with files of every kind, and a copy of it from which what was damaged is restored."""
 
-    root: Path
-    pristine: Path
-
-    @classmethod
-    def make(cls, folder: Path) -> "Workspace":
-        root = folder / "work"
+    def __init__(self, folder: Path) -> None:
+        self.root = root = folder / "work"
+        self._pristine = folder / "pristine"
         root.mkdir(parents=True)
         with CheckpointStore(root / "weights") as store:
             for index in ARCHITECTURES:
@@ -66,29 +98,28 @@ class Workspace:
             "checkpoints": {"path": str(root / "weights")},
             "datasets": {"digits": {"corruptions": {"source": "generated", "path": str(root / "corruptions")}}},
             "images": {"count": 10, "seed": 0},
-            "keys": KEYS,
+            "keys": {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "brightness": {"severities": [1, 5]}},
             "batch_size": 4,
         }
         (root / "sweep.yaml").write_text(yaml.safe_dump(sweep, sort_keys=False))
-        for arguments in (
-            ("run", root / "sweep.yaml"),
-            ("export", root / "results", "--out", root / "json", "--processes", 1),
-            ("export", root / "results", "--out", root / "parquet", "--parquet", "--no-json", "--processes", 1),
-        ):
-            ended = run_command(*arguments)
-            assert ended.code == 0, ended.err
+        self._run("run", root / "sweep.yaml")
+        self._run("export", root / "results", "--out", root / "json", "--processes", 1)
+        self._run("export", root / "results", "--out", root / "parquet", "--parquet", "--no-json", "--processes", 1)
         shutil.copytree(root / "results", root / "compacted")
         for _ in range(2):
-            assert run_command("compact", root / "compacted", "--grace-hours", 0).code == 0
-        pristine = folder / "pristine"
-        shutil.copytree(root, pristine)
-        return cls(root, pristine)
+            self._run("compact", root / "compacted", "--grace-hours", 0)
+        shutil.copytree(root, self._pristine)
+
+    @staticmethod
+    def _run(*arguments: object) -> None:
+        ended = run_command(*arguments)
+        assert ended.code == 0, ended.err
 
     def restore(self) -> None:
         shutil.rmtree(self.root)
-        shutil.copytree(self.pristine, self.root)
+        shutil.copytree(self._pristine, self.root)
 
     def files(self, kind: str) -> list[Path]:
-        found = sorted(path for pattern in KINDS[kind] for path in self.root.glob(pattern) if path.is_file())
-        assert found, kind
-        return found
+        paths = sorted(path for pattern in KINDS[kind] for path in self.root.glob(pattern) if path.is_file())
+        assert paths, kind
+        return paths

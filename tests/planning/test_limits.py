@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from robust201.core.errors import ConfigError
-from robust201.core.fields import MAX_COUNT
+from robust201.core.strict_model import MAX_COUNT
 from robust201.planning.config import SweepConfig
 from robust201.planning.loading import load_config
 from robust201.planning.sweep_yaml import MAX_NODES

@@ -1,4 +1,4 @@
-"""Benchmarks and faults as commands: all can be imported and asked for help, and documents call them rightly."""
+"""Benchmarks as commands: all can be imported and asked for help, and documents call them rightly."""
 
 import argparse
 import re
@@ -12,7 +12,7 @@ from tests.conftest import REPOSITORY
 from tests.project.test_documents import documents
 
 MODULES = sorted(f"benchmarks.{path.stem}" for path in (REPOSITORY / "benchmarks").glob("*.py"))
-COMMAND = re.compile(r"(?:[A-Z0-9_]+=\S+ +)*(?:\S*/)?python -m ((?:benchmarks|tests\.faults)\b[.\w]*)(.*)")
+COMMAND = re.compile(r"(?:[A-Z0-9_]+=\S+ +)*(?:\S*/)?python -m (benchmarks\b[.\w]*)(.*)")
 
 
 class OptionsRead(Exception):
@@ -32,10 +32,9 @@ def read_options(monkeypatch: pytest.MonkeyPatch, module: str, words: list[str])
         parse_args(parser)
         raise OptionsRead
 
-    name = "tests.faults.__main__" if module == "tests.faults" else module
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_stop)
-    monkeypatch.setattr(sys, "argv", [name, *words])
-    import_module(name).main()
+    monkeypatch.setattr(sys, "argv", [module, *words])
+    import_module(module).main()
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -52,7 +51,7 @@ def test_every_benchmark_explains_itself(
 
 
 def commands(text: str) -> list[tuple[str, list[str]]]:
-    """The benchmarks and faults that a text calls, in lines of their own or in passing: module and options."""
+    """The benchmarks that a text calls, in lines of their own or in passing: module and options."""
     lines = [line.strip() for line in text.splitlines()]
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
     in_passing = [" ".join(words.split()) for words in re.findall(r"`([^`]+)`", prose)]
@@ -72,10 +71,3 @@ def test_commands_have_the_options_that_they_are_called_with(place: str, monkeyp
     for module, words in commands((REPOSITORY / place).read_text()):
         with monkeypatch.context() as patch, pytest.raises(OptionsRead):
             read_options(patch, module, words)
-
-
-def test_commands_are_found() -> None:
-    in_documents = [command for page in documents() for command in commands((REPOSITORY / page).read_text())]
-    assert len(in_documents) > 15
-    assert ("tests.faults", ["--only", "network-cut"]) in in_documents
-    assert ("benchmarks.store", ["--only", "exported"]) in in_documents  # in passing

@@ -190,11 +190,6 @@ def test_the_sweep_of_the_reference_runs(
     assert robust201("verify", "runs/two-networks").code == 0
 
 
-def test_there_are_examples_of_what_works_on_the_demo() -> None:
-    verbs = {line[0] for page in PAGES for line in commands_on_the_demo(page)}
-    assert verbs >= {"export", "verify", "diff", "report", "plot"}
-
-
 def test_the_sweep_of_the_reference_is_valid() -> None:
     (example,) = examples("docs/configuration.md", "yaml")
     config = parse_config(yaml.safe_load(example), "docs/configuration.md")

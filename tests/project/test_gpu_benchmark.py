@@ -4,13 +4,11 @@ import json
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
 from benchmarks import gpu
 from benchmarks.gpu_steps import Plan, rehearsal, steps_of
-from tests.faults.processes import wait_until
 
 NAMES = [step.name for step in steps_of(rehearsal(Path("nowhere")))]
 
@@ -75,25 +73,5 @@ def test_without_a_gpu_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.Monk
     assert run_main(monkeypatch, "--out", tmp_path, "--tables") == 0
 
 
-@pytest.mark.slow
-def test_a_step_that_fails_in_its_process_says_so(tmp_path: Path) -> None:
-    failure = gpu.run_in_process("cpu", tmp_path, "no such step", minutes=1)
-    assert "StopIteration" in failure
-
-
 def test_a_step_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     assert "took more than" in gpu.run_in_process("cpu", tmp_path, "parity", minutes=1e-6)
-
-
-def test_what_a_step_has_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = tmp_path / "python"
-    step.write_text('#!/bin/sh\nsleep 300 &\necho $! > "$(dirname $0)/child"\nwait\n')
-    step.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(step))
-    assert "took more than" in gpu.run_in_process("cpu", tmp_path, "parity", minutes=0.02)
-    child = int((tmp_path / "child").read_text())
-
-    def has_ended() -> bool:
-        return not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
-
-    wait_until(has_ended, 20, "a step's child has ended")

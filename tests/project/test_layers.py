@@ -47,8 +47,7 @@ DOORS = {
         "submission/ray_jobs.py",
     },
     "pyarrow": {
-        "core/freed_memory.py",
-        "core/zstandard.py",
+        "core/memory.py",
         "shards",
         "images",
         "export",

@@ -61,6 +61,7 @@ def test_json(robust201: RunCommand, planted_folder: Path) -> None:
     [
         ((), "expected the name of one dataset, got none and a folder with cifar10, cifar100. Give --dataset."),
         (("--dataset", "cifar11"), "Did you mean 'cifar10'?"),
+        (("--dataset", "cifar10", "--methods", "evolutoin"), "Did you mean 'evolution'?"),
         (("--dataset", "cifar10", "--objective", "fog:3"), "Looking up 'fog:3' failed for cifar10"),
         (("--dataset", "cifar10", "--report", "fog:3"), "Looking up 'fog:3' failed for cifar10"),
         (("--dataset", "cifar10", "--report-on", "cifar1000"), "Did you mean 'cifar100'?"),

@@ -11,15 +11,16 @@ import pytest
 from scipy.stats import binom
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from robust201.core.errors import ConfigError
 from robust201.search import bananas, runs
 from robust201.search.benchmark import Benchmark, WeightedSum
 from robust201.search.cells import SearchCells
 from robust201.search.ensemble import fit_and_predict
+from robust201.search.evolution import mutation_probability
 from robust201.search.halving import plan_rungs
-from robust201.search.methods import METHODS, find_method
+from robust201.search.methods import METHODS
 from robust201.search.runs import NOTHING, Runs, run_methods, run_together
 from robust201.spaces.cell_space import CellSpace
+from robust201.spaces.nasbench201 import cell_index, isomorph_index, neighbour_indices, operation_numbers
 from tests.support.planted import planted_accuracy
 
 BUDGETS = {"bananas": 30}
@@ -126,12 +127,6 @@ def test_processes_end_with_the_search(planted: Benchmark) -> None:
     assert multiprocessing.active_children() == []
 
 
-def test_an_unknown_method_is_refused() -> None:
-    with pytest.raises(ConfigError) as caught:
-        find_method("evolutoin")
-    assert "Did you mean 'evolution'?" in str(caught.value)
-
-
 def test_random_search_finds_the_best_at_the_hypergeometric_rate(space: CellSpace) -> None:
     """Without replacement, the chance to have seen the one best cell after q queries is q / n."""
     present = np.zeros(15_625, dtype=bool)
@@ -187,12 +182,6 @@ def test_halving_pays_for_what_it_adds(planted_pgd: Benchmark) -> None:
     assert values[asked].max() > np.median(random)
 
 
-def test_halving_of_one_evaluation_is_random_search(planted: Benchmark) -> None:
-    ((asked, spent),) = traces("halving", planted, (0,))
-    assert len({*asked}) == 100
-    assert spent == list(range(1, 101))
-
-
 def test_the_best_by_query_is_the_first_of_equals(cells: SearchCells) -> None:
     values = np.zeros(15_625)
     values[cells.isomorphs[7]] = 1.0
@@ -200,3 +189,36 @@ def test_the_best_by_query_is_the_first_of_equals(cells: SearchCells) -> None:
     asked = np.array([[3, 7, 5, NOTHING]])
     found = Runs("random", benchmark, asked, np.array([[1.5, 2.0, 3.0, np.inf]]), 4)
     assert found.best_by_query().tolist() == [[NOTHING, 7, 7, 7]]
+
+
+def test_neighbours(cells: SearchCells, space: CellSpace) -> None:
+    distinct = SearchCells(space, np.ones(15_625, dtype=bool), distinct=True)
+    assert len(distinct) == len({*space.isomorphs()})
+    for cell in (0, 1462, 9930):
+        assert cells.neighbours(cell) == neighbour_indices(cell)
+        near = {isomorph_index(one) for one in neighbour_indices(cell)} - {cell}
+        assert distinct.neighbours(cell) == tuple(sorted(near))
+
+
+def test_mutations_change_each_edge_at_the_rate(cells: SearchCells) -> None:
+    rng = np.random.default_rng(0)
+    own = np.array(operation_numbers(0))
+    assert mutation_probability(6) == 0.25
+    reached = np.array([operation_numbers(cells.mutate(0, rng, 0.25)) for _ in range(2000)])
+    rates = (reached != own).mean(axis=0)
+    assert abs(rates - 0.25).max() < 0.05
+    others = np.bincount(reached[reached[:, 0] != own[0], 0], minlength=5)
+    assert others[own[0]] == 0
+    assert np.delete(others, own[0]).min() > 85  # about 125 each
+
+
+def test_paths_are_the_features(cells: SearchCells) -> None:
+    short, whole = cells.path_encodings(2), cells.path_encodings(3)
+    assert short.shape == (15_625, 30)  # what naszilla keeps
+    assert whole.shape == (15_625, 155)
+    np.testing.assert_array_equal(whole[:, :30], short)
+    skip, pool = 1, 4
+    cell = cell_index((skip, pool, skip, pool, skip, pool))
+    found = np.flatnonzero(short[cell])
+    # In → out; in → 1 → out and in → 2 → out share the features of two edges.
+    assert found.tolist() == sorted({pool, 5 + skip + 5 * skip, 5 + pool + 5 * pool})

@@ -8,8 +8,7 @@ import pytest
 from robust201 import RobustnessDataset
 from robust201.core.errors import ConfigError
 from robust201.search.benchmark import Benchmark
-from robust201.search.published import compare_with_paper
-from robust201.search.repeated_searches import VOLUME, RepeatedSearch, front_shares, repeat_searches
+from robust201.search.repeated_searches import VOLUME, RepeatedSearch, compare_with_paper, front_shares, repeat_searches
 from robust201.search.runs import run_methods
 from robust201.statistics.intervals import mean_intervals
 from robust201.statistics.pareto import hypervolume
@@ -78,9 +77,9 @@ def test_a_front(planted_front: Benchmark, reader: RobustnessDataset) -> None:
     shares = front_shares(runs)
     low, high = planted_front.values.min(axis=0), planted_front.values.max(axis=0)
     scaled = (planted_front.values - low) / (high - low)
-    attainable = hypervolume(scaled, np.zeros(2))
+    attainable = hypervolume(scaled)
     for query in (1, 7, 30):
-        expected = hypervolume(scaled[runs.asked[1, :query]], np.zeros(2)) / attainable
+        expected = hypervolume(scaled[runs.asked[1, :query]]) / attainable
         assert shares[1, query - 1] == pytest.approx(expected)
 
 
@@ -104,7 +103,7 @@ def test_published_accuracies_are_recognised_and_compared(
     found = search(reader, n_queries=20, n_runs=1)
     compared = compare_with_paper(reader, [found])  # its layout and extent are those of the published results
     assert compared == (0.9468, found.optimum["clean"], False)
-    monkeypatch.setattr("robust201.search.published.PAPER_OPTIMUM", found.optimum["clean"] + 0.0004)
+    monkeypatch.setattr("robust201.search.repeated_searches.PAPER_OPTIMUM", found.optimum["clean"] + 0.0004)
     assert compare_with_paper(reader, [found]).agrees
     narrow = search(reader, n_queries=20, n_runs=1, constraints=["parameters <= 300000"])
     (other,) = repeat_searches(reader, "cifar100", ["clean"], methods=["random"], n_queries=20, n_runs=1, processes=1)

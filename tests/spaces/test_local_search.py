@@ -172,21 +172,6 @@ def test_a_search_is_local_where_that_saves_something():
     assert search(specs().index(pathless), sides=[4] * 64) is None
 
 
-def test_the_depth_follows_from_the_program_and_the_windows():
-    def depths(index):
-        spec = specs()[index]
-        network = compile_network(network_of(spec, cells=5), spec, NORMALISATION, n_classes=N_CLASSES)
-        local = network._local
-        return [local.depth([side] * 10_000, 32, 32) for side in (1, 4, 7, 14, 29)]
-
-    light, middling, heavy = depths(309), depths(21), depths(13714)
-    assert light[0] == 17  # pooling is dead in #309: nothing but the reductions spreads a change
-    for values in (light, middling, heavy):
-        assert values == sorted(values, reverse=True)
-        assert values[-1] == 0
-    assert light[1] > middling[1] > heavy[1] > 0
-
-
 # --- Square --------------------------------------------------------------------------------------------------------
 
 

@@ -5,13 +5,26 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from robust201.core.errors import ArchitectureError
+from robust201.core.errors import ArchitectureError, ConfigError
+from robust201.spaces import DEFAULT_SPACE, SPACES, cell_space, find_architecture
+from robust201.spaces.base import Space
+from robust201.spaces.nasbench201 import (
+    cell_index,
+    cell_operations,
+    cell_string,
+    isomorph_index,
+    neighbour_indices,
+    operation_numbers,
+    random_cell,
+)
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.spaces.nasbench201.cells import EDGES, N_ARCHITECTURES, OPERATIONS
+from robust201.spaces.nasbench201.cells import EDGES, N_ARCHITECTURES, OPERATIONS, isomorphs, specs
 from robust201.tasks import TASKS
 
 indices = st.integers(0, N_ARCHITECTURES - 1)
@@ -152,3 +165,95 @@ def test_the_space_needs_no_torch():
         "import sys, robust201.spaces.nasbench201.cells as space; space.meta_text({}); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+every_space = pytest.mark.parametrize("space", SPACES.values(), ids=lambda space: space.name)
+
+
+@every_space
+def test_ids_are_of_the_kind_that_the_space_says(space: Space) -> None:
+    ids = space.select("evaluated")
+    assert len(set(ids)) == len(ids) > 0
+    assert all(isinstance(architecture, str if space.has_text_ids else int) for architecture in ids)
+    assert all(str(architecture)[0].isalpha() == space.has_text_ids for architecture in ids)
+    assert space.resolve(ids[-1]) == ids[-1]
+    assert space.select([ids[-1]]) == ids[-1:]
+    assert find_architecture(ids[-1]) == (space, ids[-1])
+    with pytest.raises(ArchitectureError):
+        space.resolve("no-network" if space.has_text_ids else -1)
+
+
+@every_space
+def test_networks_have_as_many_parameters_as_are_counted(space: Space) -> None:
+    architecture = space.select("evaluated")[-1]
+    assert space.macs(architecture, n_classes=10, image_size=32) > 0
+    counted = space.parameter_count(architecture, n_classes=10)
+    network = space.build(architecture, n_classes=10).eval()
+    assert counted in {None, sum(parameter.numel() for parameter in network.parameters())}
+    answer = network(torch.zeros(2, 3, 32, 32))
+    assert (answer[1] if isinstance(answer, tuple) else answer).shape == (2, 10)
+
+
+@every_space
+def test_only_spaces_with_a_skeleton_are_sized(space: Space) -> None:
+    if space.is_sized:
+        assert space.sized(channels=4, cells=1).identity() == {"channels": 4, "cells": 1}
+    else:
+        with pytest.raises(ConfigError, match=f"space: {space.name}: expected no `network`"):
+            space.sized(channels=4, cells=1)
+
+
+def test_ranges_and_unknown_names_are_no_architecture() -> None:
+    assert cell_space(DEFAULT_SPACE) is SPACES[DEFAULT_SPACE]
+    for name in ("0-9", "resnet19", "|none~0|"):
+        with pytest.raises(ArchitectureError):
+            find_architecture(name)
+
+
+INDICES = st.integers(0, 15_624)
+
+
+@given(INDICES)
+def test_all_names_of_a_cell_lead_to_it(index: int) -> None:
+    operations = cell_operations(index)
+    numbers = operation_numbers(index)
+    assert cell_string(index) == specs()[index]
+    assert [OPERATIONS[number] for number in numbers] == list(operations)
+    for name in (index, np.int64(index), specs()[index], operations, list(operations), numbers, np.array(numbers)):
+        assert cell_index(name) == index
+    assert isomorph_index(operations) == isomorphs()[index]
+
+
+@given(INDICES)
+def test_neighbours_differ_on_one_edge(index: int) -> None:
+    own = operation_numbers(index)
+    near = neighbour_indices(index)
+    assert len({*near, index}) == 25
+    assert all(sum(a != b for a, b in zip(own, operation_numbers(one), strict=True)) == 1 for one in near)
+    assert all(index in neighbour_indices(one) for one in near[:3])
+
+
+def test_random_cells_are_uniform_over_operations() -> None:
+    rng = np.random.default_rng(0)
+    drawn = np.array([operation_numbers(random_cell(rng)) for _ in range(1000)])
+    counts = np.stack([(drawn == number).sum(axis=0) for number in range(len(OPERATIONS))])
+    assert abs(counts - 200).max() < 65  # five standard deviations
+    assert random_cell(np.random.default_rng(3)) == random_cell(np.random.default_rng(3))
+
+
+@pytest.mark.parametrize(
+    ("cell", "got"),
+    [
+        (15_625, "got 15625"),
+        ((0, 1, 2, 3, 4), "got 5 operations"),
+        ((0, 1, 2, 3, 4, 5), "got 5"),
+        (("skip_connect",) * 7, "got 7 operations"),
+        (1.5, "type float"),
+        ([None] * 6, "type list"),
+        ("|none~0|", "got 1 edge"),
+    ],
+)
+def test_what_is_no_cell_is_refused(cell: object, got: str) -> None:
+    with pytest.raises(ArchitectureError) as caught:
+        cell_index(cell)  # type: ignore[arg-type]
+    assert got in str(caught.value)

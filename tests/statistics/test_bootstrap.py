@@ -1,8 +1,7 @@
 """Draws are those of resampled images, and intervals follow from them."""
 
 import numpy as np
-import pytest
-from scipy.stats import kendalltau, rankdata
+from scipy.stats import rankdata
 
 from robust201.statistics.bootstrap import (
     binomial_draws,
@@ -41,15 +40,6 @@ def test_seeds_decide_the_draws() -> None:
         assert (drawn(0) != drawn(1)).any()
 
 
-def test_draws_vary_as_much_as_samples_do() -> None:
-    n, accuracy = 400, 0.7
-    expected = np.sqrt(n * accuracy * (1 - accuracy))
-    parametric = binomial_draws(np.full(50, accuracy), n, n_draws=400)
-    assert parametric.std() == pytest.approx(expected, rel=0.05)
-    correct = np.arange(n) < accuracy * n
-    assert image_draws(pack_outcomes(correct[None]), n, n_draws=2_000).std() == pytest.approx(expected, rel=0.05)
-
-
 def test_common_images_make_differences_surer() -> None:
     correct = draw(8, 500, common=True)
     paired = rank_intervals(image_draws(pack_outcomes(correct), 500))
@@ -78,24 +68,6 @@ def test_intervals_of_medians_hold_about_as_often_as_they_say() -> None:
         found = median_estimate(observed, binomial_draws(observed, n, n_draws=100, seed=run), n, 0.9)
         held += found.low <= expected <= found.high
     assert 0.85 * runs <= held <= 0.95 * runs
-
-
-def test_kendalls_tau_scatters_as_it_would_on_other_images() -> None:
-    rng = np.random.default_rng(6)
-    first = rng.uniform(0.6, 0.75, 60)
-    second, n = (first + rng.uniform(0.6, 0.75, 60)) / 2, 500
-    samples = [(rng.binomial(n, first) / n, rng.binomial(n, second) / n) for _ in range(150)]
-    taus = [kendalltau(*sample).statistic for sample in samples]
-    draws = [binomial_draws(one, n, n_draws=150, seed=place) for place, one in enumerate(samples[0])]
-    found = kendall_estimate(*samples[0], *draws, level=0.6827)
-    assert found.value == taus[0]
-    assert (found.high - found.low) / 2 == pytest.approx(np.std(taus), rel=0.3)
-    assert found.bias < 0 < kendalltau(first, second).statistic - np.mean(taus)
-
-
-def test_kendalls_tau_without_two_accuracies_is_nan() -> None:
-    flat, draws = np.full(4, 0.5), np.full((3, 4), 5, np.int32)
-    assert np.isnan(kendall_estimate(flat, flat, draws, draws)).all()
 
 
 def test_two_networks_have_a_tau_and_their_ties_none() -> None:

@@ -19,8 +19,7 @@ def grid_volume(points: np.ndarray, size: int) -> float:
 def test_against_brute_force(m: int, seed: int) -> None:
     rng = np.random.default_rng([seed, m])
     points = rng.integers(-1, 7, size=(12, m)).astype(float)
-    assert hypervolume(points, np.zeros(m)) == grid_volume(points, 6)
-    assert hypervolume(points + 2, np.full(m, 2.0)) == grid_volume(points, 6)
+    assert hypervolume(points) == grid_volume(points, 6)
     front = points[front_places(points)]
     dominated = [any((other >= point).all() and (other > point).any() for other in points) for point in points]
     assert {tuple(point) for point in front} == {
@@ -29,6 +28,6 @@ def test_against_brute_force(m: int, seed: int) -> None:
     assert len(np.unique(front, axis=0)) == len(front)
 
 
-def test_points_below_the_reference_add_nothing() -> None:
-    assert hypervolume(np.array([[5.0, 0.0], [-1.0, 9.0]]), np.zeros(2)) == 0.0
-    assert hypervolume(np.empty((0, 2)), np.zeros(2)) == 0.0
+def test_points_below_zero_add_nothing() -> None:
+    assert hypervolume(np.array([[5.0, 0.0], [-1.0, 9.0]])) == 0.0
+    assert hypervolume(np.empty((0, 2))) == 0.0

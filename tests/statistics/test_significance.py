@@ -10,6 +10,8 @@ from robust201.statistics.outcomes import pack_outcomes
 from robust201.statistics.significance import (
     holm_adjust,
     mcnemar_p_values,
+    paired_difference_intervals,
+    paired_differences,
     ties_with_best,
     two_proportion_p_values,
 )
@@ -78,10 +80,31 @@ def test_the_best_is_tied_with_itself_and_with_its_equals() -> None:
     assert ties_with_best([np.nan], 100).best == -1
 
 
-def test_the_truly_best_is_mostly_kept() -> None:
+def test_counts_and_the_test_are_those_of_the_outcomes():
+    first, second = np.array([[1, 1, 0, 0, 1, 1, 1, 1, 1]], bool), np.array([[1, 0, 1, 1, 1, 1, 1, 1, 1]], bool)
+    found = paired_differences(pack_outcomes(first), pack_outcomes(second), 9)
+    assert (found.only_first.tolist(), found.only_second.tolist()) == ([1], [2])
+    assert found.difference[0] == pytest.approx(1 / 9)
+    assert found.p_value[0] == pytest.approx(1.0)  # 2 * P(X <= 1 | n = 3, 1/2)
+
+
+def test_equal_networks_do_not_differ_and_the_order_only_turns_the_sign():
     rng = np.random.default_rng(0)
-    truth, n, runs = np.array([0.8] + [0.79] * 12), 1_000, 300
-    lost = 0
-    for _ in range(runs):
-        lost += not ties_with_best(rng.binomial(n, truth) / n, n, level=0.05).tied[0]
-    assert lost <= 0.05 * runs
+    first, second = (pack_outcomes(rng.random((20, 200)) < share) for share in (0.6, 0.7))
+    same = paired_differences(first, first, 200)
+    assert (same.difference == 0).all()
+    assert ((same.low <= 0) & (same.high >= 0)).all()
+    one, other = paired_differences(first, second, 200), paired_differences(second, first, 200)
+    np.testing.assert_allclose(one.low, -other.high, atol=1e-12)
+    np.testing.assert_allclose(one.p_value, other.p_value)
+
+
+@pytest.mark.parametrize("n_images", [60, 300])
+@pytest.mark.parametrize(
+    "shares", [(0.5, 0.1, 0.15), (0.85, 0.05, 0.05), (0.3, 0.02, 0.2), (0.02, 0.01, 0.03)], ids=str
+)
+def test_intervals_hold_in_about_95_percent_of_samples(n_images, shares):
+    draws = np.random.default_rng(1).multinomial(n_images, [*shares, 1 - sum(shares)], size=20_000)
+    low, high = paired_difference_intervals(*draws[:, :3].T, n_images)
+    held = ((low <= shares[2] - shares[1]) & (shares[2] - shares[1] <= high)).mean()
+    assert 0.935 < held <= 1.0

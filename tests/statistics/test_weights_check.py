@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -169,14 +168,6 @@ def test_rounded_and_overlaid_exports_raise_no_alarm(
     check = check_recorded(RobustnessDataset(exported))
     assert (check.n_checked, check.unexpected) == (2, ())
     assert check_recorded(RobustnessDataset(exported, tmp_path / "measured")).n_checked == 0
-
-
-def test_a_sweep_knows_what_its_store_records(recorded_sweep: Callable[..., Path], tmp_path: Path) -> None:
-    """In plan.json by the hash of the weights, so that neither store nor images are needed afterwards."""
-    recorded_sweep({0: 0.25})
-    facts = json.loads((tmp_path / "results/plan.json").read_text())["facts"]
-    assert facts["test_accuracies"] == {facts["checkpoints"]["digits"]["0"]: 0.25}
-    assert yaml.safe_load((tmp_path / "sweep.yaml").read_text())["keys"] == {"clean": {}}
 
 
 def test_a_manifest_with_an_accuracy_that_is_none_is_damaged(tmp_path: Path, tiny_weights: Path) -> None:

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from robust201.studies.comparisons import check_printed_marks
-from robust201.studies.markdown import claim_lines, comparison_lines
 from robust201.studies.pages import write_pages
+from robust201.studies.pages.writer import comparison_lines, table_lines
 from tests.conftest import REPOSITORY
 from tests.support.planted_studies import STUDIES
 
@@ -14,7 +14,18 @@ from tests.support.planted_studies import STUDIES
 def test_the_page_of_image_distributions_has_the_recomputed_tables():
     page = (REPOSITORY / "docs/image-distribution.md").read_text()
     found = check_printed_marks()
-    for table in (comparison_lines(found.exceptions), comparison_lines(found.borderline), claim_lines(found.claims)):
+    claims = [
+        [f"{row['experiment']} {row['claim']}", row["network"]]
+        + [str(row[name]) for name in ("printed", "tested", "recomputed", "after_holm")]
+        + [row["lost"] or "–"]
+        for row in found.claims.to_dict("records")
+    ]
+    columns = ["claim", "network", "marked", "with numbers", "recomputed", "after Holm", "lost at epoch"]
+    for table in (
+        comparison_lines(found.exceptions),
+        comparison_lines(found.borderline),
+        table_lines(columns, claims),
+    ):
         assert table in page
 
 

@@ -42,23 +42,6 @@ def test_printed_numbers_are_complete_and_in_percent():
     assert np.median(values) > 1
 
 
-def test_each_printed_cell_of_table_1_is_the_best_of_its_depths():
-    """The table is said to be the best of depth and learning rate, attack by attack; the appendix has the depths."""
-    printed = printed_numbers()["equivariance"]
-    others = [
-        (network, attack, place)
-        for network, depths in (
-            ("G-ResNet", ("G-ResNet-18", "G-ResNet-34")),
-            ("STN", ("STN-ResNet-18", "STN-ResNet-34")),
-            ("PTN", ("PTN-ResNet-18", "PTN-ResNet-34")),
-        )
-        for attack, row in printed["best"][network].items()
-        for place, value in enumerate(row)
-        if value != max(printed["by_depth"][depth][attack][place] for depth in depths)
-    ]
-    assert others == []
-
-
 # --- Dynamics
 
 

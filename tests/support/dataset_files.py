@@ -26,14 +26,17 @@ def fabricate(spec: DatasetSpec, count: int, seed: int = 0) -> tuple[Pixels, Lab
     return images, draws.integers(0, spec.n_classes, count)
 
 
+def cifar_names(spec: DatasetSpec, split: str) -> list[str]:
+    if spec.name == "cifar100":
+        return [split]
+    return ["test_batch"] if split == "test" else [f"data_batch_{number}" for number in range(1, 6)]
+
+
 def write_binary(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
     coarse = spec.name == "cifar100"
     folder = root / ("cifar-100-binary" if coarse else "cifar-10-batches-bin")
-    names = ["test" if coarse else "test_batch"]
-    if split == "train":
-        names = ["train"] if coarse else [f"data_batch_{number}" for number in range(1, 6)]
     folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / f"{name}.bin" for name in names]
+    files = [folder / f"{name}.bin" for name in cifar_names(spec, split)]
     for file, rows in zip(files, np.array_split(np.arange(len(labels)), len(files)), strict=True):
         head = labels[rows].astype(np.uint8)[:, None]
         if coarse:
@@ -45,11 +48,7 @@ def write_binary(root: Path, spec: DatasetSpec, split: str, images: Pixels, labe
 def write_python(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
     fine = spec.name == "cifar100"
     folder = root / ("cifar-100-python" if fine else "cifar-10-batches-py")
-    names = ["test" if fine else "test_batch"]
-    if split == "train":
-        names = ["train"] if fine else [f"data_batch_{number}" for number in range(1, 6)]
-    key = "fine_labels" if fine else "labels"
-    return write_pickles(folder, names, key, images, labels)
+    return write_pickles(folder, cifar_names(spec, split), "fine_labels" if fine else "labels", images, labels)
 
 
 def write_imagenet16(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:

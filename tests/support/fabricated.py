@@ -167,28 +167,22 @@ class ChangedStore(FabricatedStore):
 
     change: Callable[[Unit, float, Values], Values] = lambda _unit, _strength, values: values
 
-    def iter_values(
-        self, units: Iterable[Unit], inventory: object, measurements: Collection[str]
-    ) -> Iterator[tuple[Unit, dict[float, Values]]]:
-        for unit, held in super().iter_values(units, inventory, measurements):
+    def iter_values(self, *arguments: Any) -> Iterator[tuple[Unit, dict[float, Values]]]:
+        for unit, held in super().iter_values(*arguments):
             yield unit, {s: {**values, **self.change(unit, s, values)} for s, values in held.items()}
 
 
 class BrokenStore(FabricatedStore):
-    def iter_values(
-        self, units: Iterable[Unit], inventory: object, measurements: Collection[str]
-    ) -> Iterator[tuple[Unit, dict[float, Values]]]:
-        for unit, values in super().iter_values(units, inventory, measurements):
+    def iter_values(self, *arguments: Any) -> Iterator[tuple[Unit, dict[float, Values]]]:
+        for unit, values in super().iter_values(*arguments):
             if (unit.key, unit.architecture) == ("pgd", 10):
                 raise StorageError("damaged")
             yield unit, values
 
 
 class SlowStore(FabricatedStore):
-    def iter_values(
-        self, units: Iterable[Unit], inventory: object, measurements: Collection[str]
-    ) -> Iterator[tuple[Unit, dict[float, Values]]]:
-        for row in super().iter_values(units, inventory, measurements):
+    def iter_values(self, *arguments: Any) -> Iterator[tuple[Unit, dict[float, Values]]]:
+        for row in super().iter_values(*arguments):
             if row[0].key == "pgd":
                 time.sleep(600)
             yield row

@@ -13,8 +13,7 @@ from robust201.analysis.robustbench import BENCHMARKS, Benchmark
 from robust201.core.errors import ConfigError
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import pack_outcomes
-from robust201.statistics.paired import paired_differences
-from robust201.statistics.significance import holm_adjust
+from robust201.statistics.significance import holm_adjust, paired_differences
 from robust201.tasks import ENSEMBLES, TASKS
 from robust201.tasks.constraints import Constraint
 

@@ -288,7 +288,6 @@ class Timed:
 
     @property
     def attacks(self) -> RunTime:
-        """What the attacks take, start-up apart."""
         return self.whole - self.start
 
 

@@ -39,7 +39,6 @@ class Normalised(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1))
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Classify (B, 3, H, W)."""
         output = self.network((pixels - self.mean) / self.std)
         logits: torch.Tensor = output[1] if isinstance(output, tuple) else output  # published: (features, logits)
         return logits

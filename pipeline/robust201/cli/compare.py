@@ -30,7 +30,7 @@ from robust201.cli.evaluate import (
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.core.errors import ConfigError
 from robust201.core.files import check_output_file
-from robust201.core.garbage import collect_as_usual
+from robust201.core.memory import collect_as_usual
 
 if TYPE_CHECKING:
     from robust201.analysis.evaluation import Comparison

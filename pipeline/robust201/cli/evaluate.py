@@ -15,7 +15,7 @@ from robust201.cli.user_file import parse_function
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ArchitectureError, ConfigError, EvaluationError, RobustError, closest
 from robust201.core.files import check_output_file, write_text
-from robust201.core.garbage import collect_as_usual
+from robust201.core.memory import collect_as_usual
 from robust201.core.user_code import describe_failure
 
 if TYPE_CHECKING:

@@ -84,8 +84,7 @@ def search(
         for path in write_blackbox(reader, blackbox):
             typer.echo(path)
         return
-    from robust201.search.published import compare_with_paper
-    from robust201.search.repeated_searches import TABLE1_OBJECTIVES, repeat_searches
+    from robust201.search.repeated_searches import TABLE1_OBJECTIVES, compare_with_paper, repeat_searches
 
     if table1 and (objective or report):
         raise ConfigError(

@@ -50,7 +50,7 @@ def one_line(said: object, most: int = 300) -> str:
 
 
 def describe_content(error: Exception) -> str:
-    """Say on one short line what is wrong with the content of a file that could not be read."""
+    """Describe on one short line what is wrong with the content of a file that could not be read."""
     if isinstance(error, UnicodeDecodeError):  # its representation holds the whole file
         return "it is no text"
     return f"it lacks {error}" if isinstance(error, KeyError) else one_line(error)

@@ -190,7 +190,7 @@ def visible_entries(folder: Path) -> list[str]:
 
 
 def check_output_file(path: Path) -> None:
-    """Make sure that a file may be written under a name that a user gave, before anything is computed for it.
+    """Check that a file may be written under a name that a user gave, before anything is computed for it.
 
     Raises:
         InputError: the name is that of a folder, of something else that is no file, or lies below a file.
@@ -396,6 +396,6 @@ def portable_name(path: Path) -> str:
 
 
 def _bundled_roots() -> tuple[Path, ...]:
-    """Give the folders that bundled files lie in: of a wheel, of a job's archive, of a checkout."""
+    """Return the folders that bundled files lie in: of a wheel, of a job's archive, of a checkout."""
     package = Path(__file__).resolve().parent.parent
     return package / "_bundled", package.parent, package.parent.parent

@@ -32,7 +32,6 @@ class HostId:
 
     @classmethod
     def of_this_process(cls) -> "HostId":
-        """Identify the host that this process runs on."""
         return cls(
             socket.gethostname(),
             _read_line(Path("/etc/machine-id")),

@@ -173,7 +173,6 @@ def _check_depth(depth: int) -> None:
 
 
 def _read_list_head(data: bytes, place: int) -> tuple[int, int, int]:
-    """Read how many values a list has, of which type, and where they begin."""
     header = data[place]
     size, place = (header >> 4, place + 1) if header < 0xF0 else _read_varint(data, place + 1)
     if size > len(data) - place:  # every value takes a byte at least

@@ -33,7 +33,7 @@ _TF32_CAPABILITY: Final = (8, 0)
 
 
 def check_precision(name: str, device: "torch.device | None" = None) -> None:
-    """Make sure that a precision exists, and that a device, where one is given, has it.
+    """Check that a precision exists, and that a device, where one is given, has it.
 
     Raises:
         ConfigError: there is no such precision (the closest is named), or the device does not have it.
@@ -54,7 +54,7 @@ def check_precision(name: str, device: "torch.device | None" = None) -> None:
 
 
 def _what_lacks_tf32(device: "torch.device") -> str:
-    """Say what a device is that has no TF32; an empty string where it has."""
+    """Describe a device that has no TF32; an empty string where it has."""
     import torch
 
     if device.type != "cuda" or torch.version.cuda is None:

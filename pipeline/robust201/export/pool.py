@@ -68,7 +68,7 @@ def write_files(files: Iterable[ResultFile], processes: int, on_rows: Callable[[
 def _write_in_pool(
     files: Iterable[ResultFile], processes: int, on_rows: Callable[[int], None]
 ) -> Iterator[WrittenFile]:
-    from robust201.core.freed_memory import give_back_freed_memory
+    from robust201.core.memory import give_back_freed_memory
 
     context = fork_server(["robust201.export.json_files", "robust201.shards"])
     # This process takes no lock that a worker may hold when it is killed.

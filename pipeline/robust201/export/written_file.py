@@ -45,9 +45,9 @@ def compressing(stream: BinaryIO, compression: Compression | None) -> Iterator[B
         with gzip.GzipFile(filename="", mode="wb", compresslevel=GZIP_LEVEL, fileobj=stream, mtime=0) as packed:
             yield packed  # type: ignore[misc]
     else:
-        from robust201.core.zstandard import zstd_stream
+        import pyarrow as pa  # the standard library has no Zstandard before Python 3.14
 
-        with zstd_stream(stream) as packed:
+        with pa.CompressedOutputStream(pa.PythonFile(stream, mode="w"), "zstd") as packed:
             yield packed
 
 

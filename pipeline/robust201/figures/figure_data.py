@@ -24,8 +24,8 @@ from robust201.reader.result_files import kind_of
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.intervals import NORMAL_QUANTILE, accuracy_intervals, mean_intervals
-from robust201.statistics.kendall import kendall_taus
 from robust201.statistics.pareto import on_front
+from robust201.statistics.rank_correlation import kendall_taus
 from robust201.statistics.robustness import robustness_r
 
 REFERENCE_EPSILON_255 = 1.0

@@ -5,8 +5,8 @@ import os
 import torch
 
 from robust201.core.errors import ConfigError
-from robust201.core.garbage import collect_as_usual
 from robust201.core.host import MAX_THREADS
+from robust201.core.memory import collect_as_usual
 from robust201.core.precision import Precision, check_precision
 
 
@@ -16,7 +16,7 @@ def configure_torch(threads: int, precision: Precision = "fp32") -> None:
     The number of threads is set because it decides how the CPU splits its sums. cuDNN neither tries out algorithms nor
     takes nondeterministic ones, and an operation without a deterministic form raises. TF32 is on with ``tf32`` and off
     with every other precision; these switches are the process's, and a second call sets them anew. Garbage is looked
-    for as usual from now on (`core.garbage`).
+    for as usual from now on (`core.memory`).
 
     Args:
         threads: CPU threads of one operation, 1 to `MAX_THREADS`.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from robust201.core.errors import ArchitectureError, ConfigError, closest
-from robust201.core.fields import MAX_COUNT, Cells, Channels, Fields, PositiveFloat, PositiveInt
 from robust201.core.host import MAX_THREADS
 from robust201.core.precision import Precision
 from robust201.core.records import (
@@ -22,6 +21,7 @@ from robust201.core.records import (
     Weights,
     show_architecture,
 )
+from robust201.core.strict_model import MAX_COUNT, Cells, Channels, PositiveFloat, PositiveInt, StrictModel
 from robust201.core.user_code import UserFunction
 from robust201.images import DATASETS
 from robust201.images.specs import DatasetSpec, own_dataset
@@ -68,7 +68,7 @@ FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 ShardsUrl = Annotated[str, BeforeValidator(_check_shards)]
 
 
-class Section(Fields):
+class Section(StrictModel):
     """Base of every part of the YAML."""
 
 

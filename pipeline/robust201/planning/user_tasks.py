@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from robust201.core.errors import closest
-from robust201.core.fields import PositiveInt
 from robust201.core.records import CLEAN_STRENGTH, ImageSelection, Split
+from robust201.core.strict_model import PositiveInt
 from robust201.core.user_code import UserFunction
 from robust201.planning.sweep_yaml import ConfigPath
 from robust201.tasks import ENGINES

@@ -322,7 +322,7 @@ def _seed_rows(
             if strength == CLEAN_STRENGTH and files.repeats_clean(dataset, str(key)):
                 continue
             wide = rows.pivot_table(index="architecture", columns="trained", values="value", dropna=False)
-            found = summarise_seeds(wide.to_numpy())
-            note = f"over {', '.join(names)}; pooled {found.pooled:.4g}"
-            deviation = pd.Series(found.deviation, index=wide.index)
+            deviations, pooled = summarise_seeds(wide.to_numpy())
+            note = f"over {', '.join(names)}; pooled {pooled:.4g}"
+            deviation = pd.Series(deviations, index=wide.index)
             yield MetricRow(dataset, "training_seed_deviation", str(key), float(str(strength)), deviation, note)

@@ -80,7 +80,7 @@ class Bananas(Optimiser):
         return list(found)
 
     def _losses(self) -> NDArray[np.float64]:
-        """Give 100 minus the observed values in percent; other numbers than fractions are scaled by their range."""
+        """Return 100 minus the observed values in percent; other numbers than fractions are scaled by their range."""
         scores = np.array([self.preference.score(values) for _, values in self._told])
         low, high = scores.min(), scores.max()
         if (low < 0 or high > 1) and high > low:

@@ -67,7 +67,7 @@ class Benchmark:
         return 1 if self._weights is None else len(self._weights)
 
     def evaluate(self, query: Query) -> Scores:
-        """Give what a query measures: the objectives, or the weighted mean of the first few evaluations of one."""
+        """Return what a query measures: the objectives, or the weighted mean of the first few evaluations of one."""
         if query.n_evaluations is None or query.n_evaluations == self.n_evaluations:
             return tuple(self.values[query.architecture].tolist())
         if self._columns is None or self._weights is None:

@@ -45,7 +45,6 @@ class SearchCells:
         return len(self.members)
 
     def draw(self, rng: np.random.Generator) -> int:
-        """Draw a member, all equally likely."""
         return int(self.members[rng.integers(len(self.members))])
 
     def neighbours(self, cell: int) -> tuple[int, ...]:

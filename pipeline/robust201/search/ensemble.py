@@ -95,7 +95,6 @@ class _Networks:
         self.buffers: dict[int, _Buffers] = {}
 
     def _divide(self, flat: _Array, n: int) -> list[_Array]:
-        """Give views of a flat array as matrices, N for each layer."""
         views, start = [], 0
         for rows, columns in self.shapes:
             end = start + n * rows * columns
@@ -147,7 +146,7 @@ class _Networks:
         self.parameters -= spare
 
     def predict(self, inputs: _Array, first: int, count: int) -> NDArray[np.float64]:
-        """Give (count, m) outputs of `count` networks from the one numbered `first`, for (m, d) inputs."""
+        """Return (count, m) outputs of `count` networks from the one numbered `first`, for (m, d) inputs."""
         values = _with_ones(np.broadcast_to(inputs.T, (count, *inputs.T.shape)))
         for layer in self.weights[:-1]:
             values = _with_ones(np.maximum(np.matmul(layer[first : first + count], values), 0))

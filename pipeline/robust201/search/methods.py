@@ -18,14 +18,12 @@ class MethodRow(NamedTuple):
         name: for the command line.
         title: for tables and figures.
         optimiser: one run of it.
-        in_paper: whether table 1 of Jung, Lukasik and Keuper (ICLR 2023) has it.
         of_parts: whether it evaluates parts of an objective, so that it needs one of several evaluations.
     """
 
     name: str
     title: str
     optimiser: type[Optimiser]
-    in_paper: bool = True
     of_parts: bool = False
 
 
@@ -36,7 +34,7 @@ METHODS: dict[str, MethodRow] = {
         MethodRow("local", "Local search", LocalSearch),
         MethodRow("random", "Random search", RandomSearch),
         MethodRow("evolution", "Regularised evolution", RegularizedEvolution),
-        MethodRow("halving", "Successive halving", SuccessiveHalving, in_paper=False, of_parts=True),
+        MethodRow("halving", "Successive halving", SuccessiveHalving, of_parts=True),
     )
 }
 

@@ -148,7 +148,7 @@ class TableValues:
 
 
 def cells_of(reader: RobustnessDataset) -> CellSpace:
-    """Give the space of a folder's architectures; a `ConfigError` says that they are no cells."""
+    """Return the space of a folder's architectures; a `ConfigError` says that they are no cells."""
     if reader.files.space is None:
         raise ConfigError(
             f"Searching failed for {reader.path}: expected architectures that are cells, got those of the space "
@@ -158,7 +158,7 @@ def cells_of(reader: RobustnessDataset) -> CellSpace:
 
 
 def meets(values: TableValues, constraints: Sequence[str]) -> NDArray[np.bool_]:
-    """Say by index which evaluated cells meet all constraints; one without the number meets none.
+    """Mark by index the evaluated cells that meet all constraints; one without the number meets none.
 
     Raises:
         ConfigError: one is not understood, is of something that only an evaluation tells, or is met by no cell.

@@ -41,7 +41,6 @@ class Preference:
         self._low, self._high = np.full(n_objectives, np.inf), np.full(n_objectives, -np.inf)
 
     def redraw(self) -> None:
-        """Draw other weights, uniformly among those that add up to 1."""
         if self.n_objectives > 1:
             self._weights = self._rng.dirichlet(np.ones(self.n_objectives))
 
@@ -51,7 +50,6 @@ class Preference:
             self._low, self._high = np.fmin(self._low, values), np.fmax(self._high, values)
 
     def score(self, values: Scores) -> float:
-        """Give the number to maximise."""
         if self.n_objectives == 1:
             return values[0]
         span = np.where(self._high > self._low, self._high - self._low, 1.0)
@@ -96,14 +94,13 @@ class Optimiser(ABC):
         """Take the values of the query that was proposed last."""
 
     def ask(self) -> Query | None:
-        """Give the next query; None if there is nothing left to ask for."""
+        """Return the next query; None if there is nothing left to ask for."""
         query = self.propose()
         if query is not None:
             self.asked.add(query.architecture)
         return query
 
     def tell(self, query: Query, values: Scores) -> None:
-        """Take the values of the last query."""
         self.preference.observe(values)
         self.learn(query, values)
 

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from robust201.analysis.terms import read_join_tables
 from robust201.core.errors import ConfigError
 from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.result_files import PUBLISHED_DATASETS
+from robust201.reader.value_checks import CLEAN
 from robust201.search.benchmark import Benchmark, WeightedSum
 from robust201.search.cells import SearchCells
 from robust201.search.methods import METHODS, find_method
@@ -301,22 +303,21 @@ def _summarise_front(runs: Runs) -> MethodResult:
 
 
 def front_shares(runs: Runs) -> _Floats:
-    """Give the share of the attainable volume that the cells asked for dominate, after each query: (runs, queries).
+    """Return the share of the attainable volume that the cells asked for dominate, after each query: (runs, queries).
 
     Volumes are over the worst value of any member in each objective.
     """
     members = runs.benchmark.values[runs.benchmark.cells.members]
     low, high = members.min(axis=0), members.max(axis=0)
     scaled = (runs.benchmark.values - low) / np.where(high > low, high - low, 1.0)
-    zero = np.zeros(runs.benchmark.n_objectives)
-    attainable = hypervolume((members - low) / np.where(high > low, high - low, 1.0), zero)
+    attainable = hypervolume((members - low) / np.where(high > low, high - low, 1.0))
     volumes = np.zeros((len(runs.asked), runs.n_queries))
     for run, asked in enumerate(runs.asked):
-        front = np.empty((0, len(zero)))
+        front = np.empty((0, runs.benchmark.n_objectives))
         volume = 0.0
         for place, cell in enumerate(asked[: runs.n_queries]):
             if cell != NOTHING and not (front >= scaled[cell]).all(axis=1).any():
-                covered = hypervolume(np.minimum(front, scaled[cell]), zero)
+                covered = hypervolume(np.minimum(front, scaled[cell]))
                 volume += float(np.prod(scaled[cell])) - covered
                 front = np.concatenate([front, scaled[cell][None]])
                 front = front[front_places(front)]
@@ -336,3 +337,30 @@ def _without_nan(numbers: dict[str, float]) -> dict[str, float | None]:
 
 def _nulls(numbers: _Floats) -> list[float | None]:
     return [None if np.isnan(number) else float(number) for number in numbers]
+
+
+PAPER_OPTIMUM = 0.9468
+"""Clean accuracy on CIFAR-10; the only number of the table whose source was at hand."""
+
+TOLERANCE = 0.0005 + 1e-9
+"""Published accuracies have three decimals."""
+
+
+class PaperComparison(NamedTuple):
+    """The optimum of table 1 and ours, as fractions, and whether they agree to the decimals that were published."""
+
+    published: float
+    ours: float
+    agrees: bool
+
+
+def compare_with_paper(reader: RobustnessDataset, searches: Sequence[RepeatedSearch]) -> PaperComparison | None:
+    """Compare the clean optimum, where a search is on the published results: of CIFAR-10, of all cells, of no sweep."""
+    if reader.sweep is not None and "network" in reader.sweep.get("sweep", {}):
+        return None
+    all_cells = {len(reader.meta["ids"]), len(reader.non_isomorph_ids)}
+    whole = [one for one in searches if one.reported_on == PUBLISHED_DATASETS[0] and one.n_members in all_cells]
+    optima = [one.optimum[CLEAN] for one in whole if CLEAN in one.columns]
+    if not optima:
+        return None
+    return PaperComparison(PAPER_OPTIMUM, optima[0], abs(optima[0] - PAPER_OPTIMUM) <= TOLERANCE)

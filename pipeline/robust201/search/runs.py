@@ -43,7 +43,7 @@ class Runs:
     n_queries: int
 
     def best_by_query(self) -> NDArray[np.int64]:
-        """Give the best architecture of a single objective after each query: (runs, n_queries); the first of equals."""
+        """Return the best architecture of one objective after each query: (runs, n_queries); the first of equals."""
         values = np.where(self.asked == NOTHING, -np.inf, self.benchmark.values[self.asked, 0])
         so_far = np.maximum.accumulate(values, axis=1)
         is_new = np.diff(so_far, axis=1, prepend=-np.inf) > 0
@@ -53,7 +53,7 @@ class Runs:
         return self._by_query(best)
 
     def _by_query(self, states: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the state after each whole query, of one after each evaluation."""
+        """Return the state after each whole query, of one after each evaluation."""
         budgets = np.arange(1, self.n_queries + 1) + 1e-9
         found = np.full((len(states), self.n_queries), NOTHING, dtype=np.int64)
         for run, (ready, row) in enumerate(zip(self.ready, states, strict=True)):

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from robust201.core.errors import StorageError
-from robust201.core.freed_memory import give_back_freed_memory
+from robust201.core.memory import give_back_freed_memory
 from robust201.core.records import Unit
 from robust201.shards.folder import ResultsFolder
 from robust201.shards.inventory import Inventory, required_columns

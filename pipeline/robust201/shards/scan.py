@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from robust201.core.errors import ShardDamagedError, StorageError
-from robust201.core.freed_memory import give_back_freed_memory
-from robust201.core.garbage import collect_as_usual
+from robust201.core.memory import collect_as_usual, give_back_freed_memory
 from robust201.core.records import ArchitectureId
 from robust201.shards.backends import Entry, is_compacted, map_ahead
 from robust201.shards.catalogue import Catalogue, ScannedShard, contents_of, inputs_of, join, make_catalogue, names_of

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, ShardDamagedError
-from robust201.core.freed_memory import give_back_freed_memory
+from robust201.core.memory import give_back_freed_memory
 from robust201.core.records import show_architecture
 from robust201.shards.backends import Entry, is_compacted, map_ahead
 from robust201.shards.folder import ResultsFolder, has_stem, stem_of

@@ -38,7 +38,7 @@ def find_architecture(name: ArchitectureId) -> tuple[Space, ArchitectureId]:
 
 
 def why_no_native_library() -> str | None:
-    """Say why compiled networks run by PyTorch alone on this machine's CPU; None where the native library runs them."""
+    """Explain why PyTorch alone runs compiled networks on this machine's CPU; None where the native library does."""
     from robust201.spaces.nasbench201.compiled import native  # needs torch
     from robust201.spaces.nasbench201.compiled.network import usable_library
 

@@ -46,7 +46,7 @@ class Space(ABC):
         return self.name
 
     def sized(self, *, channels: int, cells: int) -> "Space":
-        """Give the space with another skeleton around its cells (`network` of a sweep).
+        """Return the space with another skeleton around its cells (`network` of a sweep).
 
         Raises:
             ConfigError: its networks have none.
@@ -57,7 +57,7 @@ class Space(ABC):
         )
 
     def spec(self, architecture: ArchitectureId) -> str | None:
-        """Give the text that says what an architecture is, such as a cell string; None where the id is all there is.
+        """Return the text that says what an architecture is, such as a cell string; None where the id is all there is.
 
         Raises:
             ArchitectureError: there is no such architecture.
@@ -80,7 +80,7 @@ class Space(ABC):
         """
 
     def resolve(self, name: int | str) -> ArchitectureId:
-        """Give the id of one architecture by its name (see `select`)."""
+        """Return the id of one architecture by its name (see `select`)."""
         return self.select([name])[0]
 
     def parameter_count(self, architecture: ArchitectureId, *, n_classes: int) -> int | None:

@@ -83,7 +83,7 @@ class CellSpace(Space):
         read_json_table: a table that others published of the space, from parsed JSON: numbers by dataset, index and
             column; None where it is none.
         read_pickle_table: the same from the path of a pickle, a `ResultsError` where it is none.
-        draw_cell: draws a cell, (axes, string, title, font_size=…).
+        draw_cell: draws a cell, (axes, string, title).
         cell_parts: what a drawing of a cell consists of, by its string.
         every_edge: the same with all operations on every edge.
     """

@@ -7,7 +7,7 @@ fresh forward pass on the images that an attack returned. Gradients that are exa
 `input_gradient` was taken.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
@@ -152,65 +152,61 @@ def find_flags(
     same ball are flagged at any difference: that the weaker one fools more images is no estimate.
     """
     compared = None if at_all else n_images
-    found = [
-        *_black_box_stronger(results, compared),
-        *_transfer_stronger(results, compared, transfers),
-        *_single_step_stronger(results, compared),
-        *_ensemble_weaker(results, compared),
-        *_not_monotone(results, n_images),
-        *_far_from_chance(results, n_classes),
-        *_changed_at_zero(results),
-        *_zero_gradients(results),
+    # On its own source a transfer is the attack itself.
+    without_sources: dict[Evaluated, Accuracies] = {
+        (key, strength): {name: value for name, value in accuracies.items() if name != transfers[key].source}
+        if key in transfers
+        else accuracies
+        for (key, strength), accuracies in results.items()
+    }
+    flags = [
+        flag
+        for check, (reason, pairs) in _weaker_and_stronger(transfers).items()
+        for flag in _compare(check, reason, without_sources, pairs, compared)
     ]
-    return [AttackFlag(dataset, *flag) for flag in found]
+    flags += _not_monotone(results, n_images)
+    flags += _far_from_chance(results, n_classes)
+    flags += _changed_at_zero(results)
+    flags += _zero_gradients(results)
+    return [AttackFlag(dataset, *flag) for flag in flags]
 
 
 _Flag = tuple[str, str, str, tuple[tuple[ArchitectureId, float, float], ...], int]
 
 
-def _black_box_stronger(results: Mapping[Evaluated, Accuracies], n_images: int | None) -> Iterator[_Flag]:
-    reason = "an attack without gradients should not beat one with them: gradients may be masked"
-    pairs = [(family.black_box, other) for family in _FAMILIES for other in family.white_box]
-    yield from _compare("black-box stronger", reason, results, pairs, n_images)
-
-
-def _transfer_stronger(
-    results: Mapping[Evaluated, Accuracies], n_images: int | None, transfers: Mapping[str, Transfer]
-) -> Iterator[_Flag]:
-    reason = "images made on another network should not beat an attack with gradients: gradients may be masked"
-    pairs = [
+def _weaker_and_stronger(transfers: Mapping[str, Transfer]) -> dict[str, tuple[str, list[tuple[str, str]]]]:
+    """List by check what a flag means, and the pairs of attacks of which the first should be the weaker one."""
+    of_transfers = [
         (key, other)
         for key, transfer in transfers.items()
         for family in _FAMILIES
         if transfer.attack in family.iterative or (transfer.attack == _FGSM and family is _LINF)
         for other in family.white_box
     ]
-    # On its own source a transfer is the attack itself.
-    others: dict[Evaluated, Accuracies] = {
-        place: {name: value for name, value in accuracies.items() if name != transfers[place[0]].source}
-        if place[0] in transfers
-        else accuracies
-        for place, accuracies in results.items()
-    }
-    yield from _compare("transfer stronger", reason, others, pairs, n_images)
-
-
-def _single_step_stronger(results: Mapping[Evaluated, Accuracies], n_images: int | None) -> Iterator[_Flag]:
-    reason = "one step should not beat many: the iterative attack may be stuck, or its step too small"
-    yield from _compare(
-        "single step stronger", reason, results, [(_FGSM, other) for other in _LINF.white_box], n_images
-    )
-
-
-def _ensemble_weaker(results: Mapping[Evaluated, Accuracies], n_images: int | None) -> Iterator[_Flag]:
-    reason = "AutoAttack's standard version should leave no image that another attack fools"
-    pairs = [
+    of_ensembles = [
         (other, family.standard)
         for family in _FAMILIES
         for other in ((_FGSM,) if family is _LINF else ()) + family.iterative
         if other != family.standard
     ]
-    yield from _compare("ensemble weaker", reason, results, pairs, n_images)
+    return {
+        "black-box stronger": (
+            "an attack without gradients should not beat one with them: gradients may be masked",
+            [(family.black_box, other) for family in _FAMILIES for other in family.white_box],
+        ),
+        "transfer stronger": (
+            "images made on another network should not beat an attack with gradients: gradients may be masked",
+            of_transfers,
+        ),
+        "single step stronger": (
+            "one step should not beat many: the iterative attack may be stuck, or its step too small",
+            [(_FGSM, other) for other in _LINF.white_box],
+        ),
+        "ensemble weaker": (
+            "AutoAttack's standard version should leave no image that another attack fools",
+            of_ensembles,
+        ),
+    }
 
 
 def _compare(
@@ -229,8 +225,8 @@ def _compare(
     ]
     for weak, strong, strength in shared:
         fooled, left = results[weak, strength], results[strong, strength]
-        where = f"{weak} against {strong} at {strength:g}"
-        yield from _flag(check, where, reason, left, fooled, _margin(n_images, len(shared) * len(fooled)))
+        margin = 0.0 if n_images is None else _Chance(n_images, len(shared) * len(fooled))
+        yield from _flag(check, f"{weak} against {strong} at {strength:g}", reason, left, fooled, margin)
 
 
 def _not_monotone(results: Mapping[Evaluated, Accuracies], n_images: int) -> Iterator[_Flag]:
@@ -246,87 +242,61 @@ def _not_monotone(results: Mapping[Evaluated, Accuracies], n_images: int) -> Ite
             "a larger ball holds the smaller one: the attack at the larger epsilon did not converge",
             larger,
             smaller,
-            _margin(n_images, len(steps) * len(smaller)),
+            _Chance(n_images, len(steps) * len(smaller)),
         )
 
 
 def _far_from_chance(results: Mapping[Evaluated, Accuracies], n_classes: int) -> Iterator[_Flag]:
     limit = min(1.0, 1 / n_classes + NEAR_CHANCE)
-    for key, strength in sorted(results):
+    reason = f"so large an epsilon should leave at most {limit:g} ({NEAR_CHANCE:g} above chance)"
+    for (key, strength), accuracies in sorted(results.items(), key=lambda item: item[0]):
         if key in (_FGSM, *_LINF.iterative) and strength >= HUGE_255:
-            accuracies = results[key, strength]
-            yield from _flag(
-                "far from chance",
-                f"{key} at {strength:g}",
-                f"so large an epsilon should leave at most {limit:g} ({NEAR_CHANCE:g} above chance)",
-                accuracies,
-                dict.fromkeys(accuracies, limit),
-                lambda _high, _low: 0.0,
-            )
+            limits = dict.fromkeys(accuracies, limit)
+            yield from _flag("far from chance", f"{key} at {strength:g}", reason, accuracies, limits)
 
 
 def _changed_at_zero(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
     """Only the files of others have such a strength: sweeps reject it."""
     clean = results.get((_CLEAN, CLEAN_STRENGTH), {})
+    reason = f"at epsilon 0 the images are the clean ones: accuracies may differ by {SAME:g}"
     known = {_FGSM, *(key for family in _FAMILIES for key in family.iterative)}
-    for key, strength in sorted(results):
+    for (key, strength), accuracies in sorted(results.items(), key=lambda item: item[0]):
         if key in known and strength == 0:
-            accuracies = results[key, strength]
             for first, second in ((accuracies, clean), (clean, accuracies)):
-                yield from _flag(
-                    "changed at zero",
-                    f"{key} at 0 against clean",
-                    f"at epsilon 0 the images are the clean ones: accuracies may differ by {SAME:g}",
-                    first,
-                    second,
-                    lambda _high, _low: SAME,
-                )
+                yield from _flag("changed at zero", f"{key} at 0 against clean", reason, first, second, SAME)
 
 
 def _zero_gradients(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
     shares = results.get(ZERO_GRADIENTS, {})
-    yield from _flag(
-        "zero gradients",
-        "input_gradient",
-        f"the loss has no gradient at more than {MOST_ZERO:g} of the images: attacks that follow it do not move there",
-        shares,
-        dict.fromkeys(shares, MOST_ZERO),
-        lambda _high, _low: 0.0,
+    reason = (
+        f"the loss has no gradient at more than {MOST_ZERO:g} of the images: attacks that follow it do not move there"
     )
+    yield from _flag("zero gradients", "input_gradient", reason, shares, dict.fromkeys(shares, MOST_ZERO))
+
+
+class _Chance(NamedTuple):
+    n_images: int
+    n_comparisons: int
+
+    def difference(self, high: _Floats, low: _Floats) -> _Floats:
+        from scipy.special import ndtri
+
+        quantile = -float(ndtri(FLAG_LEVEL / max(1, self.n_comparisons)))
+        # Never below the spread of one image: a variance of zero is an estimate, too.
+        variance = np.maximum(high * (1 - high) + low * (1 - low), 1 / self.n_images)
+        spread: _Floats = quantile * np.sqrt(variance / self.n_images)
+        return spread
 
 
 def _flag(
-    check: str,
-    where: str,
-    reason: str,
-    higher: Accuracies,
-    lower: Accuracies,
-    margin: Callable[[_Floats, _Floats], _Floats | float],
+    check: str, where: str, reason: str, higher: Accuracies, lower: Accuracies, margin: _Chance | float = 0.0
 ) -> Iterator[_Flag]:
     """Name the networks whose first accuracy exceeds the second by more than a margin; nothing where none does."""
     names = [name for name in higher if name in lower]
     high = np.array([higher[name] for name in names], np.float64)
     low = np.array([lower[name] for name in names], np.float64)
-    excess = high - low - margin(high, low)
+    excess = high - low - (margin.difference(high, low) if isinstance(margin, _Chance) else margin)
     order = np.argsort(-excess, kind="stable")
     named = [(names[place], float(high[place]), float(low[place])) for place in order[excess[order] > 0].tolist()]
     if named:
         yield check, where, reason, tuple(named), len(names)
-
-
-def _margin(n_images: int | None, n_comparisons: int) -> Callable[[_Floats, _Floats], _Floats | float]:
-    """Return the difference of two accuracies that chance explains among so many comparisons; 0 without `n_images`."""
-    if n_images is None:
-        return lambda _high, _low: 0.0
-
-    from scipy.special import ndtri
-
-    quantile = -float(ndtri(FLAG_LEVEL / max(1, n_comparisons)))
-
-    def margin(high: _Floats, low: _Floats) -> _Floats:
-        # Never below the spread of one image: a variance of zero is an estimate, too.
-        variance = np.maximum(high * (1 - high) + low * (1 - low), 1 / n_images)
-        spread: _Floats = quantile * np.sqrt(variance / n_images)
-        return spread
-
-    return margin

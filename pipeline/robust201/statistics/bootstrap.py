@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robust201.statistics.kendall import kendall_taus
 from robust201.statistics.outcomes import Packed, weighted_counts
+from robust201.statistics.rank_correlation import kendall_taus
 
 N_DRAWS = 1000
 
@@ -81,12 +81,12 @@ def image_draws(outcomes: Packed, n_images: int, *, n_draws: int = N_DRAWS, seed
 
 def ranks_of(counts: ArrayLike) -> NDArray[np.int64]:
     """Rank counts along the last axis: one more than the number of higher ones."""
-    held = np.asarray(counts)
-    flat = held.reshape(-1, held.shape[-1])
+    numbers = np.asarray(counts)
+    flat = numbers.reshape(-1, numbers.shape[-1])
     ranks = np.empty(flat.shape, np.int64)
     for place, row in enumerate(flat):
         ranks[place] = 1 + len(row) - np.searchsorted(np.sort(row), row, side="right")
-    return ranks.reshape(held.shape)
+    return ranks.reshape(numbers.shape)
 
 
 class RankIntervals(NamedTuple):
@@ -98,7 +98,7 @@ class RankIntervals(NamedTuple):
 
 
 def rank_intervals(counts: Drawn, level: float = 0.95) -> RankIntervals:
-    """Give the percentile interval of each network's rank, by (D, A) counts of draws."""
+    """Return the percentile interval of each network's rank, by (D, A) counts of draws."""
     ranks = ranks_of(counts)
     tail = (1 - level) / 2
     low, high = np.quantile(ranks, (tail, 1 - tail), axis=0, method="inverted_cdf")
@@ -106,14 +106,14 @@ def rank_intervals(counts: Drawn, level: float = 0.95) -> RankIntervals:
 
 
 def median_estimate(accuracies: ArrayLike, counts: Drawn, n_images: int, level: float = 0.95) -> Estimate:
-    """Give the median of accuracies (A,) with its interval, by (D, A) counts of draws."""
+    """Return the median of accuracies (A,) with its interval, by (D, A) counts of draws."""
     return _estimate(float(np.median(np.asarray(accuracies))), np.median(counts, axis=1) / n_images, level, (0.0, 1.0))
 
 
 def kendall_estimate(
     first: ArrayLike, second: ArrayLike, drawn_first: Drawn, drawn_second: Drawn, level: float = 0.95
 ) -> Estimate:
-    """Give Kendall's tau-b of accuracies under two tasks with its interval, by (D, A) counts of draws of each.
+    """Return Kendall's tau-b of accuracies under two tasks with its interval, by (D, A) counts of draws of each.
 
     Scatter of the accuracies lowers tau: with fewer images, or closer accuracies, tau is lower, whatever the networks
     (see `Estimate.bias`). Without two different accuracies on each side, tau is NaN.

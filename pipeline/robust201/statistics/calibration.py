@@ -168,7 +168,7 @@ def _mass_bins(confidence: _Floats, n_bins: int) -> NDArray[np.int64]:
 
 
 def _bin_gaps(confidence: _Floats, correct: _Floats, bins: NDArray[np.int64], n_bins: int) -> tuple[_Floats, _Floats]:
-    """Give the gap of each bin between mean confidence and share of correct images, and its share of images."""
+    """Return the gap of each bin between mean confidence and share of correct images, and its share of images."""
     counts = np.bincount(bins, minlength=n_bins)
     sums = np.bincount(bins, weights=confidence - correct, minlength=n_bins)
     gaps: _Floats = np.abs(sums) / np.maximum(counts, 1)

@@ -70,12 +70,12 @@ def make_groups(mean: ArrayLike, deviation: ArrayLike, size: ArrayLike) -> Group
 
 def summarise_group(values: ArrayLike) -> Groups:
     """Summarise networks along the last axis; NaN is left out, and the deviation of fewer than two is NaN."""
-    held = np.asarray(values, np.float64)
-    there = ~np.isnan(held)
+    numbers = np.asarray(values, np.float64)
+    there = ~np.isnan(numbers)
     n = there.sum(axis=-1).astype(np.float64)
     mean = np.full(n.shape, np.nan)
-    np.divide(np.where(there, held, 0).sum(axis=-1), n, out=mean, where=n > 0)
-    squares = (np.where(there, held - mean[..., None], 0) ** 2).sum(axis=-1)
+    np.divide(np.where(there, numbers, 0).sum(axis=-1), n, out=mean, where=n > 0)
+    squares = (np.where(there, numbers - mean[..., None], 0) ** 2).sum(axis=-1)
     variance = np.full(n.shape, np.nan)
     np.divide(squares, n - 1, out=variance, where=n > 1)
     return Groups(mean, np.sqrt(variance), n)
@@ -124,11 +124,11 @@ def _t_test(difference: _Floats, error: _Floats, degrees: _Floats) -> MeanTest:
     return MeanTest(np.asarray(difference), statistic, np.asarray(degrees), np.asarray(p_value))
 
 
-def hedges_g(first: Groups, second: Groups, level: float = 0.95) -> EffectSize:
-    """Give the difference of means in pooled standard deviations, corrected for small groups.
+def hedges_g(first: Groups, second: Groups) -> EffectSize:
+    """Return the difference of means in pooled standard deviations, corrected for small groups.
 
-    The interval is the large-sample one, which takes both variances to be equal: read it as a size, not as a test. NaN
-    where the pooled deviation is 0 or unknown.
+    The 95% interval is the large-sample one, which takes both variances to be equal: read it as a size, not as a test.
+    NaN where the pooled deviation is 0 or unknown.
 
     Source: Hedges, "Distribution theory for Glass's estimator of effect size and related estimators", Journal of
     Educational Statistics 6 (1981); interval of Hedges and Olkin, "Statistical Methods for Meta-Analysis", 1985, ch. 5.
@@ -145,17 +145,16 @@ def hedges_g(first: Groups, second: Groups, level: float = 0.95) -> EffectSize:
     half = np.maximum(degrees, 2) / 2
     value = value * np.exp(gammaln(half) - gammaln(half - 0.5) - np.log(half) / 2)
     total = np.maximum(first.size + second.size, 1)
-    reach = ndtri(0.5 + level / 2) * np.sqrt(total / np.maximum(first.size * second.size, 1) + value**2 / (2 * total))
+    reach = ndtri(0.5 + 0.95 / 2) * np.sqrt(total / np.maximum(first.size * second.size, 1) + value**2 / (2 * total))
     return EffectSize(value, value - reach, value + reach)
 
 
-def trend_estimate(places: ArrayLike, values: ArrayLike, level: float = 0.95) -> tuple[float, float, float]:
-    """Give the mean over networks of each one's slope over places, with Student's interval over networks.
+def trend_estimate(places: ArrayLike, values: ArrayLike) -> tuple[float, float, float]:
+    """Return the mean over networks of each one's slope over places, with Student's 95% interval over networks.
 
     Args:
         places: (P,) such as shares of robust images; two or more different ones.
         values: (n, P) a network's numbers at them.
-        level: of the interval.
 
     Returns:
         Mean slope by least squares and the ends of its interval; NaN ends of a single network.
@@ -163,5 +162,5 @@ def trend_estimate(places: ArrayLike, values: ArrayLike, level: float = 0.95) ->
     x = np.asarray(places, np.float64)
     centred = x - x.mean()
     slopes = np.asarray(values, np.float64) @ centred / (centred @ centred)
-    mean, low, high = mean_intervals(slopes, level)
+    mean, low, high = mean_intervals(slopes)
     return float(mean), float(low), float(high)

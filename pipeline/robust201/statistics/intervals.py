@@ -17,7 +17,7 @@ _Floats = NDArray[np.float64]
 def clopper_pearson_intervals(
     n_correct: ArrayLike, n_images: ArrayLike, level: float = 0.95
 ) -> tuple[_Floats, _Floats]:
-    """Give exact intervals of fractions by their counts: they hold in at least `level` of samples, whatever the count.
+    """Return exact intervals of fractions by their counts: they hold in at least `level` of samples for any count.
 
     Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial",
     Biometrika 26 (1934).
@@ -33,7 +33,7 @@ def clopper_pearson_intervals(
 
 
 def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike, level: float = 0.95) -> tuple[_Floats, _Floats]:
-    """Give an interval for each accuracy: Wilson's, or Clopper-Pearson's where few images are right or few are wrong.
+    """Return an interval for each accuracy: Wilson's, or Clopper-Pearson's where few images are right or few are wrong.
 
     Wilson's intervals hold too rarely next to 0 and 1. So those with fewer than `FEW_IMAGES` images on either side,
     and with them all of fewer than twice as many images, are exact.
@@ -69,7 +69,7 @@ def _wilson(fractions: Any, n_images: Any, quantile: float) -> tuple[Any, Any]:
 
 
 def mean_intervals(samples: ArrayLike, level: float = 0.95) -> tuple[_Floats, _Floats, _Floats]:
-    """Give the mean of independent samples along the first axis, and its interval by Student's t distribution.
+    """Return the mean of independent samples along the first axis, and its interval by Student's t distribution.
 
     Args:
         samples: (n, …).

@@ -86,7 +86,7 @@ class RandomIntercept:
 
 
 def combine_estimates(estimates: Sequence[ContrastEstimate], weights: ArrayLike) -> ContrastEstimate:
-    """Give the weighted sum of independent estimates, with the degrees of freedom of Welch and Satterthwaite."""
+    """Return the weighted sum of independent estimates, with the degrees of freedom of Welch and Satterthwaite."""
     factors = np.asarray(weights, np.float64)
     values = np.array([one.value for one in estimates])
     parts = factors**2 * np.array([one.error**2 for one in estimates])

@@ -45,24 +45,19 @@ def worst_case(several: Sequence[Packed]) -> Packed:
     return combined
 
 
-def success_counts(clean: Packed, attacked: Packed) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count, by row, the originally correct images that an attack turns wrong, and the originally correct images."""
-    return count_correct(clean & ~attacked), count_correct(clean)
-
-
 def attack_success_rates(clean: Packed, attacked: Packed) -> NDArray[np.float64]:
-    """Give the share of originally correct images that an attack turns wrong, by row; NaN where none was correct.
+    """Return the share of originally correct images that an attack turns wrong, by row; NaN where none was correct.
 
     Both numbers are summed over all images before they are divided; batches are not averaged.
     """
-    fooled, correct = success_counts(clean, attacked)
+    fooled, correct = count_correct(clean & ~attacked), count_correct(clean)
     rates = np.full(fooled.shape, np.nan)
     np.divide(fooled, correct, out=rates, where=correct > 0)
     return rates
 
 
 def image_difficulty(packed: Packed, n_images: int) -> NDArray[np.float64]:
-    """Give the share of networks that classify each image wrongly.
+    """Return the share of networks that classify each image wrongly.
 
     Args:
         packed: (A, B) uint8, a row for each network.
@@ -79,7 +74,7 @@ def image_difficulty(packed: Packed, n_images: int) -> NDArray[np.float64]:
 
 
 def pairwise_agreement(packed: Packed, n_images: int) -> NDArray[np.float64]:
-    """Give, for every two networks, the share of images that both classify correctly or both wrongly.
+    """Return, for every two networks, the share of images that both classify correctly or both wrongly.
 
     Args:
         packed: (A, B) uint8, a row for each network.
@@ -100,7 +95,7 @@ def pairwise_agreement(packed: Packed, n_images: int) -> NDArray[np.float64]:
 
 
 def error_consistency(packed: Packed, n_images: int) -> NDArray[np.float64]:
-    """Give Cohen's kappa between the outcomes of every two networks: agreement beyond that of their accuracies.
+    """Return Cohen's kappa between the outcomes of every two networks: agreement beyond that of their accuracies.
 
     1 means that they err on the same images, 0 that they agree as often as independent networks of their accuracies
     would, below 0 less often; NaN where both are right everywhere or both wrong everywhere.

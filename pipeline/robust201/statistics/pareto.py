@@ -41,19 +41,13 @@ def on_front(values: _Floats) -> NDArray[np.bool_]:
     return marked
 
 
-def hypervolume(values: _Floats, reference: _Floats) -> float:
-    """Measure the volume between a reference point and the front of some points.
+def hypervolume(values: _Floats) -> float:
+    """Measure the volume between 0 and the front of some points (n, m); those below 0 in an objective add nothing.
 
-    Points are cut at the reference, so that those worse than it in an objective add nothing. Each point adds its box,
-    less what the boxes of later points cover of it (While, Bradstreet and Barone, "A Fast Way of Calculating Exact
-    Hypervolumes", IEEE TEC 16, 2012).
-
-    Args:
-        values: (n, m).
-        reference: (m,) the worst value that counts in each objective.
+    Each point adds its box, less what the boxes of later points cover of it (While, Bradstreet and Barone, "A Fast Way
+    of Calculating Exact Hypervolumes", IEEE TEC 16, 2012).
     """
-    above = np.maximum(values - reference, 0.0)
-    above = above[(above > 0).all(axis=1)]
+    above = values[(values > 0).all(axis=1)]
     return _volume(above) if len(above) else 0.0
 
 

@@ -69,7 +69,7 @@ class UnexpectedAccuracy:
 def expected_range(
     recorded: float, n_images: int, n_test: int, *, level: float = CHECK_LEVEL, rounding: float = ROUNDING["fp32"]
 ) -> tuple[float, float]:
-    """Give the range of accuracies on a sample of the test split, drawn without replacement, that is no surprise.
+    """Return the range of accuracies on a sample of the test split, drawn without replacement, that is no surprise.
 
     Args:
         recorded: accuracy on all `n_test` images of the split, in [0, 1].

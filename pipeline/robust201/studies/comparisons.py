@@ -49,7 +49,6 @@ class Family(NamedTuple):
 
     @property
     def claim(self) -> str:
-        """Words of what is compared."""
         sign = "against" if self.either else ">"
         return f"{GROUPS[self.first]} {sign} {GROUPS[self.second]}"
 
@@ -82,7 +81,7 @@ def _printed() -> dict[str, Any]:
 
 
 def printed_tables() -> pd.DataFrame:
-    """Give tables 1 to 18 as printed.
+    """Return tables 1 to 18 as printed.
 
     Returns:
         One row per cell: `table`, `network`, `group`, `epoch`, `mean` and `sd` of R (NaN where no number is printed),
@@ -203,7 +202,6 @@ class PrintedCheck:
         return self.marks[self.marks["printed"] == self.marks["higher_holm"]]
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON value of it; what has no number is null."""
         return {
             "source": _printed()["source"],
             "level": LEVEL,
@@ -266,12 +264,12 @@ def _claims(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def rows_of(frame: pd.DataFrame) -> Iterable[Any]:
-    """Give a table's rows with their columns as attributes."""
+    """Return a table's rows with their columns as attributes."""
     return frame.itertuples(index=False)
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Give a table's rows for JSON: plain numbers, null for what has none."""
+    """Return a table's rows for JSON: plain numbers, null for what has none."""
     rows: list[dict[Any, Any]] = frame.astype(object).to_dict("records")
     return [{str(name): _plain(value) for name, value in row.items()} for row in rows]
 

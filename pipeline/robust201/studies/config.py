@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from robust201.core.errors import ConfigError, closest
-from robust201.core.fields import Fields, PositiveInt
+from robust201.core.strict_model import PositiveInt, StrictModel
 from robust201.planning.code_consent import ALLOW_CODE
 from robust201.planning.field_errors import describe_problem, steps_of
 from robust201.planning.sweep_yaml import ConfigPath, find_line, read_fields, substitute_variables
@@ -37,7 +37,7 @@ def _check_group(name: str) -> str:
     return name
 
 
-class _Study(Fields):
+class _Study(StrictModel):
     """Fields of every study.
 
     Attributes:
@@ -74,7 +74,7 @@ class _Study(Fields):
         return steps
 
 
-class StudyNetwork(Fields):
+class StudyNetwork(StrictModel):
     """An architecture of the study of image distributions.
 
     Attributes:
@@ -90,7 +90,7 @@ class StudyNetwork(Fields):
         return epoch if self.printed_epochs is None else self.printed_epochs.get(epoch)
 
 
-class StudyGroup(Fields):
+class StudyGroup(StrictModel):
     """Networks of the study of image distributions that were trained alike.
 
     Attributes:

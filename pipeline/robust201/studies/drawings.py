@@ -25,6 +25,9 @@ from robust201.studies.comparisons import GROUPS
 FIGURE_WIDTH = 7.2
 """Of every figure, in inches."""
 
+CHANCE = 0.1
+"""Accuracy of guessing among ten classes."""
+
 SERIES_COLOURS = ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#b9770e", "#4a6fd8", "#6e7781", "#8b949e")
 
 GROUP_COLOURS = dict(zip(GROUPS, ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#6e7781", "#4a6fd8"), strict=True))
@@ -50,21 +53,17 @@ def _draw_line(axes: Axes, x: Any, mean: Any, low: Any, high: Any, colour: str, 
 def _legend(figure: Figure, colours: Mapping[str, str], *, printed: bool = False) -> None:
     handles = [Line2D([], [], color=colour, linewidth=1.4, label=name) for name, colour in colours.items()]
     if printed:
-        handles.append(_printed_mark("printed"))
+        handles.append(
+            Line2D([], [], color=INK, marker="o", markersize=3.5, linestyle="", markerfacecolor="none", label="printed")
+        )
     parts.draw_legend(figure, handles)
-
-
-def _printed_mark(label: str) -> Line2D:
-    return Line2D([], [], color=INK, marker="o", markersize=3.5, linestyle="", markerfacecolor="none", label=label)
 
 
 def _draw_printed(axes: Axes, x: Any, values: Any, colour: str) -> None:
     axes.plot(x, values, color=colour, marker="o", markersize=3.2, linestyle="", markerfacecolor="none", linewidth=0.8)
 
 
-def draw_accuracy_curves(
-    curves: pd.DataFrame, groups: Sequence[str], *, normalised: bool, chance: float = 0.1
-) -> Figure | None:
+def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normalised: bool) -> Figure | None:
     """Draw accuracy over epsilon, a panel per network and epoch, the mean over networks with a band of a deviation.
 
     Figures 4, 5 (normalised by the clean accuracy) and 6, 7 (not) of the paper. Where normalised, the accuracy of
@@ -86,9 +85,9 @@ def draw_accuracy_curves(
             mean, deviation = curve[value], curve[f"{value}_sd"].fillna(0)
             _draw_line(axes, curve["strength"] / 255, mean, mean - deviation, mean + deviation, colour)
             if normalised and curve["accuracy"].iloc[0] > 0:
-                axes.axhline(chance / curve["accuracy"].iloc[0], color=colour, linewidth=0.7, linestyle=":")
+                axes.axhline(CHANCE / curve["accuracy"].iloc[0], color=colour, linewidth=0.7, linestyle=":")
         if not normalised:
-            axes.axhline(chance, color=CHANCE_COLOUR, linewidth=0.9, linestyle="--")
+            axes.axhline(CHANCE, color=CHANCE_COLOUR, linewidth=0.9, linestyle="--")
         axes.set_title(f"{network}, epoch {epoch}", color=INK, fontsize=TITLE)
         axes.set_xlim(0, float(held["strength"].max()) / 255)
     figure.supxlabel("FGSM ε, pixels in [0, 1]", fontsize=TEXT, color=INK)
@@ -142,7 +141,7 @@ def draw_robustness(tables: pd.DataFrame) -> Figure:
 
 
 def _error_bars(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[float]"]:
-    """Give the ends of bands and bars: the interval, or the range of two seeds, whose interval would fill the panel."""
+    """Return the ends of bands and bars: the interval, or the range of two seeds, whose interval is too wide."""
     few = rows["n"] < 3
     return rows["low"].where(~few, rows["min"]), rows["high"].where(~few, rows["max"])
 

@@ -13,8 +13,14 @@ from numpy.typing import NDArray
 from robust201.core.errors import ResultsError
 from robust201.statistics.groups import Groups, summarise_group
 from robust201.statistics.intervals import accuracy_intervals, mean_intervals
-from robust201.statistics.psychometric import MIN_POINTS, fit_psychometric
-from robust201.statistics.robustness import RobustnessCurve, relative_changes, robustness_r, sensitivity
+from robust201.statistics.robustness import (
+    MIN_POINTS,
+    RobustnessCurve,
+    fit_psychometric,
+    relative_changes,
+    robustness_r,
+    sensitivity,
+)
 from robust201.studies.comparisons import compare_groups, printed_tables, rows_of
 from robust201.studies.config import ImageDistributionStudy
 from robust201.studies.networks import Exports

@@ -70,7 +70,6 @@ class Exports:
 
     @cached_property
     def trained(self) -> tuple[Trained, ...]:
-        """All weights, in the order of the exports."""
         return tuple(one for reader in self.readers for one in self._list(reader))
 
     def _list(self, reader: RobustnessDataset) -> Iterator[Trained]:

@@ -239,8 +239,6 @@ class Equivariance:
 
 
 class _Candidate(NamedTuple):
-    """Outcomes (S, N) of a candidate's S networks under one attack."""
-
     name: str
     architecture: str
     recipe: str

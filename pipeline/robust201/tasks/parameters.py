@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 
 from pydantic import Field, create_model, field_validator, model_validator
 
-from robust201.core.fields import Fields, PositiveFloat, PositiveInt
 from robust201.core.records import CLEAN_STRENGTH, ImageSelection
+from robust201.core.strict_model import PositiveFloat, PositiveInt, StrictModel
 
 PAPER_EPSILONS_255 = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
 """Epsilons of PGD, APGD-CE and Square in units of 1/255 (meta.json of the published dataset)."""
@@ -51,7 +51,7 @@ class Caution(NamedTuple):
     fix: str
 
 
-class Parameters(Fields):
+class Parameters(StrictModel):
     """Parameters of one key as the sweep YAML gives them; the defaults are the paper's."""
 
     other_spellings: ClassVar[tuple[str, ...]] = ()

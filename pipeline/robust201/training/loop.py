@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from robust201.core.errors import CheckpointError, ConfigError, EvaluationError, one_line
-from robust201.core.garbage import collect_as_usual
+from robust201.core.memory import collect_as_usual
 from robust201.core.noise import derived_seed
 from robust201.core.precision import Precision, check_precision, has_avx512
 from robust201.core.records import ArchitectureId, ImageSet, Normalisation, show_architecture

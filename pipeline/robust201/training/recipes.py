@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from robust201.core.errors import ConfigError, closest
-from robust201.core.fields import Fields, PositiveFloat
+from robust201.core.strict_model import PositiveFloat, StrictModel
 
 MAX_STEPS = 999_999_999
 """Longest training: the names of its states have nine digits."""
@@ -29,8 +29,19 @@ def _check_rising(numbers: tuple[float, ...]) -> tuple[float, ...]:
     return numbers
 
 
-class Augmentation(Fields):
-    """Random changes of training images, in the order of the fields; a value of 0 means no change."""
+class Augmentation(StrictModel):
+    """Random changes of training images, in the order of the fields; a value of 0 means no change.
+
+    Attributes:
+        flip: mirror left to right with probability 1/2; not for digits.
+        crop_padding: pixels of zeros added to each side before a random crop of the original size: a translation by
+            whole pixels.
+        jitter: largest relative change of brightness, contrast and saturation, each uniform, in an order drawn for each
+            image.
+        rotate_degrees: largest angle of a rotation about the centre, uniform in both directions.
+        translate: largest translation in pixels along each axis, uniform, not rounded; pixels outside are black.
+        interpolation: of rotation and `translate`, which share one resampling.
+    """
 
     flip: bool = False
     crop_padding: Annotated[int, Field(ge=0, le=MAX_SHIFT)] = 0
@@ -62,7 +73,7 @@ def _find_augmentation(value: object) -> object:
     return AUGMENTATIONS[value]
 
 
-class _OneOf(Fields):
+class _OneOf(StrictModel):
     """Base of sections with exactly one of the fields whose default is None."""
 
     @model_validator(mode="after")
@@ -71,7 +82,7 @@ class _OneOf(Fields):
         return self
 
 
-class CosineSchedule(Fields):
+class CosineSchedule(StrictModel):
     """The rate falls to 0 along half a cosine, step by step."""
 
 
@@ -90,7 +101,7 @@ class Schedule(_OneOf):
     steps: StepSchedule | None = None
 
 
-class _Attack(Fields):
+class _Attack(StrictModel):
     """The attack inside a training: projected gradient ascent in an Linf ball around the augmented image."""
 
     epsilon_255: Annotated[float, Field(ge=0, le=255)] = 8.0
@@ -127,14 +138,14 @@ class AdversarialTraining(_OneOf):
     trades: TradesTraining | None = None
 
 
-class MixtureData(Fields):
+class MixtureData(StrictModel):
     """A share of every batch comes from other images."""
 
     robust: str
     alpha: Fraction
 
 
-class FusionData(Fields):
+class FusionData(StrictModel):
     """Each image is the blend of one image of each of two datasets."""
 
     first: str
@@ -150,14 +161,14 @@ class DataSection(_OneOf):
     fusion: FusionData | None = None
 
 
-class Start(Fields):
+class Start(StrictModel):
     """Weights to start from: the last ones of another training of the same network and seed, in the same store."""
 
     recipe: str
     dataset: str
 
 
-class Snapshots(Fields):
+class Snapshots(StrictModel):
     """Snapshots kept in addition to the last one; not part of the identity of a training."""
 
     epochs: Annotated[tuple[Count, ...], AfterValidator(_check_rising)] | None = None
@@ -165,7 +176,7 @@ class Snapshots(Fields):
     every_epochs: StepCount | None = None
 
 
-class Recipe(Fields):
+class Recipe(StrictModel):
     """Everything that decides the weights apart from network, images and seed."""
 
     epochs: StepCount | None = None
@@ -256,7 +267,7 @@ class Recipe(Fields):
         return drops.at_iterations or tuple(n_batches * epoch for epoch in drops.at_epochs or ())
 
 
-def _exactly_one(fields: Fields, first: str, second: str) -> None:
+def _exactly_one(fields: StrictModel, first: str, second: str) -> None:
     given = [name for name in (first, second) if getattr(fields, name) is not None]
     if len(given) != 1:
         raise ValueError(f"expected exactly one of {first} and {second}, got {' and '.join(given) or 'none'}.")

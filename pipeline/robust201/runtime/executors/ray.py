@@ -18,7 +18,7 @@ from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorErro
 from ray.util.metrics import Counter, Gauge, Histogram
 
 from robust201.core.errors import ConfigError, EvaluationError, RayLostError, RobustError, WorkerBrokenError, one_line
-from robust201.core.garbage import collect_rarely
+from robust201.core.memory import collect_rarely
 from robust201.core.records import ArchitectureId, Bundle, Receipt, UnitFailure
 from robust201.runtime.executors.base import (
     LOOKAHEAD,

@@ -25,7 +25,7 @@ import psutil
 
 from robust201.core.errors import RayLostError, RobustError
 from robust201.core.files import open_file
-from robust201.core.garbage import collect_rarely
+from robust201.core.memory import collect_rarely
 from robust201.core.records import Bundle, Receipt, UnitFailure
 from robust201.runtime.executors.base import BundleDone, BundleLost, Event, Executor, StartWorker, WorkSettings
 from robust201.runtime.executors.ray_environment import check_import_path, driver_environment

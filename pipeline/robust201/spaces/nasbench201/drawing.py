@@ -4,8 +4,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from robust201.spaces.cell_space import INK, PAPER, CellParts, EdgeParts, Point
-from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, parse
-from robust201.spaces.nasbench201.neighbourhood import NODE_NAMES
+from robust201.spaces.nasbench201.cells import EDGES, NODE_NAMES, OPERATIONS, parse
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +29,7 @@ NODES = {0: (0.0, 0.0), 1: (1.0, 0.85), 2: (1.45, -0.3), 3: (3.2, 0.0)}
 NODE_RADIUS = 0.21
 BOUNDS = (-0.4, 3.6, -1.1, 1.3)
 FONT_SIZE = 9.0
-"""Points; lines and arrows are in proportion to it."""
+"""Points."""
 
 _BENDS = {(0, 1): -0.15, (0, 2): 0.0, (0, 3): 0.5, (1, 2): 0.0, (1, 3): -0.15, (2, 3): 0.0}
 _STEPS = 40
@@ -47,7 +46,7 @@ def cell_parts(spec: str) -> CellParts:
 
 
 def every_edge() -> CellParts:
-    """Give the same with all operations on every edge; a page that hides all but six of them shows a cell."""
+    """Return the same with all operations on every edge; a page that hides all but six of them shows a cell."""
     edges = [edge_parts(edge, operation) for edge in range(len(EDGES)) for operation in OPERATIONS]
     return CellParts(edges, {NODE_NAMES[node]: centre for node, centre in NODES.items()}, NODE_RADIUS, BOUNDS)
 
@@ -74,34 +73,33 @@ def edge_parts(edge: int, operation: str) -> EdgeParts:
     return EdgeParts(edge, operation, OPERATION_LABELS[operation], OPERATION_COLOURS[operation], curve, angle, at(0.5))
 
 
-def draw_cell(axes: "Axes", spec: str, title: str = "", *, font_size: float = FONT_SIZE) -> "Axes":
-    """Draw a cell with a title above it; the axes' limits, ticks and frame are set, font sizes are in points."""
+def draw_cell(axes: "Axes", spec: str, title: str = "") -> "Axes":
+    """Draw a cell with a title above it; the axes' limits, ticks and frame are set."""
     from matplotlib.patches import Circle, FancyArrowPatch
 
     parts = cell_parts(spec)
-    scale = font_size / FONT_SIZE
     for one in parts.edges:
         dots = ":" if one.operation == "none" else "-"
-        axes.plot(*zip(*one.curve, strict=True), color=one.colour, linewidth=1.6 * scale, linestyle=dots, zorder=1)
+        axes.plot(*zip(*one.curve, strict=True), color=one.colour, linewidth=1.6, linestyle=dots, zorder=1)
         head = FancyArrowPatch(
             one.curve[-3],
             one.curve[-1],
             arrowstyle="-|>",
             color=one.colour,
-            mutation_scale=13 * scale,
+            mutation_scale=13,
             shrinkA=0,
             shrinkB=0,
         )
         axes.add_patch(head)
         box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
-        looks: Any = {"fontsize": font_size, "color": one.colour, "zorder": 2, "bbox": box}
+        looks: Any = {"fontsize": FONT_SIZE, "color": one.colour, "zorder": 2, "bbox": box}
         axes.text(*one.label, one.text, ha="center", va="center", **looks)
     for name, centre in parts.nodes.items():
-        disc: Any = {"facecolor": PAPER, "edgecolor": INK, "linewidth": 1.5 * scale, "zorder": 3, "clip_on": False}
+        disc: Any = {"facecolor": PAPER, "edgecolor": INK, "linewidth": 1.5, "zorder": 3, "clip_on": False}
         axes.add_patch(Circle(centre, parts.radius, **disc))
-        axes.text(*centre, name, ha="center", va="center", fontsize=font_size + 1, color=INK, zorder=4)
+        axes.text(*centre, name, ha="center", va="center", fontsize=FONT_SIZE + 1, color=INK, zorder=4)
     left, right, bottom, top = parts.bounds
     axes.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[], aspect="equal")
     axes.set_frame_on(False)
-    axes.set_title(title, color=INK, fontsize=font_size + 2, parse_math=False)
+    axes.set_title(title, color=INK, fontsize=FONT_SIZE + 2, parse_math=False)
     return axes

@@ -5,8 +5,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import ArchitectureError
-from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, format_spec, isomorphs, parse, resolve, specs
-from robust201.spaces.nasbench201.neighbourhood import neighbours
+from robust201.spaces.nasbench201.cells import (
+    EDGES,
+    OPERATIONS,
+    format_spec,
+    isomorphs,
+    neighbours,
+    parse,
+    resolve,
+    specs,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,7 +24,7 @@ Cell = int | str | Sequence[str] | Sequence[int]
 
 
 def cell_index(cell: Cell) -> int:
-    """Give the index of a cell in the published order, 0 to 15,624 (of the cell itself: see `isomorph_index`).
+    """Return the index of a cell in the published order, 0 to 15,624 (of the cell itself: see `isomorph_index`).
 
     Raises:
         ArchitectureError: it is no cell.
@@ -31,22 +39,22 @@ def cell_index(cell: Cell) -> int:
 
 
 def cell_string(cell: Cell) -> str:
-    """Give a cell's string, such as ``|skip_connect~0|+|none~0|…``."""
+    """Return a cell's string, such as ``|skip_connect~0|+|none~0|…``."""
     return specs()[cell_index(cell)]
 
 
 def cell_operations(cell: Cell) -> tuple[str, ...]:
-    """Give a cell's six operations, in the order of `EDGES`."""
+    """Return a cell's six operations, in the order of `EDGES`."""
     return parse(cell_string(cell))
 
 
 def operation_numbers(cell: Cell) -> tuple[int, ...]:
-    """Give a cell's six operations as positions in `OPERATIONS`: 0 none, 1 skip, 2 and 3 convolutions, 4 pooling."""
+    """Return a cell's six operations as positions in `OPERATIONS`: 0 none, 1 skip, 2 and 3 convolutions, 4 pooling."""
     return tuple(OPERATIONS.index(name) for name in cell_operations(cell))
 
 
 def isomorph_index(cell: Cell) -> int:
-    """Give the index of the architecture evaluated for a cell: the lowest of its isomorphism class."""
+    """Return the index of the architecture evaluated for a cell: the lowest of its isomorphism class."""
     return isomorphs()[cell_index(cell)]
 
 

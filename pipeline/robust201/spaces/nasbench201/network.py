@@ -15,8 +15,6 @@ _OUTPUT_NODE = 3
 
 
 class _ReluConvBn(nn.Module):
-    """ReLU, convolution without bias, BatchNorm."""
-
     def __init__(self, c_in: int, c_out: int, kernel_size: int, stride: int = 1) -> None:
         super().__init__()
         self.op = nn.Sequential(
@@ -59,8 +57,6 @@ _EDGE_MODULES: dict[str, Callable[[int], nn.Module]] = {
 
 
 class _Cell(nn.Module):
-    """Four nodes; each is the sum of its incoming edges."""
-
     def __init__(self, operations: tuple[str, ...], channels: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(_EDGE_MODULES[operation](channels) for operation in operations)

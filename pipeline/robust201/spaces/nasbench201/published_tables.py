@@ -66,7 +66,10 @@ def read_json_table(content: Any) -> NumbersByCell | None:
             )
         if first.startswith("("):
             return _each_once(
-                (_dataset(name), _each_once((_index_of_codes(row), _scores(proxies)) for row, proxies in rows.items()))
+                (
+                    _dataset(name),
+                    _each_once((_index_of_codes(row), _scores(proxies)) for row, proxies in rows.items()),
+                )
                 for name, rows in content.items()
             )
     except (AttributeError, TypeError, ValueError, SyntaxError, *_TOO_LARGE):

@@ -8,8 +8,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, Normalisation
 from robust201.spaces.cell_space import CellSpace
-from robust201.spaces.nasbench201 import cells, drawing, neighbourhood, published_tables
-from robust201.spaces.nasbench201.tensor_shapes import tensor_shapes
+from robust201.spaces.nasbench201 import cells, drawing, published_tables
 
 if TYPE_CHECKING:
     import torch
@@ -36,18 +35,18 @@ class NasBench201(CellSpace):
     operation_labels = drawing.OPERATION_LABELS
     operation_colours = drawing.OPERATION_COLOURS
     edges = cells.EDGES
-    edge_labels = neighbourhood.EDGE_LABELS
+    edge_labels = cells.EDGE_LABELS
     specs = staticmethod(cells.specs)
     isomorphs = staticmethod(cells.isomorphs)
     meta = staticmethod(cells.meta)
     parse = staticmethod(cells.parse)
     format_spec = staticmethod(cells.format_spec)
-    kernel_parameters = staticmethod(neighbourhood.kernel_parameters)
+    kernel_parameters = staticmethod(cells.kernel_parameters)
     max_kernel_parameters = 54
     # There are 408 cells of this size (Jung, Lukasik and Keuper, ICLR 2023, section 5.3).
     reference_kernel_parameters = 18
-    edit_distance = staticmethod(neighbourhood.edit_distance)
-    neighbours = staticmethod(neighbourhood.neighbours)
+    edit_distance = staticmethod(cells.edit_distance)
+    neighbours = staticmethod(cells.neighbours)
     read_json_table = staticmethod(published_tables.read_json_table)
     read_pickle_table = staticmethod(published_tables.read_pickle_table)
     draw_cell = staticmethod(drawing.draw_cell)
@@ -100,7 +99,8 @@ class NasBench201(CellSpace):
         return cells.parameter_count(spec, channels=self.channels, cells=self.cells, n_classes=n_classes)
 
     def tensor_shapes(self, architecture: ArchitectureId, *, n_classes: int) -> dict[str, tuple[int, ...]]:
-        return tensor_shapes(self.spec(architecture), channels=self.channels, cells=self.cells, n_classes=n_classes)
+        spec = self.spec(architecture)
+        return cells.tensor_shapes(spec, channels=self.channels, cells=self.cells, n_classes=n_classes)
 
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> int:
         """Count multiply-accumulates of convolutions and the linear layer (see `Space`)."""

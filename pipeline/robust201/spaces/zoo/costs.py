@@ -9,7 +9,7 @@ def convolution(c_in: int, c_out: int, kernel: int, places: int) -> int:
 
 
 def halved(size: int) -> int:
-    """Give the size behind a stride of 2 whose padding keeps sizes otherwise."""
+    """Return the size behind a stride of 2 whose padding keeps sizes otherwise."""
     return (size + 1) // 2
 
 

@@ -1,13 +1,17 @@
-"""Convolutions equivariant to p4m: translations, and the eight rotations and reflections of the square.
+"""Convolutions and residual networks equivariant to p4m: translations, rotations and reflections of the square.
 
 Source: Cohen and Welling, "Group Equivariant Convolutional Networks", ICML 2016. A map on the group is stored as
 (B, 8 C, H, W): the eight orientations of a channel lie side by side. Orientation ``4 m + r`` is: reflect if m = 1, then
 rotate by r quarter turns. The kernel is expanded to an ordinary one on every call, and applied by one `conv2d`.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from torch.nn import functional
+
+from robust201.spaces.zoo.resnet import ResNet
 
 ORIENTATIONS = 8
 
@@ -19,7 +23,7 @@ def oriented(maps: torch.Tensor, orientation: int) -> torch.Tensor:
 
 
 def relative_orientation(base: int, orientation: int) -> int:
-    """Give the orientation that takes `base` to `orientation`: base⁻¹ · orientation."""
+    """Return the orientation that takes `base` to `orientation`: base⁻¹ · orientation."""
     (base_reflection, base_turns), (reflection, turns) = divmod(base, 4), divmod(orientation, 4)
     # A reflection turns the sense of what follows it.
     difference = base_turns - turns if base_reflection else turns - base_turns
@@ -75,3 +79,22 @@ class P4mBatchNorm(nn.BatchNorm2d):
         """Normalise; the orientations of a channel are laid out as its rows: (B, C, 8 H, W)."""
         together = torch.unflatten(x, 1, (-1, ORIENTATIONS)).flatten(2, 3)
         return torch.unflatten(super().forward(together), 2, (ORIENTATIONS, -1)).flatten(1, 2)
+
+
+class GroupResNet(ResNet):
+    """A residual network of basic blocks with `widths` channels of eight orientations, which the last layer sees apart.
+
+    Widths and the missing pooling over orientations are those of the paper on robust features. So the features are
+    equivariant, the logits not invariant.
+    """
+
+    def __init__(self, blocks: Sequence[int], n_classes: int, *, widths: Sequence[int]) -> None:
+        super().__init__(
+            blocks,
+            n_classes,
+            widths=widths,
+            stem=P4mLifting,
+            convolution=P4mConvolution,
+            norm=P4mBatchNorm,
+            maps_per_channel=ORIENTATIONS,
+        )

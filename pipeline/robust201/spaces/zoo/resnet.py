@@ -112,7 +112,6 @@ class ResNet(nn.Module):
         return functional.max_pool2d(x, 3, stride=2, padding=1) if self.has_imagenet_stem else x
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Classify normalised images: (B, 3, H, W) to (B, n_classes)."""
         x = self.stem(x)
         for stage in range(1, len(WIDTHS) + 1):
             x = self.get_submodule(f"layer{stage}")(x)

@@ -72,7 +72,7 @@ def _group_resnet(blocks: Sequence[int]) -> ZooNetwork:
         return tuple(scaled(published, width, 23) for published in (23, 45, 91, 181))
 
     def build(width: int, n_classes: int) -> "nn.Module":
-        from robust201.spaces.zoo.gresnet import GroupResNet
+        from robust201.spaces.zoo.p4m import GroupResNet
 
         return GroupResNet(blocks, n_classes, widths=widths(width))
 
@@ -85,7 +85,7 @@ def _group_resnet(blocks: Sequence[int]) -> ZooNetwork:
 def _spatial_resnet(blocks: Sequence[int]) -> ZooNetwork:
     def build(width: int, n_classes: int) -> "nn.Module":
         from robust201.spaces.zoo.resnet import ResNet
-        from robust201.spaces.zoo.stn import SpatialTransformer, TransformedResNet
+        from robust201.spaces.zoo.transformers import SpatialTransformer, TransformedResNet
 
         transformer = SpatialTransformer(channels=scaled(32, width, 64), hidden=scaled(1024, width, 64))
         return TransformedResNet(transformer, ResNet(blocks, n_classes, widths=_resnet_widths(width)))
@@ -99,9 +99,8 @@ def _spatial_resnet(blocks: Sequence[int]) -> ZooNetwork:
 
 def _polar_resnet(blocks: Sequence[int]) -> ZooNetwork:
     def build(width: int, n_classes: int) -> "nn.Module":
-        from robust201.spaces.zoo.ptn import PolarTransformer
         from robust201.spaces.zoo.resnet import ResNet
-        from robust201.spaces.zoo.stn import TransformedResNet
+        from robust201.spaces.zoo.transformers import PolarTransformer, TransformedResNet
 
         transformer = PolarTransformer(filters=scaled(32, width, 64))
         return TransformedResNet(transformer, ResNet(blocks, n_classes, widths=_resnet_widths(width)))
@@ -135,7 +134,7 @@ def _vgg16() -> ZooNetwork:
         return [(width, 2), (2 * width, 2), (4 * width, 3), (8 * width, 3), (8 * width, 3)]
 
     def build(width: int, n_classes: int) -> "nn.Module":
-        from robust201.spaces.zoo.vgg import Vgg
+        from robust201.spaces.zoo.fixed_size import Vgg
 
         return Vgg(stages(width), n_classes)
 
@@ -151,7 +150,7 @@ def _lenet5() -> ZooNetwork:
         return (first, second), (third, fourth)
 
     def build(width: int, n_classes: int) -> "nn.Module":
-        from robust201.spaces.zoo.lenet5_and_fc import LeNet5
+        from robust201.spaces.zoo.fixed_size import LeNet5
 
         channels, hidden = sizes(width)
         return LeNet5(n_classes, channels=channels, hidden=hidden)
@@ -164,7 +163,7 @@ def _lenet5() -> ZooNetwork:
 
 def _fully_connected() -> ZooNetwork:
     def build(width: int, n_classes: int) -> "nn.Module":
-        from robust201.spaces.zoo.lenet5_and_fc import FullyConnected
+        from robust201.spaces.zoo.fixed_size import FullyConnected
 
         return FullyConnected(n_classes, width=width)
 

@@ -17,10 +17,8 @@ from robust201.studies.config import (
 )
 from robust201.studies.networks import Exports
 from robust201.studies.pages.dataset import write_dataset
-from robust201.studies.pages.dynamics import write_dynamics
-from robust201.studies.pages.equivariance import write_equivariance
 from robust201.studies.pages.image_distribution import write_image_distribution
-from robust201.studies.pages.mixing import write_mixing
+from robust201.studies.pages.robust_features import write_dynamics, write_equivariance, write_mixing
 
 
 def write_pages(study: Study, exports: Exports, out: Path, sweeps: Sequence[SweepConfig] = ()) -> list[Path]:

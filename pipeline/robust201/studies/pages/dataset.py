@@ -25,9 +25,8 @@ from robust201.studies.dataset_claims import (
     compare_curves,
     compare_medians,
 )
-from robust201.studies.markdown import show_number, table_lines
 from robust201.studies.networks import Exports
-from robust201.studies.pages.writer import PageWriter
+from robust201.studies.pages.writer import PageWriter, show_number, table_lines
 
 
 def write_dataset(study: DatasetStudy, exports: Exports, out: Path) -> list[Path]:

@@ -17,10 +17,9 @@ from robust201.studies.image_distribution import (
     attach_printed_decisions,
     measure_image_distribution,
 )
-from robust201.studies.markdown import comparison_lines, show_number, show_p, table_lines
 from robust201.studies.mixed_effects import MixedEffects, fit_mixed_effects
 from robust201.studies.networks import Exports
-from robust201.studies.pages.writer import PageWriter
+from robust201.studies.pages.writer import PageWriter, comparison_lines, show_number, show_p, table_lines
 
 
 def write_image_distribution(

@@ -1,14 +1,17 @@
-"""What the pages of all studies share: text is collected while tables (CSV) and figures (SVG) are written."""
+"""What the pages of all studies share: tables as Markdown and CSV, figures, and the collection of a page's text."""
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from robust201.core.csv_files import write_csv
 from robust201.core.files import atomic_write, write_text
 from robust201.studies import drawings
+from robust201.studies.comparisons import GROUPS
 from robust201.studies.config import Study
-from robust201.studies.markdown import write_table
 
 PAGE = "study.md"
 
@@ -24,7 +27,6 @@ class PageWriter:
             self.say(study.note)
 
     def say(self, text: str) -> None:
-        """Add Markdown."""
         self._parts.append(text.rstrip("\n") + "\n")
 
     def table(self, name: str, frame: pd.DataFrame) -> None:
@@ -54,3 +56,57 @@ class PageWriter:
         page = self._out / PAGE
         write_text(page, "\n".join(self._parts))
         return [page, *self.files]
+
+
+def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]], *, n_texts: int = 1) -> str:
+    """Write a table as Markdown, its first columns as text and the others as numbers; ends with a line break."""
+    rules = ["---"] * n_texts + ["--:"] * (len(columns) - n_texts)
+    lines = (columns, rules, *rows)
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def show_number(value: float | None, digits: int = 4, *, signed: bool = False) -> str:
+    """Write a number with `digits` decimals and no negative zero; a dash for None or NaN."""
+    if value is None or math.isnan(value):
+        return "–"
+    return f"{value:{'+' if signed else ''}z.{digits}f}"
+
+
+def show_p(value: float) -> str:
+    """Write a p-value with two digits; a dash for NaN."""
+    return "–" if math.isnan(value) else "< 1e-12" if value < 1e-12 else f"{value:.2g}"
+
+
+def write_table(folder: Path, name: str, frame: pd.DataFrame) -> Path:
+    """Write a table as CSV, with all digits."""
+    path = folder / f"{name}.csv"
+    write_csv(path, frame)
+    return path
+
+
+def comparison_lines(frame: pd.DataFrame) -> str:
+    """Write comparisons as a Markdown table (see `studies.comparisons.compare_groups`)."""
+    columns = [
+        "comparison",
+        "network",
+        "epoch",
+        "first",
+        "second",
+        "p",
+        "p (Holm)",
+        "Hedges' g",
+        "higher",
+        "after Holm",
+    ]
+    paired = "p_paired" in frame
+    if paired:
+        columns[7:7] = ["p, pairs", "p, pairs (Holm)"]
+    rows = []
+    for row in frame.to_dict("records"):
+        higher = [GROUPS[row[row[name]]] if row[name] else "–" for name in ("higher", "higher_holm")]
+        pairs = [show_p(row["p_paired"]), show_p(row["p_paired_holm"])] if paired else []
+        effect = f"{show_number(row['g'], 2)} [{show_number(row['g_low'], 2)}, {show_number(row['g_high'], 2)}]"
+        words = [f"{row['experiment']} {row['claim']}", row["network"], str(row["epoch"])]
+        tests = [show_p(row["p"]), show_p(row["p_holm"]), *pairs, effect]
+        rows.append([*words, show_number(row["mean_first"]), show_number(row["mean_second"]), *tests, *higher])
+    return table_lines(columns, rows)

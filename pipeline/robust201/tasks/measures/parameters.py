@@ -4,8 +4,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from robust201.core.fields import PositiveInt
 from robust201.core.records import CLEAN_STRENGTH, ImageSelection, Split
+from robust201.core.strict_model import PositiveInt
 from robust201.tasks.parameters import Parameters
 
 Shown = Literal["normalised", "pixels"]

@@ -5,9 +5,11 @@ that nobody reads any more, so that the borders stay zero. Each thread has an ar
 """
 
 import ctypes
+import functools
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
@@ -62,7 +64,6 @@ class Runner:
         )
 
     def make_arena(self) -> torch.Tensor:
-        """Make the memory for a thread's maps."""
         return torch.zeros(self._arena_floats)
 
     def run(self, segments: slice, arena: torch.Tensor, n_images: int, outside: Sequence[torch.Tensor | None]) -> None:
@@ -186,3 +187,24 @@ def _pack_view(view: MapView, numbers: dict[Map, int]) -> native.ViewStruct:
     source = view.map
     offset = source.first + view.y * source.row + view.x * source.pixel
     return native.ViewStruct(numbers[source], offset, view.step * source.row, view.step * source.pixel)
+
+
+def shares(n_images: int) -> list[slice]:
+    """Cut images into parts, one for each thread that torch has."""
+    share = -(-n_images // torch.get_num_threads())
+    return [slice(start, min(start + share, n_images)) for start in range(0, n_images, share)]
+
+
+def in_threads(run: Callable[[int, slice], None], parts: list[slice]) -> None:
+    """Call with each part and its number, one thread each."""
+    if len(parts) == 1:
+        run(0, parts[0])
+        return
+    pool = _pool(len(parts))
+    for done in [pool.submit(run, number, part) for number, part in enumerate(parts)]:
+        done.result()
+
+
+@functools.cache
+def _pool(n_threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(n_threads, thread_name_prefix="robust201")

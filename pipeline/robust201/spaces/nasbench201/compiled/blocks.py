@@ -6,7 +6,7 @@ inputs only, and no weight's gradient is ever formed.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import nn
@@ -57,7 +57,6 @@ class Value:
 
     @property
     def any_form(self) -> torch.Tensor:
-        """One of the forms, for its shape."""
         return self.rectified if self._raw is None else self._raw
 
 
@@ -73,11 +72,9 @@ class _Sum:
         return cast("torch.Tensor", self.start)
 
     def put(self, total: torch.Tensor) -> None:
-        """Replace the sum by a tensor of its own that has it inside."""
         self.start, self.own = total, True
 
     def add(self, x: torch.Tensor, *, times: int = 1) -> None:
-        """Add a multiple of a tensor that others may read too."""
         if self.start is None:
             self.start, self.own = (x, False) if times == 1 else (x * times, True)
         elif self.own:
@@ -107,38 +104,23 @@ class NodeKernels:
     gradients: list[tuple[int, Convolution]]
 
 
-class Reader(Protocol):
-    """How the terms of a node get at what they read: whole maps, or a window of them."""
-
-    def pool(self, source: int, pooling: AveragePooling) -> torch.Tensor:
-        """Pool a node's value into memory of its own."""
-
-    def raw(self, source: int) -> torch.Tensor:
-        """Get a node's value as it is; others may read it too."""
-
-    def constant(self, node: int) -> torch.Tensor | None:
-        """Get what constant edges bring to a node; None for nothing."""
-
-    def convolve(
-        self, source: int, convolution: Convolution, *, add: torch.Tensor | None, in_place: bool, rectify: bool
-    ) -> torch.Tensor:
-        """Convolve a node's ReLU (see `Convolution`)."""
-
-
-class _Whole:
-    """Reads whole feature maps."""
+class MapReader:
+    """How the terms of a node read whole feature maps; `local` reads windows of them."""
 
     def __init__(self, values: dict[int, Value], constants: ConstantMaps) -> None:
         self._values = values
         self._constants = constants
 
     def pool(self, source: int, pooling: AveragePooling) -> torch.Tensor:
+        """Pool a node's value into memory of its own."""
         return pooling(self._values[source].raw)
 
     def raw(self, source: int) -> torch.Tensor:
+        """Return a node's value as it is; others may read it too."""
         return self._values[source].raw
 
     def constant(self, node: int) -> torch.Tensor | None:
+        """Return what constant edges bring to a node; None for nothing."""
         if node not in self._constants:
             return None
         shape = self._values[0].any_form
@@ -147,10 +129,11 @@ class _Whole:
     def convolve(
         self, source: int, convolution: Convolution, *, add: torch.Tensor | None, in_place: bool, rectify: bool
     ) -> torch.Tensor:
+        """Convolve a node's ReLU (see `Convolution`)."""
         return convolution(self._values[source].rectified, add=add, in_place=in_place, rectify=rectify)
 
 
-def compute_node(node: NodeKernels, reader: Reader) -> Value:
+def compute_node(node: NodeKernels, reader: MapReader) -> Value:
     """Sum a node's terms, in one order whatever part of the maps is read, so that it gives the same bits."""
     # What costs a pass of its own comes first, so that the convolutions can add it in their own passes.
     total = _Sum()
@@ -194,7 +177,6 @@ class CellBlock:
         ]
 
     def forward(self, value: Value, tape: Tape | None) -> Value:
-        """Compute the output; with a tape, note what `backward` needs."""
         values = self.compute(value)
         if tape is not None:
             tape.update({source: values[source].rectified for node in self.nodes for source, _ in node.convolutions})
@@ -204,7 +186,7 @@ class CellBlock:
         """Compute the nodes in order; the input is node 0."""
         values = {0: value}
         for node in self.nodes:
-            values[node.index] = compute_node(node, _Whole(values, self.constants))
+            values[node.index] = compute_node(node, MapReader(values, self.constants))
         return values
 
     def backward(self, gradient: torch.Tensor, tape: Tape) -> torch.Tensor:
@@ -292,7 +274,6 @@ class ReductionBlock:
         return self._second_gradient, self._first_gradient.weight, self._down_gradient
 
     def forward(self, value: Value, tape: Tape | None) -> Value:
-        """Compute both branches; with a tape, note what `backward` needs."""
         hidden = self.first(value.rectified, rectify=True)
         shortcut = self.down(self.halving(value.raw))
         if tape is not None:
@@ -302,7 +283,6 @@ class ReductionBlock:
         return Value(None, result) if rectify else Value.of(result, self.output)
 
     def backward(self, gradient: torch.Tensor, tape: Tape) -> torch.Tensor:
-        """Map the gradient of the output, as it is, to that of the input. `gradient` may be overwritten."""
         hidden = mask_gradient(self._second_gradient(gradient), tape[1])
         total = mask_gradient(self._first_gradient(hidden), tape[0])
         return total.add_(self.halving.backward(self._down_gradient(gradient)))

@@ -91,7 +91,7 @@ class ConstantMaps:
         return node in self._edges
 
     def of(self, node: int, like: torch.Tensor) -> torch.Tensor:
-        """Get the sum of a node's constant edges, (1, C, H, W), channels_last, of the size, type and device of `like`.
+        """Return the sum of a node's constant edges, (1, C, H, W), channels_last, with size, type and device of `like`.
 
         Type and device are the same in all calls.
         """

@@ -24,7 +24,7 @@ _TOLERANCES: Final = {torch.float32: 1e-4, torch.bfloat16: 2**-6}
 
 @cache
 def fuses_on_cpu(dtype: torch.dtype = torch.float32) -> bool:
-    """Say whether this PyTorch has oneDNN's fused convolution under the names we know, and whether it is right."""
+    """Return whether this PyTorch has oneDNN's fused convolution under the names we know, and whether it is right."""
     tolerance = _TOLERANCES[dtype]
     try:
         # Private operators have no promised signature: whatever goes wrong here means that we do without them.

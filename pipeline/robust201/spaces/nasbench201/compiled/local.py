@@ -8,12 +8,14 @@ would cover most of the map, whole maps are computed (`LocalKernels.depth`).
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple, cast
 
 import torch
 
 from robust201.spaces.nasbench201.compiled.blocks import (
     Block,
     CellBlock,
+    MapReader,
     Needs,
     NodeKernels,
     ReductionBlock,
@@ -21,7 +23,6 @@ from robust201.spaces.nasbench201.compiled.blocks import (
     compute_node,
 )
 from robust201.spaces.nasbench201.compiled.kernels import AveragePooling, Convolution
-from robust201.spaces.nasbench201.compiled.patches import KeptMap, KeptValue, Patch
 from robust201.spaces.nasbench201.compiled.regions import Region, union
 
 MAX_SHARE = 0.65
@@ -44,37 +45,112 @@ SMALLEST_IMAGE = 8
 _CHANNELS_LAST = torch.channels_last
 
 
-class _Window:
-    """Reads the part of a cell's maps that gives one region (see `blocks.Reader`)."""
+_BORDER = Region(-1, -1, -1, -1)
+"""Where a padded map's first pixel lies."""
+
+
+class Patch(NamedTuple):
+    """The part of a feature map that a proposal changes: where it lies, and (B, C, h, w) in the forms that are read."""
+
+    region: Region
+    value: Value
+
+
+class KeptMap:
+    """One form of a feature map: as accepted, with a border of zeros, and a proposal's patch over it.
+
+    `accepted` is (B, C, H, W); None where nobody reads beyond the patch.
+    """
+
+    def __init__(self, accepted: torch.Tensor | None) -> None:
+        self._padded: torch.Tensor | None = None
+        if accepted is not None:
+            n_images, channels, height, width = accepted.shape
+            self._padded = torch.empty(
+                n_images, channels, height + 2, width + 2, memory_format=_CHANNELS_LAST, device=accepted.device
+            ).zero_()
+            self._padded[:, :, 1:-1, 1:-1] = accepted
+        self._region = Region(0, 0, 0, 0)
+        self._patch: torch.Tensor | None = None
+
+    def propose(self, region: Region, patch: torch.Tensor | None) -> None:
+        """Put a proposal's patch over the map, in place of the one before."""
+        self._region, self._patch = region, patch
+
+    def read(self, region: Region) -> torch.Tensor:
+        """Return the proposal's pixels of a region that holds the patch: (B, C, h, w), channels_last."""
+        patch = cast("torch.Tensor", self._patch)
+        if region == self._region:
+            return patch
+        padded = cast("torch.Tensor", self._padded)
+        rows, columns = region.around(0).within(_BORDER)
+        pixels = torch.empty(*padded.shape[:2], *region.size, memory_format=_CHANNELS_LAST, device=padded.device)
+        pixels.copy_(padded[:, :, rows, columns])
+        rows, columns = self._region.within(region)
+        pixels[:, :, rows, columns] = patch
+        return pixels
+
+    def accept(self, images: torch.Tensor) -> None:
+        """Write the patch into the kept map of some images: (n,) int64."""
+        if self._padded is not None and self._patch is not None:
+            rows, columns = self._region.within(_BORDER)
+            self._padded[images, :, rows, columns] = self._patch[images]
+
+
+class KeptValue:
+    """A feature map in the forms that are read, kept where somebody reads more than the patch."""
+
+    def __init__(self, value: Value, keep: Needs) -> None:
+        self._raw = KeptMap(value.raw if keep.raw else None)
+        self._rectified = KeptMap(value.rectified if keep.rectified else None)
+        self.height, self.width = value.any_form.shape[2:]
+        self.region = Region(0, 0, 0, 0)
+
+    def propose(self, patch: Patch) -> None:
+        self.region = patch.region
+        self._raw.propose(patch.region, patch.value.raw)
+        self._rectified.propose(patch.region, patch.value.rectified)
+
+    def raw(self, region: Region) -> torch.Tensor:
+        return self._raw.read(region)
+
+    def rectified(self, region: Region) -> torch.Tensor:
+        return self._rectified.read(region)
+
+    def accept(self, images: torch.Tensor) -> None:
+        self._raw.accept(images)
+        self._rectified.accept(images)
+
+
+class _Window(MapReader):
+    """Reads the part of a cell's maps that gives one region."""
 
     def __init__(self, values: dict[int, KeptValue], region: Region, constants: dict[int, torch.Tensor]) -> None:
-        self._values = values
+        self._kept = values
         self._region = region
-        self._constants = constants
+        self._maps = constants
 
     def pool(self, source: int, pooling: AveragePooling) -> torch.Tensor:
-        value = self._values[source]
+        value = self._kept[source]
         return pooling.pool_part(value.raw(self._region.around(1)), self._region.edges(value.height, value.width))
 
     def raw(self, source: int) -> torch.Tensor:
-        return self._values[source].raw(self._region)
+        return self._kept[source].raw(self._region)
 
     def constant(self, node: int) -> torch.Tensor | None:
-        if node not in self._constants:
+        if node not in self._maps:
             return None
         rows, columns = self._region.within(Region(0, 0, 0, 0))
-        return self._constants[node][:, :, rows, columns]
+        return self._maps[node][:, :, rows, columns]
 
     def convolve(
         self, source: int, convolution: Convolution, *, add: torch.Tensor | None, in_place: bool, rectify: bool
     ) -> torch.Tensor:
-        pixels = self._values[source].rectified(self._region.around(convolution.reach))
+        pixels = self._kept[source].rectified(self._region.around(convolution.reach))
         return convolution(pixels, add=add, in_place=in_place, rectify=rectify)
 
 
 class _CellKernels:
-    """A cell's kernels for parts of images."""
-
     def __init__(self, block: CellBlock) -> None:
         self.block = block
         self.nodes = [
@@ -143,8 +219,6 @@ def _reads(node: NodeKernels) -> list[tuple[int, int]]:
 
 
 class _LocalCell:
-    """A cell in a pass."""
-
     def __init__(self, kernels: _CellKernels, values: dict[int, Value], constants: dict[int, torch.Tensor]) -> None:
         self._kernels = kernels
         self._values = {node: KeptValue(value, kernels.keeps[node]) for node, value in values.items()}
@@ -167,8 +241,6 @@ class _LocalCell:
 
 
 class _ReductionKernels:
-    """A reduction's kernels for parts of images."""
-
     def __init__(self, block: ReductionBlock) -> None:
         self.block = block
         self.first = block.first.unpadded()
@@ -188,8 +260,6 @@ class _ReductionKernels:
 
 
 class _LocalReduction:
-    """A reduction in a pass."""
-
     def __init__(self, kernels: _ReductionKernels, value: Value, hidden: torch.Tensor) -> None:
         self._kernels = kernels
         self._input = KeptValue(value, Needs(raw=True, rectified=True))
@@ -230,7 +300,7 @@ class LocalKernels:
         self._savings: dict[tuple[int, int], tuple[int, float]] = {}
 
     def depth(self, sides: Sequence[int], height: int, width: int) -> int:
-        """Say how many blocks, from the first on, should compute patches only; 0 where whole passes are cheaper.
+        """Return how many blocks, from the first on, should compute patches only; 0 where whole passes are cheaper.
 
         `sides` are rows and columns of the window in each query to come.
         """
@@ -302,10 +372,6 @@ class LocalPass:
         self._joint = KeptValue(value, self._needs)
 
     def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
-        """Classify the accepted images with a window replaced, whose first row and column are given.
-
-        The window is (n, 3, h, w) float32 in [0, 1], for the first n images; the logits are (n, C) float32.
-        """
         with torch.inference_mode():
             patch = self._patch_of_stem(row, column, window)
             for local in self._blocks:
@@ -336,7 +402,6 @@ class LocalPass:
         return Patch(region, Value(None, self._kernels.stem(pixels, rectify=True)))
 
     def accept(self, accepted: torch.Tensor) -> None:
-        """Accept the last windows of some images: (n,) bool."""
         images = accepted.nonzero().flatten()
         if len(images) == 0:
             return

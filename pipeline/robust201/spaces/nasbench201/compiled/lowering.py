@@ -49,7 +49,6 @@ class Map:
 
     @property
     def floats(self) -> int:
-        """Floats of the whole, with the border."""
         return self.row * (self.height + 2)
 
 
@@ -124,7 +123,6 @@ class Forms:
 
     @property
     def raw(self) -> Map:
-        """The map as it is; only where `Needs` announced it."""
         return cast("Map", self._raw)
 
     @property
@@ -172,7 +170,7 @@ class _Remembered:
 
 
 def fits(blocks: Sequence[Block], *convolutions: Convolution) -> bool:
-    """Tell whether the structures of native.c hold a network of these blocks, with these convolutions beside them."""
+    """Return whether the structures of native.c hold a network of these blocks, with these convolutions beside them."""
     cells = [block for block in blocks if isinstance(block, CellBlock)]
     nodes = [(block, node) for block in cells for node in block.nodes]
     n_constants = sum(node.index in block.constants for block, node in nodes)

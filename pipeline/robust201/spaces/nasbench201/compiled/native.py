@@ -77,7 +77,7 @@ def is_expected() -> bool:
 
 @cache
 def why_not() -> str | None:
-    """Say why the native library cannot be used here; None where it can."""
+    """Explain why the native library cannot be used here; None where it can."""
     if not LIBRARY.is_file():
         return "it was not compiled when robust201 was installed"
     if not has_avx512():

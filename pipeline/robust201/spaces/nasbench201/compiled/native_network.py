@@ -1,12 +1,11 @@
-"""A compiled network's passes by the native library, where it is there and the network has a shape that it takes."""
+"""A compiled network's passes by the native library."""
 
 import ctypes
 from collections.abc import Callable, Sequence
 
 import torch
 
-from robust201.spaces.nasbench201.compiled import kernels, native
-from robust201.spaces.nasbench201.compiled.arena import Runner
+from robust201.spaces.nasbench201.compiled.arena import Runner, in_threads, shares
 from robust201.spaces.nasbench201.compiled.blocks import Block, Needs, ReductionBlock
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
 from robust201.spaces.nasbench201.compiled.lowering import (
@@ -16,10 +15,8 @@ from robust201.spaces.nasbench201.compiled.lowering import (
     PIXELS_GRADIENT,
     Map,
     OperationList,
-    fits,
 )
 from robust201.spaces.nasbench201.compiled.native_search import NativeSearch, SearchRunner, held_of
-from robust201.spaces.nasbench201.compiled.threads import in_threads, shares
 
 FORWARD_IMAGES = 8
 """Images of which a forward pass keeps what goes from one stage to the next."""
@@ -62,12 +59,11 @@ class NativeNetwork:
 
     @staticmethod
     def takes(pixels: torch.Tensor) -> bool:
-        """Tell whether images of this size can be run."""
+        """Return whether images of this size can be run."""
         return pixels.shape[2] % SIDE_MULTIPLE == 0 and pixels.shape[3] % SIDE_MULTIPLE == 0
 
     @staticmethod
     def gradient_images() -> int:
-        """The most images that go forth and back at once."""
         return GRADIENT_IMAGES * torch.get_num_threads()
 
     def forward(self, pixels: torch.Tensor, *, keep: bool) -> torch.Tensor:
@@ -111,7 +107,6 @@ class NativeNetwork:
         return torch.empty(n_images, 4 * self._channels, height // 4, width // 4, memory_format=_CHANNELS_LAST)
 
     def _run(self, runner: Runner, segments: slice, outside: list[torch.Tensor | None]) -> None:
-        """Share images out among as many threads as torch has."""
         n_images = max(len(tensor) for tensor in outside if tensor is not None)
 
         def run(thread: int, part: slice) -> None:
@@ -162,23 +157,3 @@ class NativeNetwork:
             if position == depth - 1 or (position >= depth and isinstance(block, ReductionBlock)):
                 listing.begin(value.shape[0])
         return n_first
-
-
-def native_network(
-    blocks: Sequence[Block],
-    stem: Convolution,
-    stem_needs: Needs,
-    stem_gradient: Convolution,
-    mean: torch.Tensor,
-    channels: int,
-    library: ctypes.CDLL | None,
-) -> NativeNetwork | None:
-    """Make the passes of a float32 network on a CPU; None where only PyTorch can run them.
-
-    The native library gives the bits of oneDNN's fused kernels, so it stands in for them only.
-    """
-    if channels != native.LANES or not kernels.fuses_on_cpu() or library is None:
-        return None
-    if not fits(blocks, stem, stem_gradient):
-        return None
-    return NativeNetwork(blocks, stem, stem_needs, stem_gradient, mean, channels, library)

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import torch
 
 from robust201.spaces.nasbench201.compiled import native
-from robust201.spaces.nasbench201.compiled.arena import Held, Runner
+from robust201.spaces.nasbench201.compiled.arena import Held, Runner, in_threads, shares
 from robust201.spaces.nasbench201.compiled.lowering import Map, Operation, OperationList
 from robust201.spaces.nasbench201.compiled.regions import Region, union
-from robust201.spaces.nasbench201.compiled.threads import in_threads, shares
 
 _TILE = 4
 """Columns that convolutions compute together at the least: patches are made as wide as a multiple of it."""
@@ -49,7 +48,7 @@ class SearchRunner:
         self._steps = [_step_of(operation, makers, held.maps) for operation in operations]
 
     def regions(self, window: Region) -> list[Region]:
-        """Say which part of each held operation's result changes with a window of the pixels, a little widened."""
+        """Find which part of each held operation's result changes with a window of the pixels, a little widened."""
         changed: list[Region] = []
         for step in self._steps:
             size = step.height, step.width
@@ -71,7 +70,6 @@ class SearchRunner:
         )
 
     def take_arena(self) -> torch.Tensor:
-        """Get memory for some images' maps."""
         return self.free.pop() if self.free else self.runner.make_arena()
 
 
@@ -103,10 +101,6 @@ class NativeSearch:
         self._run(slice(None), range(len(pixels)))
 
     def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
-        """Classify the accepted images with a window replaced, whose first row and column are given.
-
-        The window is (n, 3, h, w) float32 in [0, 1], for the first n images; the logits are (n, C) float32.
-        """
         if self._proposal is not None:
             self.accept(torch.zeros(len(self._proposal[2]), dtype=torch.bool))
         place = Region(row, row + window.shape[2], column, column + window.shape[3])
@@ -125,7 +119,6 @@ class NativeSearch:
         return torch.empty(len(window), found.shape[1]).copy_(found[: len(window)])
 
     def accept(self, accepted: torch.Tensor) -> None:
-        """Accept the last windows of some images: (n,) bool."""
         if self._proposal is None:
             return
         place, regions, before = self._proposal

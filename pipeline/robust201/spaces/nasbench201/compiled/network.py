@@ -10,18 +10,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from robust201.core.memory import keep_freed_memory
 from robust201.core.precision import Precision, check_precision, map_dtype
 from robust201.core.records import Normalisation
 from robust201.models.classifier import cast_convolutions
 from robust201.models.model import Objective, differentiate_objective
-from robust201.spaces.nasbench201.compiled import native
+from robust201.spaces.nasbench201.compiled import kernels, native
 from robust201.spaces.nasbench201.compiled.blocks import Block, CellBlock, Needs, ReductionBlock, Tape, Value
 from robust201.spaces.nasbench201.compiled.folding import batch_norm_affine, fold
-from robust201.spaces.nasbench201.compiled.footprint import network_bytes
 from robust201.spaces.nasbench201.compiled.kernels import Convolution, Linear, transposed
 from robust201.spaces.nasbench201.compiled.local import LocalKernels, LocalPass
-from robust201.spaces.nasbench201.compiled.memory import keep_freed_memory
-from robust201.spaces.nasbench201.compiled.native_network import NativeNetwork, native_network
+from robust201.spaces.nasbench201.compiled.lowering import fits
+from robust201.spaces.nasbench201.compiled.native_network import NativeNetwork
 from robust201.spaces.nasbench201.compiled.native_search import NativeSearch
 from robust201.spaces.nasbench201.compiled.program import CellProgram, plan_cell
 from robust201.spaces.nasbench201.network import Network
@@ -41,7 +41,7 @@ class InferenceNetwork:
     It equals the plain network of the same precision within rounding, not bit by bit: folded weights round differently.
 
     Args:
-        library: what runs its passes on a CPU in float32, where it takes them (see `native_network`).
+        library: what runs its passes on a CPU in float32, where it takes them.
 
     Attributes:
         chunk: maximum number of images per pass; None for no limit.
@@ -88,9 +88,12 @@ class InferenceNetwork:
         self._native: NativeNetwork | None = None
         if device.type == "cpu" and dtype is torch.float32:
             two_by_two = self._stem_gradient.two_by_two
-            self._native = native_network(
-                self._blocks, self._stem, needs, two_by_two, self._mean, self._channels, library
-            )
+            # The library gives the bits of oneDNN's fused kernels, so it stands in for them only.
+            has_shape = self._channels == native.LANES and fits(self._blocks, self._stem, two_by_two)
+            if library is not None and has_shape and kernels.fuses_on_cpu():
+                self._native = NativeNetwork(
+                    self._blocks, self._stem, needs, two_by_two, self._mean, self._channels, library
+                )
             self._local = LocalKernels(self._stem, needs, self._blocks, by_library=self._native is not None)
 
     def sample_bytes(self, image_size: int, *, gradient: bool) -> int:
@@ -184,10 +187,10 @@ class InferenceNetwork:
             return native.search(pixels, depth, self._classify_features, max(self.chunk or 0, MIN_BATCH))
         with torch.inference_mode():
             centred = (pixels - self._mean).contiguous(memory_format=torch.channels_last)
-            return LocalPass(self._local, centred, self._mean, depth, self._head)
+            return LocalPass(self._local, centred, self._mean, depth, lambda value: self._classify_features(value.raw))
 
     def _native_for(self, pixels: torch.Tensor) -> NativeNetwork | None:
-        """Get the passes by native.c, if they take images of this size."""
+        """Return the passes by native.c, if they take images of this size."""
         return self._native if self._native is not None and self._native.takes(pixels) else None
 
     def _pieces(self, n_images: int, at_most: int | None = None) -> Iterator[slice]:
@@ -216,9 +219,6 @@ class InferenceNetwork:
     def _activations(self, features: torch.Tensor) -> torch.Tensor:
         return torch.addcmul(self._shift, features.to(torch.float32), self._scale).relu_()
 
-    def _head(self, value: Value) -> torch.Tensor:
-        return self._classify_features(value.raw)
-
     def _classify_features(self, features: torch.Tensor) -> torch.Tensor:
         return self._classify(self._activations(features))
 
@@ -241,7 +241,7 @@ class InferenceNetwork:
         return self._stem_gradient(gradient)
 
     def _constant(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Give the logits of a network whose output does not depend on its input."""
+        """Return the logits of a network whose output does not depend on its input."""
         size = tuple(pixels.shape[1:])
         if size not in self._constant_logits:
             with torch.no_grad():
@@ -398,3 +398,27 @@ def _has_equal_bits(library: ctypes.CDLL, size: int) -> bool:
     changed = pixels.clone()
     changed[:, :, 2:5, 1:4] = pixels[:, :, :3, :3]
     return torch.equal(search.logits(2, 1, pixels[:, :, :3, :3]), by_torch.logits(changed))
+
+
+_FLOAT_BYTES = 4
+_FORWARD_MAPS = 8
+_BACKWARD_MAPS = 4
+_STAGE_WEIGHTS = 1 + 1 / 2 + 1 / 4
+_REDUCTION_MAPS = 1 + 1 / 2 + 1 / 2 + 1 / 4
+
+
+def network_bytes(channels: int, cells: int, image_size: int, *, gradient: bool) -> int:
+    """Estimate from above what one sample takes while it goes through an inference network of any cell.
+
+    The unit is a feature map of the first stage, 4 * channels * image_size**2 bytes; each later stage's is half of the
+    one before. A forward pass holds up to eight of them: the nodes of one cell, as they are and after their ReLUs, and
+    what a kernel writes. The way back needs the ReLUs' outputs, up to three a cell and two a reduction, from where they
+    are made to where they are used: that is nearly all of it at the published depth. A test compares both numbers with
+    what a pass really allocates.
+    """
+    image = 3 * _FLOAT_BYTES * image_size**2
+    feature_map = channels * _FLOAT_BYTES * image_size**2
+    if not gradient:
+        return _FORWARD_MAPS * feature_map + image
+    remembered = 3 * cells * _STAGE_WEIGHTS + _REDUCTION_MAPS
+    return round((remembered + _BACKWARD_MAPS) * feature_map) + 3 * image

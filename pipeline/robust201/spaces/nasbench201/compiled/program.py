@@ -69,11 +69,11 @@ class CellProgram:
     output: int | None
 
     def reads_raw(self, node: int) -> bool:
-        """Say whether a node inside the cell reads this node's value as it is: a skip connection or a pooling does."""
+        """Return whether a skip connection or a pooling inside the cell reads this node's value as it is."""
         return any(term.source == node and (term.skips or term.pools) for _, term in self._terms())
 
     def reads_rectified(self, node: int) -> bool:
-        """Say whether a node inside the cell reads this node's ReLU: a convolution does."""
+        """Return whether a convolution inside the cell reads this node's ReLU."""
         return any(term.source == node and term.convolutions for _, term in self._terms())
 
     def _terms(self) -> Iterator[tuple[Node, Term]]:
@@ -115,8 +115,6 @@ def plan_cell(spec: str) -> CellProgram:
 
 
 class _Sum:
-    """A node's terms while they are collected."""
-
     def __init__(self) -> None:
         self.terms: dict[int, Term] = {}
         self.constants: list[int] = []

@@ -7,7 +7,7 @@ import sys
 def test_a_process_that_computes_looks_for_garbage_as_often_as_python_does() -> None:
     lines = (
         "import gc; usual = gc.get_threshold()",
-        "from robust201.core.garbage import collect_rarely",
+        "from robust201.core.memory import collect_rarely",
         "collect_rarely(); assert gc.get_threshold() > usual",
         "from robust201.models.arithmetic import configure_torch",
         "configure_torch(1); assert gc.get_threshold() == usual and gc.get_freeze_count()",
@@ -18,18 +18,7 @@ def test_a_process_that_computes_looks_for_garbage_as_often_as_python_does() -> 
 def test_thresholds_that_somebody_else_chose_stay() -> None:
     lines = (
         "import gc; gc.set_threshold(600, 9, 8)",
-        "from robust201.core.garbage import collect_as_usual",
+        "from robust201.core.memory import collect_as_usual",
         "collect_as_usual(); assert gc.get_threshold() == (600, 9, 8) and not gc.get_freeze_count()",
     )
     subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)
-
-
-def test_a_process_that_scans_results_looks_for_garbage_as_often_as_python_does(tmp_path) -> None:
-    lines = (
-        "import gc, sys; from pathlib import Path; usual = gc.get_threshold()",
-        "from robust201.core.garbage import collect_rarely",
-        "collect_rarely(); assert gc.get_threshold() > usual",
-        "from robust201.shards import ShardStore",
-        "ShardStore.create(Path(sys.argv[1])).inventory(); assert gc.get_threshold() == usual",
-    )
-    subprocess.run([sys.executable, "-c", "\n".join(lines), str(tmp_path)], check=True)

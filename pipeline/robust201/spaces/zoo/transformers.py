@@ -1,8 +1,9 @@
-"""A polar transformer before a residual network: images are centred, then turned to a pose of their own.
+"""Transformers before a residual network, which move images to a pose that they predict: spatial and polar.
 
-Source: Tai, Bailis and Valiant, "Equivariant Transformer Networks", ICML 2019: pose predictors that commute with the
-transformations they predict. The composition is ours: a translation, then a rotation about the point it found, both
-predicted in order and applied in one interpolation.
+Sources: Jaderberg, Simonyan, Zisserman and Kavukcuoglu, "Spatial Transformer Networks", NeurIPS 2015, in the form of
+PyTorch's tutorial, with the layers of the paper on robust features. Tai, Bailis and Valiant, "Equivariant Transformer
+Networks", ICML 2019: pose predictors that commute with the transformations they predict. The composition is ours: a
+translation, then a rotation about the point it found, both predicted in order and applied in one interpolation.
 """
 
 import math
@@ -11,7 +12,52 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from robust201.spaces.zoo.sampling import image_points, sample
+from robust201.spaces.zoo.fixed_size import require_32
+from robust201.spaces.zoo.resnet import ResNet
+
+
+class SpatialTransformer(nn.Module):
+    """Moves images by the affine map that it predicts; before training, by none: (B, 3, 32, 32) to the same."""
+
+    def __init__(self, *, channels: int = 32, hidden: int = 1024) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for c_in, is_pooled in ((3, False), (channels, True), (channels, True), (channels, True)):
+            layers += [nn.Conv2d(c_in, channels, 3, padding=1, bias=False), nn.ReLU()]
+            if is_pooled:
+                layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers)
+        self.hidden = nn.Linear(16 * channels, hidden)
+        self.affine = nn.Linear(hidden, 6)
+        nn.init.zeros_(self.affine.weight)
+        with torch.no_grad():
+            self.affine.bias.copy_(torch.tensor([1.0, 0, 0, 0, 1, 0]))
+
+    def affine_maps(self, images: torch.Tensor) -> torch.Tensor:
+        """Predict the maps from coordinates of the result to those of the image: (B, 2, 3)."""
+        features = self.features(images).flatten(1).to(self.hidden.weight.dtype)
+        maps: torch.Tensor = self.affine(self.hidden(features).relu()).view(-1, 2, 3)
+        return maps
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        require_32(self, images)
+        maps = self.affine_maps(images)
+        points = image_points(32, 32, like=maps) @ maps[:, :, :2].transpose(1, 2) + maps[:, None, :, 2]
+        return torch.unflatten(sample(images, points), 2, (32, 32)).to(images.dtype)
+
+
+class TransformedResNet(nn.Module):
+    """A residual network that is shown what a transformer makes of an image."""
+
+    def __init__(self, transformer: nn.Module, resnet: ResNet) -> None:
+        super().__init__()
+        self.transformer = transformer
+        self.resnet = resnet
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.resnet(self.transformer(x))
+        return logits
+
 
 _REDUCTION = 4
 """Pixels of the input per place of a heat map."""
@@ -58,7 +104,7 @@ class PosePredictor(nn.Module):
 
 
 def centroid(heat: torch.Tensor, length: int) -> torch.Tensor:
-    """Give the mean coordinate of probabilities (B, K) along an axis of `length` pixels from -1 to 1: (B,).
+    """Return the mean coordinate of probabilities (B, K) along an axis of `length` pixels from -1 to 1: (B,).
 
     Places are 4 pixels apart; equal probabilities are at 0.
     """
@@ -68,7 +114,7 @@ def centroid(heat: torch.Tensor, length: int) -> torch.Tensor:
 
 
 def direction(heat: torch.Tensor) -> torch.Tensor:
-    """Give cosine and sine of the mean angle of probabilities (B, K) around a circle that starts at -pi: (B, 2)."""
+    """Return cosine and sine of the mean angle of probabilities (B, K) around a circle that starts at -pi: (B, 2)."""
     angles = circle(heat.shape[1], like=heat)
     vector = torch.matmul(heat, torch.stack((angles.cos(), angles.sin()), dim=1))
     vector = vector + torch.tensor((_PULL, 0.0), dtype=heat.dtype, device=heat.device)
@@ -77,12 +123,12 @@ def direction(heat: torch.Tensor) -> torch.Tensor:
 
 
 def circle(count: int, like: torch.Tensor) -> torch.Tensor:
-    """Give angles from -pi, evenly spaced, without pi: (count,)."""
+    """Return angles from -pi, evenly spaced, without pi: (count,)."""
     return torch.arange(count, dtype=like.dtype, device=like.device) * (2 * math.pi / count) - math.pi
 
 
 def polar_points(n_radii: int, n_angles: int, like: torch.Tensor) -> torch.Tensor:
-    """Give the coordinates of a polar image about 0, radii from 0 to sqrt 2 as rows, angles as columns: (N, 2)."""
+    """Return the coordinates of a polar image about 0, radii from 0 to sqrt 2 as rows, angles as columns: (N, 2)."""
     radii = torch.arange(n_radii, dtype=like.dtype, device=like.device) * (math.sqrt(2) / (n_radii - 1))
     angles = circle(n_angles, like)
     return (radii[:, None, None] * torch.stack((angles.cos(), angles.sin()), dim=1)).flatten(0, 1)
@@ -120,3 +166,44 @@ class PolarTransformer(nn.Module):
         height, width = images.shape[-2:]
         points = image_points(height, width, like=centre) @ turn + centre[:, None]
         return torch.unflatten(sample(images, points), 2, (height, width)).to(images.dtype)
+
+
+def pixel_centres(length: int, like: torch.Tensor) -> torch.Tensor:
+    """Return the coordinates of the pixels of an axis, whose ends are at -1 and 1: (length,)."""
+    return (2 * torch.arange(length, dtype=like.dtype, device=like.device) + 1) / length - 1
+
+
+def image_points(height: int, width: int, like: torch.Tensor) -> torch.Tensor:
+    """Return the coordinates (x, y) of all pixels, row by row: (height * width, 2)."""
+    y, x = torch.meshgrid(pixel_centres(height, like), pixel_centres(width, like), indexing="ij")
+    return torch.stack((x, y), dim=-1).flatten(0, 1)
+
+
+def _shares(coordinates: torch.Tensor, length: int) -> torch.Tensor:
+    """Share points (B, N) among the pixels of an axis: (B, N, length)."""
+    position = ((coordinates + 1) * length - 1) / 2
+    below = position.floor()
+    share = (position - below).unsqueeze(-1)
+    offset = torch.arange(length, dtype=below.dtype, device=below.device) - below.unsqueeze(-1)
+    # Not max(0, 1 - |distance|): its derivative vanishes at pixel centres, where a transformer that starts as the
+    # identity reads, and would never learn.
+    return (offset == 0) * (1 - share) + (offset == 1) * share
+
+
+def sample(images: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
+    """Read images at points, bilinearly, with black outside: what `grid_sample` computes, by matrix products.
+
+    `grid_sample` has no second derivative, which some measures take, and on a GPU its first is not deterministic.
+
+    Args:
+        images: (B, C, H, W).
+        points: (B, N, 2), (x, y) with -1 and 1 at the outer edges, x to the right and y down.
+
+    Returns:
+        (B, C, N) in the type of the points.
+    """
+    height, width = images.shape[-2:]
+    by_row = images.to(points.dtype).transpose(1, 2).flatten(2)  # (B, H, C W)
+    rows = torch.unflatten(_shares(points[..., 1], height) @ by_row, 2, (-1, width))  # (B, N, C, W)
+    read = torch.matmul(rows, _shares(points[..., 0], width).unsqueeze(-1))
+    return read.squeeze(-1).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""What every part of a YAML has in common."""
+"""Base model and field types of every part of a YAML."""
 
 from typing import Annotated
 
@@ -15,18 +15,18 @@ Cells = Annotated[int, Field(ge=1, le=100)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Fields(BaseModel):
-    """Base of what a YAML gives: immutable; unknown fields, and yes or no for a number, are refused."""
+class StrictModel(BaseModel):
+    """Base of what a YAML gives: immutable; unknown fields, and booleans instead of numbers, are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     @field_validator("*", mode="before")
     @classmethod
-    def _refuse_truth_values(cls, value: object, info: ValidationInfo) -> object:
+    def _reject_booleans(cls, value: object, info: ValidationInfo) -> object:
         # To Python true is the number 1.
         items = value if isinstance(value, list | tuple) else (value,)
-        found = [item for item in items if isinstance(item, bool)]
-        if found and cls.model_fields[str(info.field_name)].annotation is not bool:
+        booleans = [item for item in items if isinstance(item, bool)]
+        if booleans and cls.model_fields[str(info.field_name)].annotation is not bool:
             among = " among them" if isinstance(value, list | tuple) else ""
-            raise ValueError(f"expected a value other than true or false, got {found[0]}{among}.")
+            raise ValueError(f"expected a value other than true or false, got {booleans[0]}{among}.")
         return value

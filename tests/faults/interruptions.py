@@ -1,0 +1,208 @@
+"""Runs that are disturbed in other ways: no memory, a poisonous unit, signals, clocks that jump, a second driver."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.faults.trial import ARCHITECTURES, INLINE, KEYS, Command, Trial
+from tests.faults.verdict import export
+
+POISON = (ARCHITECTURES[1], "pgd")
+_SLOW_KEY = next(reversed(KEYS))
+
+HOUR = 3600.0
+JUMPS = (0.0, 3 * HOUR, -2 * HOUR, 72 * HOUR, -48 * HOUR, 1.5)
+"""Seconds that are added to the wall clock, in turn, each time a process asks for it."""
+
+_OTHER_HOST = (
+    *("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"),
+    *("sh", "-c", 'hostname robust201-other && exec "$0" "$@"'),
+)
+
+
+def run_out_of_memory(trial: Trial) -> None:
+    """Let memory run out above eight images at once; the micro-batch halves, and the run goes on by itself."""
+    trial.write_sweep()
+    trial.order(memory={"images": 8})
+    trial.run(*INLINE)
+    trial.injected["allocations refused"] += len(trial.claims("memory-"))
+
+
+def poison_unit(trial: Trial) -> None:
+    """Let one unit kill its worker whenever it is tried; all others are computed, it is listed, and the run ends in 3.
+
+    Once it kills no more, the same command completes the sweep.
+    """
+    trial.write_sweep()
+    trial.order(poison=[POISON])
+    poisoned = trial.run(expected={3})
+    trial.injected["workers killed by the unit"] += len(trial.claims("poison-"))
+    assert trial.injected["workers killed by the unit"] >= 3, "given up too early"
+    index, key = POISON
+    poisoned.expect(f"#{index} digits {key}")
+    failures = [json.loads(line) for line in (trial.results / "failures.jsonl").read_text().splitlines()]
+    assert [failure["kind"] for failure in failures] == ["killed"], f"other failures: {failures}"
+    _expect_all_but_the_poison(trial)
+    trial.order()
+    trial.run()
+
+
+def _expect_all_but_the_poison(trial: Trial) -> None:
+    """Check that every other evaluation has the bytes of the undisturbed run: those of its row in each file."""
+    index, key = str(POISON[0]), POISON[1]
+    exported = export(trial.results, trial.folder / "partial", partial=True)
+    for name, content in trial.undisturbed.items():
+        if name.startswith("digits/"):
+            expected = _rows(json.loads(content))
+            if f"/{key}_" in name:
+                del expected[index]
+            assert _rows(json.loads(exported.get(name, b"{}"))) == expected, name
+
+
+def _rows(content: dict[str, object]) -> dict[str, str]:
+    """Text of each architecture's row, however deep it lies in the JSON."""
+    rows = {name: json.dumps(value) for name, value in content.items() if name.isdigit()}
+    for name, value in content.items():
+        if isinstance(value, dict) and name not in rows:
+            rows |= _rows(value)
+    return rows
+
+
+def drain_past_deadline(trial: Trial, *options: str) -> None:
+    """Send SIGTERM while a part takes far longer than `drain_seconds`; the run ends in order, and can be resumed."""
+    trial.write_sweep(drain_seconds=2.0)
+    command = _start_slow_part(trial, *options)
+    _terminate(trial, command)
+    trial.finish(command, {3}, seconds=90)
+    command.expect("ran out")
+    assert json.loads((trial.results / "progress.json").read_text())["state"] == "drained"
+    trial.order()
+    trial.resume(*options)
+
+
+def drain_past_deadline_inline(trial: Trial) -> None:
+    drain_past_deadline(trial, *INLINE)
+
+
+def interrupt_twice(trial: Trial) -> None:
+    """Send SIGTERM twice while a part takes an hour; the run ends at once, and can be resumed."""
+    trial.write_sweep()
+    command = _start_slow_part(trial)
+    for _ in range(2):
+        _terminate(trial, command)
+        time.sleep(1)
+    trial.finish(command, {3}, seconds=90)
+    trial.order()
+    trial.resume()
+
+
+def _start_slow_part(trial: Trial, *options: str) -> Command:
+    trial.order(slow={"key": _SLOW_KEY, "seconds": HOUR})
+    command = trial.start_run(*options)
+    trial.wait_until(lambda: trial.claims("slow-"), command, f"a part of {_SLOW_KEY}")
+    return command
+
+
+def _terminate(trial: Trial, command: Command) -> None:
+    trial.family()
+    command.process.send_signal(signal.SIGTERM)
+    trial.injected["SIGTERM in a part of an hour"] += 1
+
+
+def jump_clock(trial: Trial) -> None:
+    """Let the wall clock jump forward and backward at every look, in a run, its status and compactions beside it.
+
+    Compactions whose clock is three days ahead find every grace period over; they may delete, but must lose nothing.
+    """
+    trial.write_sweep()
+    trial.order(clock=JUMPS, pace=0.5)
+    run = trial.start_run(*INLINE)
+    trial.wait_for_shards(4, run)
+    _check_status(trial, is_running=True)
+    for _ in range(1 + trial.repeats):
+        trial.order(clock=[72 * HOUR])
+        trial.finish(trial.start("compact", str(trial.results)), {0})
+        trial.injected["compactions three days ahead"] += 1
+    trial.finish(run, {0})
+    assert not re.search(r"\s-\d", run.text()), f"a negative rate or time: {run.text()[-300:]}"
+    trial.injected["clock jumps"] += len(trial.claims("jump-"))
+    trial.order(clock=[-48 * HOUR])
+    _check_status(trial, is_running=False)
+    trial.finish(trial.start("compact", str(trial.results)), {0})
+    trial.run(*INLINE)
+    trial.order()
+
+
+def _check_status(trial: Trial, *, is_running: bool) -> None:
+    """Check that no rate and no time is negative."""
+    command = trial.start("status", str(trial.results), "--json")
+    trial.finish(command, {0})
+    state = json.loads(command.text())
+    for name in ("evaluations_per_second", "seconds_left", "worker_seconds"):
+        assert (state[name] or 0) >= 0, f"{name} is {state[name]}"
+    assert is_running or not state["running"], "a run that has ended counts as running"
+
+
+def start_second_driver(trial: Trial) -> None:
+    """Start a second driver on the same host: rejected while the first lives, also stopped; let in once it is dead."""
+    first = _start_first_driver(trial)
+    _expect_rejection(trial, ())
+    first.process.send_signal(signal.SIGSTOP)
+    _expect_rejection(trial, ())
+    first.process.send_signal(signal.SIGCONT)
+    trial.wait_for_shards(trial.count_shards() + 2, first)
+    trial.kill_driver(first)
+    trial.run(*INLINE)
+
+
+def start_second_driver_elsewhere(trial: Trial) -> None:
+    """Start a second driver on another host: rejected while the first beats, let in once it is killed."""
+    _require_namespaces()
+    first = _start_first_driver(trial)
+    _expect_rejection(trial, _OTHER_HOST)
+    trial.kill_driver(first)
+    trial.order()
+    second = trial.start_run(*INLINE, wrapper=_OTHER_HOST)
+    trial.finish(second, {0})
+    second.expect("watching its heartbeat")
+
+
+def stop_driver_elsewhere(trial: Trial) -> None:
+    """Stop the first driver (SIGSTOP) until one on another host has taken over; continued, it notices and stops."""
+    _require_namespaces()
+    first = _start_first_driver(trial)
+    first.process.send_signal(signal.SIGSTOP)
+    trial.injected["drivers stopped"] += 1
+    second = trial.start_run(*INLINE, wrapper=_OTHER_HOST)
+    trial.wait_for_shards(trial.count_shards() + 1, second)
+    first.process.send_signal(signal.SIGCONT)
+    trial.finish(first, {4})
+    first.expect("Keeping the lease failed")
+    lease = json.loads((trial.results / "lease.json").read_text(encoding="utf-8"))
+    assert lease["host_id"]["host"] == "robust201-other", "the lease changed hands again"
+    trial.finish(second, {0})
+
+
+def _start_first_driver(trial: Trial) -> Command:
+    trial.write_sweep()
+    trial.order(pace=1.5)
+    first = trial.start_run(*INLINE)
+    trial.wait_for_shards(2, first)
+    return first
+
+
+def _expect_rejection(trial: Trial, wrapper: tuple[str, ...]) -> None:
+    second = trial.start_run(*INLINE, wrapper=wrapper)
+    trial.finish(second, {4})
+    trial.injected["second drivers rejected"] += 1
+    second.expect("which is alive")
+
+
+def _require_namespaces() -> None:
+    done = subprocess.run([*_OTHER_HOST, "true"], check=False, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no other host by namespaces: {done.stderr.strip()}")

@@ -1,0 +1,197 @@
+"""Rules over the source: words, names, and calls that stand in few places only."""
+
+import ast
+import io
+import re
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.project.test_layers import PACKAGE, sources
+
+
+def place_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+# --- One experiment is no law of the package: words of its space and its norm stand in few places ---------------------
+
+WORDS = re.compile(r"nas-?bench-?201|15[,_]?625|6[,_]?466|@Linf", re.IGNORECASE)
+
+MAY_SAY = {
+    "spaces/nasbench201": "the space itself",
+    "spaces/__init__.py": "the table of spaces, and the default of sweeps and datasets that name none",
+    "weights/published": "readers of the published weights",
+    "export/published_layout.py": "writes meta.json and Parquet as published",
+    "images/specs.py": "credits the paper that chose the 120 classes, by its title",
+}
+"""Folders and files that may say them, and why. Comments and docstrings may everywhere: they cite sources."""
+
+
+def code_of(path: Path) -> str:
+    """The text of a file; of Python without comments and docstrings, which stand where a statement would."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        return text
+    kept, at_start = [], True
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and at_start):
+            continue
+        if token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT):
+            at_start = token.type == tokenize.NEWLINE
+        kept.append(token.string)
+    return " ".join(kept)
+
+
+def test_words_of_one_experiment_stand_where_they_may() -> None:
+    pages = [path for kind in ("*.js", "*.html", "*.css") for path in PACKAGE.rglob(kind)]
+    said = {place_of(path): set(WORDS.findall(code_of(path))) for path in (*sources(), *pages)}
+    elsewhere = {
+        place: words
+        for place, words in said.items()
+        if words and not any(place == entry or place.startswith(f"{entry}/") for entry in MAY_SAY)
+    }
+    assert elsewhere == {}
+
+
+# --- No two public things of one folder share a name, so that each can be found by it ---------------------------------
+
+BY_CONTRACT = {
+    "reference": "a task's module offers it to the reference engine",
+    "fused": "a task's module offers it to the fused engine",
+    "single_run": "a module of one of AutoAttack's attacks offers it to those that run several",
+    "configure_library": "a module of one of AutoAttack's attacks offers it to those that run several",
+    "measure": "a measure's module offers it to both engines",
+    "show": "a task's module that attacks nothing offers it to both engines",
+}
+
+
+def public_names(source: str) -> Iterator[str]:
+    """Names that a module defines at its top level, imports not among them."""
+    for statement in ast.parse(source).body:
+        match statement:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names = [name]
+            case ast.Assign(targets=targets):
+                names = [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                names = [name]
+            case _:
+                names = []
+        yield from (name for name in names if not name.startswith("_"))
+
+
+def test_no_two_public_things_of_a_folder_share_a_name() -> None:
+    modules: dict[tuple[Path, str], set[str]] = defaultdict(set)
+    for path in sources():
+        for name in public_names(path.read_text(encoding="utf-8")):
+            modules[path.parent, name].add(place_of(path))
+    shared = {name: places for (_, name), places in modules.items() if len(places) > 1 and name not in BY_CONTRACT}
+    assert shared == {}
+
+
+# --- Files are opened by `core.files` alone, so that no pipe is waited for and no device is read to its end -----------
+
+READERS = {"open", "read_bytes", "read_text", "FileIO"}
+
+ALLOWED: dict[str, set[str]] = {
+    "core/files.py": {"open", "os.open", "temporary.open"},
+    # Files of the system, and of the package itself.
+    "core/host.py": {"path.read_text"},
+    "export/pool.py": {"Path('/proc/self/statm').read_text"},
+    "figures/report.py": {"(resources.files('robust201.figures') / name).read_text"},
+    "images/downloads/registry.py": {"bundled('benchmark_data/downloads.toml').read_text"},
+    "spaces/nasbench201/compiled/native.py": {"C_SOURCE.read_bytes", "library.read_bytes"},
+    "studies/comparisons.py": {"(_PUBLISHED / 'image_distribution.json').read_text"},
+    "studies/dataset_claims.py": {"_PUBLISHED.read_text"},
+    "studies/robust_features.py": {"_PUBLISHED.read_text"},
+    # Files that the process itself made under a new name, or in a folder that only it can write to.
+    "bench/comparison.py": {"log.open", "log.read_text"},
+    "images/downloads/unpack.py": {"target.open"},
+    "runtime/executors/ray_folder.py": {"os.open"},
+    "runtime/executors/ray_process.py": {"(self._folder / _OUTPUT_NAME).open"},
+    "runtime/lease.py": {"os.open"},
+    "runtime/work_log.py": {"os.open"},
+    # A sweep's YAML may be a pipe, as a shell makes for <(…); it is read up to a limit.
+    "planning/sweep_yaml.py": {"path.open"},
+}
+"""Calls that open a file otherwise, by module."""
+
+NOT_A_PATH = {
+    "ShardStore.open",
+    "Image.open(io.BytesIO(encoded)",
+    "Image.open(io.BytesIO(content)",
+    "Image.open(stream",
+    "archive.open",
+    "bz2.open(packed",
+    "filesystem.open",
+    "gzip.open(packed",
+    "tarfile.open(fileobj=",
+}
+"""Calls of the same name that open no path, by what they begin with."""
+
+
+def opening_calls(path: Path) -> Iterator[str]:
+    """Calls in a module that open a path, as they are written."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            is_method = isinstance(node.func, ast.Attribute)
+            text = ast.unparse(node)
+            opens = name in READERS and (is_method or name in {"open", "FileIO"})
+            if opens and not any(text.startswith(call) for call in NOT_A_PATH):
+                yield ast.unparse(node.func)
+
+
+def test_files_are_opened_by_one_function() -> None:
+    found = {place_of(path): {*opening_calls(path)} for path in sources()}
+    assert {module: calls for module, calls in found.items() if calls} == ALLOWED
+
+
+# --- Code that makes images, draws and ids calls nothing whose last bit depends on the processor ----------------------
+#
+# Matrix products go through a BLAS, and NumPy's elementary functions have other kernels for AVX-512;
+# tests/tasks/test_processors.py runs what is left under several of them.
+
+GUARDED = (
+    "core",
+    "images",
+    "tasks/corruptions",
+    "tasks/attack_kit/draws.py",
+    "training/draws.py",
+    "training/augmentation.py",
+)
+
+PRODUCTS = {"dot", "vdot", "inner", "matmul", "einsum", "tensordot", "linalg"}
+FUNCTIONS = {
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "power", "float_power", "cbrt"),
+    *("tan", "arcsin", "arccos", "arctan", "arctan2", "sinh", "cosh", "tanh"),
+}
+"""Functions of NumPy with kernels for AVX-512. Sine and cosine of float64 have none in NumPy 2.4."""
+
+EXACT_PRODUCTS = {
+    "images/upscaling.py": "sums of whole numbers below 2^53, which are exact in any order",
+}
+
+
+def processor_dependent(source: str) -> list[str]:
+    names = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.MatMult):
+            names.append("@")
+        elif isinstance(node, ast.Attribute):
+            is_numpy = isinstance(node.value, ast.Name) and node.value.id == "np"
+            if node.attr in PRODUCTS or (is_numpy and node.attr in FUNCTIONS):
+                names.append(node.attr)
+    return names
+
+
+def test_generators_call_nothing_that_depends_on_the_processor() -> None:
+    files = [
+        file for name in GUARDED for file in ((PACKAGE / name).rglob("*.py") if "." not in name else [PACKAGE / name])
+    ]
+    assert len(files) > 50
+    uses = {place_of(file): processor_dependent(file.read_text()) for file in files}
+    assert {name: names for name, names in uses.items() if names and name not in EXACT_PRODUCTS} == {}
+    assert all(uses[name] for name in EXACT_PRODUCTS)
