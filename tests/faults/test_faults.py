@@ -1,4 +1,4 @@
-"""The faults, one row each: `pytest` stages two cheap ones, `pytest -n 0 -m faults` the others (docs/internals/faults.md)."""
+"""The faults, one row each: `pytest` stages two cheap ones, `pytest -n 0 -m faults` the others."""
 
 import os
 import random
