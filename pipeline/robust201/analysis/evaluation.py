@@ -32,13 +32,14 @@ class Evaluation(pd.DataFrame):
     """
 
     _metadata = [  # noqa: RUF012 - pandas reads a list
-        *("_outcomes", "_positions", "_images_sha256", "_protocols", "_benchmark"),
+        *("_outcomes", "_positions", "_images_sha256", "_protocols", "_benchmark", "_distances"),
     ]
     _outcomes: dict[tuple[str, float], NDArray[np.bool_]]
     _positions: NDArray[np.int64]
     _images_sha256: str
     _protocols: dict[str, Mapping[str, Any]]
     _benchmark: Benchmark | None
+    _distances: dict[str, NDArray[np.float64]]
 
     @classmethod
     def of(
@@ -50,6 +51,7 @@ class Evaluation(pd.DataFrame):
         images_sha256: str,
         protocols: Mapping[str, Mapping[str, Any]],
         benchmark: Benchmark | None = None,
+        distances: Mapping[str, NDArray[np.float64]] | None = None,
     ) -> "Evaluation":
         """Make the table of some rows, with the outcomes of N images by key and strength.
 
@@ -61,11 +63,12 @@ class Evaluation(pd.DataFrame):
             images_sha256: digest of images and labels, which comparisons need to be of the same images.
             protocols: by key, its parameters and all else that decides its numbers.
             benchmark: the leaderboard's protocol that was followed.
+            distances: (N,) by key, for attacks that look for the smallest perturbation.
         """
         table = cls(rows, columns=list(columns))
         table._outcomes, table._positions = dict(outcomes), positions
         table._images_sha256, table._protocols = images_sha256, dict(protocols)
-        table._benchmark = benchmark
+        table._benchmark, table._distances = benchmark, dict(distances or {})
         return table
 
     @property
@@ -81,6 +84,17 @@ class Evaluation(pd.DataFrame):
         frame = pd.DataFrame(self._outcomes, index=self._positions)
         frame.columns = pd.MultiIndex.from_tuples(list(self._outcomes), names=["key", "strength"])
         return frame.rename_axis("image")
+
+    @property
+    def distances(self) -> pd.DataFrame:
+        """The smallest perturbation that fools the network on each image: one row per image, one column per key.
+
+        Lengths are in the norm of the key, in units of the pixel range [0, 1] (L0: of changed values): 0 for images
+        that are wrong as they are, infinity for those that were not fooled within the key's largest epsilon. Only
+        attacks for the smallest perturbation (`fmn`, `ddn_l2`, `sigma_zero_l0`, `bb`, `aa_fab` and their norms) have a
+        column.
+        """
+        return pd.DataFrame(self._distances, index=self._positions).rename_axis("image")
 
     @property
     def images_sha256(self) -> str:

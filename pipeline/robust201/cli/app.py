@@ -15,6 +15,7 @@ from robust201.cli.analyse import correlate, design
 from robust201.cli.audit import audit
 from robust201.cli.bench import bench
 from robust201.cli.compare import compare
+from robust201.cli.curves import curves
 from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_style, verify
 from robust201.cli.demo import demo
 from robust201.cli.evaluate import evaluate
@@ -405,6 +406,6 @@ add_verbs(
     *(verify, audit, export, diff, convert, meta),
     *(report, plot, metrics, search, correlate, design),
     *(study, fuse, import_images, robustify),
-    *(evaluate, compare, show),
+    *(evaluate, compare, curves, show),
 )
 app.add_typer(submit_app, rich_help_panel=RUN)

@@ -40,6 +40,7 @@ from robust201.tasks.parameters import (
     Fmn,
     Grid135Parameters,
     Grid775SmallAnglesParameters,
+    MinimumNorm,
     Norm,
     Parameters,
     PgdL2Parameters,
@@ -104,6 +105,11 @@ class Task:
     @property
     def label(self) -> str:
         return self.name or self.key.replace("_", " ").capitalize()
+
+    @property
+    def finds_distances(self) -> bool:
+        """Whether the attack looks for the smallest perturbation that fools a network, whatever its epsilons."""
+        return issubclass(self.parameters, MinimumNorm | Fab)
 
     @property
     def is_divisible(self) -> bool:

@@ -43,6 +43,8 @@ class Answers:
         predicted: (B,) int64, the first of the largest logits.
         logits: (B, C) float32.
         stage: number of the stage of an attack in stages that fooled the images, from 1; else 0.
+        measure_distances: makes (B,) float64, distances from the original images in the key's norm; None for a key
+            without a norm.
     """
 
     positions: "torch.Tensor"
@@ -50,6 +52,7 @@ class Answers:
     predicted: "torch.Tensor"
     logits: "torch.Tensor"
     stage: int = 0
+    measure_distances: "Callable[[], torch.Tensor] | None" = None
 
     @cached_property
     def confidences(self) -> "torch.Tensor":
@@ -172,6 +175,34 @@ def _unlike_right(stages: NDArray[Any], cm: Counts) -> str | None:
     return None if stages[-1] == right else f"{right} right images, got {int(stages[-1])}"
 
 
+DISTANCE_UNIT = 1e-9
+"""A stored distance is a whole number of these, in units of the pixel range; in L0, of values."""
+
+NOT_FOOLED = 2**53 - 1
+"""A stored distance of an image that is right: the largest whole number that JSON's readers keep."""
+
+DISTANCES = "distances"
+"""The column of distances by image; the measurement has the same name."""
+
+
+def _add_distance(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
+    wrong = answers.predicted != answers.labels
+    if answers.measure_distances is None:
+        return answers.positions, (~wrong).long() * NOT_FOOLED
+    units = (answers.measure_distances().double() / DISTANCE_UNIT).round().long()
+    return answers.positions, units.where(wrong, units.new_full((), NOT_FOOLED))
+
+
+def _unlike_wrong(distances: NDArray[Any], cm: Counts) -> str | None:
+    fooled, wrong = int((distances != NOT_FOOLED).sum()), int(cm.sum() - np.trace(cm))
+    return None if fooled == wrong else f"{wrong} of wrong images, got {fooled}"
+
+
+def distances_of(stored: NDArray[Any]) -> NDArray[np.float64]:
+    """Turn stored distances into float64, infinity for images that are right."""
+    return np.where(stored == NOT_FOOLED, np.inf, stored * DISTANCE_UNIT)
+
+
 COUNTS = "cm"
 """The column of the confusion matrix: the counts of images that means, merging and checks need."""
 
@@ -246,6 +277,17 @@ COLUMNS: dict[str, Column] = {
             add=_add_stage,
             images=lambda stages: int(stages.sum()),
             contradiction=_unlike_right,
+        ),
+        Column(
+            DISTANCES,
+            "distances",
+            "Distance of every image, in order, from the original in the norm of the key, in billionths of the pixel "
+            "range (L0: of values), where it is misclassified; 9007199254740991 where it is not. 0 without a norm.",
+            dtype=np.dtype(np.int64),
+            dimensions=("images",),
+            add=_add_distance,
+            images=len,
+            contradiction=_unlike_wrong,
         ),
     )
 }
