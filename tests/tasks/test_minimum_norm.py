@@ -14,7 +14,6 @@ from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.attack_kit.replay import ReplayedDraws
-from robust201.tasks.perturbations import ddn, fmn, sigma_zero
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.tasks.perturbations.foolbox_engine import foolbox
 from tests.support.library_parity import LIBRARY_BATCHES, differing_bits
@@ -33,8 +32,7 @@ IMAGES = tiny_images()
 CLEAN = to_float(torch.from_numpy(IMAGES.images))
 LABELS = torch.from_numpy(IMAGES.labels)
 CLASSIFIER = tiny_classifier()
-SEARCHES = {"fmn": fmn.search, "ddn": ddn.search, "sigma_zero": sigma_zero.search}
-FUSED = [row for row in TASKS.values() if row.key.split("_l")[0] in SEARCHES]
+FUSED = [row for row in TASKS.values() if row.key.split("_l")[0] in ("fmn", "ddn", "sigma_zero")]
 
 
 class ProjectedL2Fmn(foolbox.attacks.L2FMNAttack):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from robust201.analysis.latex_tables import comparison_latex, evaluation_latex
 from robust201.analysis.robustbench import BENCHMARKS, Benchmark
-from robust201.core.errors import ConfigError
+from robust201.core.errors import ConfigError, closest
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import pack_outcomes
 from robust201.statistics.paired import paired_differences
@@ -23,6 +23,34 @@ LEVEL = 0.05
 
 _COLUMNS = ("first", "second", "key", "strength", "first_accuracy", "second_accuracy", "difference", "low", "high")
 _COUNTS = ("only_first", "only_second", "p_value", "adjusted_p_value", "n_images")
+
+
+class WorstCase(NamedTuple):
+    """Accuracy where each image meets the worst of several evaluations.
+
+    Attributes:
+        accuracy: share of the images that are classified correctly in every evaluation.
+        low: lower end of its 95% interval.
+        high: upper end.
+        evaluations: (key, strength) of each.
+        outcomes: whether each image is classified correctly in all of them, by its position.
+    """
+
+    accuracy: float
+    low: float
+    high: float
+    evaluations: tuple[tuple[str, float], ...]
+    outcomes: "pd.Series[bool]"
+
+    @property
+    def summary(self) -> str:
+        """A sentence."""
+        names = list(dict.fromkeys(key for key, _ in self.evaluations))
+        count = f"{len(self.evaluations):,} evaluations" if len(self.evaluations) > 1 else "1 evaluation"
+        return (
+            f"{self.accuracy:.1%} ({self.low:.1%} to {self.high:.1%}) of {len(self.outcomes):,} images withstand each "
+            f"of {count}: {', '.join(names)}."
+        )
 
 
 class Evaluation(pd.DataFrame):
@@ -84,6 +112,40 @@ class Evaluation(pd.DataFrame):
         frame = pd.DataFrame(self._outcomes, index=self._positions)
         frame.columns = pd.MultiIndex.from_tuples(list(self._outcomes), names=["key", "strength"])
         return frame.rename_axis("image")
+
+    def worst_case(self, evaluations: Sequence[str | tuple[str, float]] | None = None) -> WorstCase:
+        """Compute the accuracy where each image meets the worst of several evaluations (Croce and Hein, ICML 2020).
+
+        Args:
+            evaluations: keys, which stand for all their strengths, or pairs of key and strength; attacks of several
+                norms and corruptions may be among them. None takes all.
+
+        Raises:
+            ConfigError: one was not evaluated, or none is named.
+        """
+        chosen = list(self._outcomes) if evaluations is None else self._find(evaluations)
+        if not chosen:
+            raise ConfigError("Computing the worst case failed: expected one evaluation or more, got none. Name some.")
+        correct = np.all([self._outcomes[one] for one in chosen], axis=0)
+        accuracy = float(correct.mean())
+        low, high = map(float, accuracy_intervals(accuracy, len(correct)))
+        series = pd.Series(correct, index=self._positions).rename_axis("image")
+        return WorstCase(accuracy, low, high, tuple(chosen), series)
+
+    def _find(self, evaluations: Sequence[str | tuple[str, float]]) -> list[tuple[str, float]]:
+        chosen: dict[tuple[str, float], None] = {}
+        for one in [evaluations] if isinstance(evaluations, str) else evaluations:
+            key, strength = (one, None) if isinstance(one, str) else one
+            same = [(name, at) for name, at in self._outcomes if name == key and strength in (None, at)]
+            if not same:
+                known = [f"{name} {at:g}" for name, at in self._outcomes]
+                label = str(key) if strength is None else f"{key} {strength:g}"
+                raise ConfigError(
+                    f"Computing the worst case failed for {label!r}: it was not evaluated."
+                    f"{closest(label, [*known, *(name for name, _ in self._outcomes)])} Evaluated: {', '.join(known)}."
+                )
+            chosen |= dict.fromkeys(same)
+        return list(chosen)
 
     @property
     def distances(self) -> pd.DataFrame:

@@ -1,13 +1,22 @@
 """`robust201 metrics`: what follows from the results of a dataset, with their uncertainty."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from robust201.cli import console
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.sweeps import Datasets, Keys, split_names
+from robust201.core.errors import ConfigError
+from robust201.core.records import show_architecture
+
+if TYPE_CHECKING:
+    from robust201.reader.dataset import RobustnessDataset
+
+_SHOWN = 10
+"""Architectures of a worst case that are printed."""
 
 
 def metrics(
@@ -29,12 +38,24 @@ def metrics(
     weights: Annotated[
         str | None, typer.Option("--weights-name", help="Name of the weights, if DATASET has several per architecture.")
     ] = None,
+    worst_case: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=STRENGTH,...",
+            help="Instead, show the accuracies where each image meets the worst of these, such as pgd=8,fog=3,clean=0: "
+            "needs outcomes by image.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show rankings with intervals and ties with the best, and derived metrics such as robustness R."""
     from robust201.reader.dataset import RobustnessDataset
 
-    found = RobustnessDataset(dataset, weights=weights).metrics(
+    data = RobustnessDataset(dataset, weights=weights)
+    if worst_case is not None:
+        _show_worst_case(data, split_names(datasets) or data.data, _read_tasks(worst_case), as_json=as_json)
+        return
+    found = data.metrics(
         split_names(datasets),
         split_names(keys),
         reference=int(reference) if reference is not None and reference.isdecimal() else reference,
@@ -45,3 +66,40 @@ def metrics(
         print_json(found.to_payload())
     else:
         console.show_metrics(found)
+
+
+def _read_tasks(text: str) -> list[tuple[str, float]]:
+    """Read keys with strengths; a key without one has 0."""
+    tasks = []
+    for piece in split_names(text) or ():
+        key, _, strength = piece.partition("=")
+        try:
+            tasks.append((key.strip(), float(strength or 0)))
+        except ValueError as error:
+            raise ConfigError(
+                f"Reading the command line failed for --worst-case {piece!r}: not of the form KEY=STRENGTH, such as "
+                "pgd=8. Correct it."
+            ) from error
+    return tasks
+
+
+def _show_worst_case(
+    data: "RobustnessDataset", datasets: Sequence[str], tasks: Sequence[tuple[str, float]], *, as_json: bool
+) -> None:
+    payload = []
+    for name in datasets:
+        table = data.worst_case(name, tasks, intervals=True).sort_values("accuracy", ascending=False, kind="stable")
+        payload += [
+            {"dataset": name, "architecture": one, **row}
+            for one, row in zip(table.index.tolist(), table.to_dict("records"), strict=True)
+        ]
+        if not as_json:
+            rows = [
+                (show_architecture(one), f"{row['accuracy']:.4f}", f"[{row['low']:.4f}, {row['high']:.4f}]")
+                for one, row in table.head(_SHOWN).iterrows()
+            ]
+            shown = f", the best {_SHOWN} of {len(table):,}" if len(table) > _SHOWN else ""
+            label = ", ".join(key if key == "clean" else f"{key} {strength:g}" for key, strength in tasks)
+            console.show_table(f"{name}: worst of {label}{shown}", ("", "accuracy", "95 % interval"), rows)
+    if as_json:
+        print_json(payload)

@@ -50,11 +50,11 @@ def reference(context: Context, parameters: Ddn, request: Request) -> Iterator[P
 def fused(job: AttackJob, parameters: Ddn) -> Iterator[Perturbed]:
     """Attack each image once for all epsilons."""
     yield from fused_batches(
-        job, CONSTRAINTS[parameters.norm], lambda images, samples: search(images, samples, parameters)
+        job, CONSTRAINTS[parameters.norm], lambda images, samples: run_ddn(images, samples, parameters)
     )
 
 
-def search(job: AttackJob, samples: Samples, parameters: Ddn) -> torch.Tensor:
+def run_ddn(job: AttackJob, samples: Samples, parameters: Ddn) -> torch.Tensor:
     """Find the nearest misclassified iterate of each image, in Foolbox's order of operations."""
     clean, labels = samples.clean, samples.labels
     noise = job.draws.normals(0, samples.images, clean[0].numel()).to(clean.device)

@@ -50,11 +50,11 @@ def reference(context: Context, parameters: Fmn, request: Request) -> Iterator[P
 def fused(job: AttackJob, parameters: Fmn) -> Iterator[Perturbed]:
     """Attack each image once for all epsilons."""
     yield from fused_batches(
-        job, CONSTRAINTS[parameters.norm], lambda images, samples: search(images, samples, parameters)
+        job, CONSTRAINTS[parameters.norm], lambda images, samples: run_fmn(images, samples, parameters)
     )
 
 
-def search(job: AttackJob, samples: Samples, parameters: Fmn) -> torch.Tensor:
+def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn) -> torch.Tensor:
     """Find the nearest misclassified iterate of each image, in Foolbox's order of operations."""
     clean, labels, norm = samples.clean, samples.labels, _NORMS[parameters.norm]
     is_count = parameters.norm == "L0"
@@ -200,7 +200,7 @@ def _library_class(parameters: Fmn) -> Any:
         return Projected if parameters.projection == "ball" else library
     if parameters.norm == "L0":
 
-        class Limited(foolbox.attacks.L0FMNAttack):  # type: ignore[misc,name-defined]
+        class Limited(foolbox.attacks.L0FMNAttack):  # type: ignore[misc]
             def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
                 return super().project(x, x0, eagerpy.minimum(epsilon, float(x[0].raw.numel() - 1)))
 

@@ -25,10 +25,10 @@ _ADAM_OFFSET = 1e-8
 
 def fused(job: AttackJob, parameters: SigmaZero) -> Iterator[Perturbed]:
     """Attack each image once for all epsilons."""
-    yield from fused_batches(job, L0, lambda images, samples: search(images, samples, parameters))
+    yield from fused_batches(job, L0, lambda images, samples: run_sigma_zero(images, samples, parameters))
 
 
-def search(job: AttackJob, samples: Samples, parameters: SigmaZero) -> torch.Tensor:
+def run_sigma_zero(job: AttackJob, samples: Samples, parameters: SigmaZero) -> torch.Tensor:
     """Find the misclassified iterate of each image that has the fewest changed values."""
     clean, labels = samples.clean, samples.labels
     delta, mean, square = torch.zeros_like(clean), torch.zeros_like(clean), torch.zeros_like(clean)
