@@ -83,7 +83,8 @@ def test_calibration_is_of_stored_means(found: DerivedMetrics) -> None:
         accuracy * right[0] + (1 - accuracy) * right[1] - accuracy
     )
     assert (values(found, "class_calibration_gap", "clean", 0.0) >= 0).all()
-    assert "softmax of every image" in found.needs["ece, maximum and class-wise error, brier, aurc"]
+    assert "softmax of every image" in found.needs["equal-mass and class-wise calibration error, brier, aurc"]
+    assert found.needs["ece, maximum_calibration_error"] == "the measurement `calibration`"
 
 
 def test_corruption_errors_are_relative_to_the_reference(found: DerivedMetrics) -> None:

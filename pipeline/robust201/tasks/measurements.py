@@ -294,7 +294,7 @@ def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integ
         column = COLUMNS[name]
         counted = n_images if column.images is None else column.images(array)
         lowest, highest = (array.min(), array.max()) if column.is_exact and array.size else (0, 0)
-        if counted != n_images or lowest < 0 or (highest > n_images and not column.by_image):
+        if counted != n_images or lowest < 0 or (highest > n_images * column.most and not column.by_image):
             return f"{name} to count {n_images} images, got counts from {lowest} to {highest}, {counted} in all"
     if COUNTS not in values:
         return None
