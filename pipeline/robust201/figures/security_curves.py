@@ -18,7 +18,7 @@ from robust201.statistics.distances import accuracy_curve, half_distance, median
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks.constraints import Constraint
 
-COLOURS = ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#b9770e", "#6e7781")
+_COLOURS = ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#b9770e", "#6e7781")
 
 _POINTS = 400
 """Epsilons at which a drawn curve has its accuracy."""
@@ -112,7 +112,7 @@ class SecurityCurves(pd.DataFrame):
         end = self._usual_end() if largest is None else largest
         rows = self.accuracy(np.linspace(0, end, _POINTS))
         names = [str(name) for name in self._distances]
-        colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
+        colours = {name: _COLOURS[place % len(_COLOURS)] for place, name in enumerate(names)}
 
         def draw(place: PanelPlace) -> Spec:
             scale = {"domain": [0, end], "nice": False}
