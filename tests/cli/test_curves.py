@@ -52,11 +52,11 @@ def test_curves_of_two_networks(folder: Path, robust201: RunCommand) -> None:
 
 def test_one_network_and_an_attack_with_parameters(folder: Path, robust201: RunCommand) -> None:
     words = ("--data", folder / "test.npz", "--image-size", 8, "--quiet", "--json")
-    settings = ("--norm", "L0", "--attacks", "fmn_l0,sigma_zero_l0", "--set", "sigma_zero_l0.steps=120")
+    settings = ("--norm", "L0", "--attacks", "fmn_l0,sigma_zero_l0", "--set", "sigma_zero_l0.steps=300")
     ended = robust201("curves", f"{folder}/net.py:build", *words, *settings)
     assert ended.code == 0, ended.err
     (row,) = json.loads(ended.out)["networks"]
-    assert (row["passes"], row["n_images"]) == (2 * (100 + 120), 12)
+    assert (row["passes"], row["n_images"]) == (2 * (100 + 300), 12)
 
 
 def test_a_wrong_attack_is_refused_before_the_file_is_executed(folder: Path, robust201: RunCommand) -> None:

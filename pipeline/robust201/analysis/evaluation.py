@@ -40,7 +40,7 @@ class WorstCase(NamedTuple):
     low: float
     high: float
     evaluations: tuple[tuple[str, float], ...]
-    outcomes: "pd.Series[bool]"
+    outcomes: "pd.Series[Any]"
 
     @property
     def summary(self) -> str:
@@ -129,7 +129,7 @@ class Evaluation(pd.DataFrame):
         correct = np.all([self._outcomes[one] for one in chosen], axis=0)
         accuracy = float(correct.mean())
         low, high = map(float, accuracy_intervals(accuracy, len(correct)))
-        series = pd.Series(correct, index=self._positions).rename_axis("image")
+        series: pd.Series[Any] = pd.Series(correct, index=self._positions, dtype=bool).rename_axis("image")
         return WorstCase(accuracy, low, high, tuple(chosen), series)
 
     def _find(self, evaluations: Sequence[str | tuple[str, float]]) -> list[tuple[str, float]]:

@@ -95,8 +95,8 @@ def _show_worst_case(
         ]
         if not as_json:
             rows = [
-                (show_architecture(one), f"{row['accuracy']:.4f}", f"[{row['low']:.4f}, {row['high']:.4f}]")
-                for one, row in table.head(_SHOWN).iterrows()
+                (show_architecture(one), f"{accuracy:.4f}", f"[{low:.4f}, {high:.4f}]")
+                for one, (accuracy, low, high) in zip(table.index, table.head(_SHOWN).to_numpy().tolist(), strict=False)
             ]
             shown = f", the best {_SHOWN} of {len(table):,}" if len(table) > _SHOWN else ""
             label = ", ".join(key if key == "clean" else f"{key} {strength:g}" for key, strength in tasks)

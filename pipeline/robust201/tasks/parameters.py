@@ -588,7 +588,7 @@ class SigmaZero(MinimumNorm):
         threshold_factor: change of the threshold per step, in units of the step size.
     """
 
-    weak_below: ClassVar[int] = 100
+    weak_below: ClassVar[int] = 300
     steps: PositiveInt = 1000
     stepsize: PositiveFloat = 1.0
     sigma: PositiveFloat = 0.001
