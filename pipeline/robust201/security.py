@@ -16,8 +16,13 @@ from robust201.tasks import TASKS, Task
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import STRENGTH_FIELDS, MinimumNorm
 
-DEFAULT_ATTACKS = {"Linf": "fmn", "L2": "fmn_l2", "L1": "fmn_l1", "L0": "sigma_zero_l0"}
-"""Attack of a norm where none is named."""
+DEFAULT_ATTACKS = {
+    "Linf": ("fmn",),
+    "L2": ("ddn_l2", "fmn_l2"),
+    "L1": ("fmn_l1",),
+    "L0": ("sigma_zero_l0",),
+}
+"""Attacks of a norm where none is named."""
 
 
 def curves(

@@ -54,7 +54,7 @@ def curves(
         str | None,
         typer.Option(
             help="Attacks for the smallest perturbation in this norm, separated by commas, such as fmn_l2,ddn_l2; each "
-            "image counts at its smallest distance. [default: fmn in the norm; L0: sigma_zero_l0]"
+            "image counts at its smallest distance. [default: fmn in the norm; L2: also ddn_l2; L0: sigma_zero_l0]"
         ),
     ] = None,
     settings: Settings = None,
@@ -87,7 +87,7 @@ def curves(
         check_figure_name(out)
     named = name_networks(networks, weights or [], command="curves", fewest=1)
     normalisation = read_normalisation(mean, std)
-    chosen = read_keys(attacks or DEFAULT_ATTACKS.get(norm), settings or [])
+    chosen = read_keys(attacks or ",".join(DEFAULT_ATTACKS.get(norm, ())) or None, settings or [])
     if chosen is not None:
         parse_attacks(norm, chosen)  # before the user's files are executed
     images = load_data(data, image_size, count)

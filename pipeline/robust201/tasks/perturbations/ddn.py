@@ -21,7 +21,7 @@ from robust201.tasks.perturbations.minimum_norm import (
     cosine,
     foolbox_minima,
     fused_batches,
-    l2_lengths,
+    image_lengths,
     per_image,
 )
 
@@ -59,13 +59,13 @@ def run_ddn(job: AttackJob, samples: Samples, parameters: Ddn) -> torch.Tensor:
     clean, labels = samples.clean, samples.labels
     noise = job.draws.normals(0, samples.images, clean[0].numel()).to(clean.device)
     delta = torch.zeros_like(clean)
-    largest = l2_lengths(torch.maximum(clean, 1 - clean))
+    largest = image_lengths(torch.maximum(clean, 1 - clean))
     shortest, best = largest, delta
     epsilons = torch.full_like(largest, parameters.init_epsilon)
     for step in range(parameters.steps):
         stepsize = _LAST_STEP + (1.0 - _LAST_STEP) * cosine(step, parameters.steps)
         logits, _, gradient = gradient_of(job.model, job.batching, clean + delta, labels, samples.strengths)
-        lengths = l2_lengths(delta)
+        lengths = image_lengths(delta)
         wrong = logits.argmax(dim=-1) != labels
         nearer = wrong & (lengths <= shortest)
         shortest = torch.where(nearer, lengths, shortest)
@@ -74,11 +74,11 @@ def run_ddn(job: AttackJob, samples: Samples, parameters: Ddn) -> torch.Tensor:
         delta = delta + stepsize * _direction(gradient, random)
         epsilons = epsilons * torch.where(wrong, 1.0 - parameters.gamma, 1.0 + parameters.gamma)
         epsilons = torch.minimum(epsilons, largest)
-        delta = delta * per_image(epsilons / l2_lengths(delta))
+        delta = delta * per_image(epsilons / image_lengths(delta))
         delta = (clean + delta).clamp(0, 1) - clean
     return clean + best
 
 
 def _direction(gradient: torch.Tensor, random: torch.Tensor) -> torch.Tensor:
-    gradient = torch.where(per_image(l2_lengths(gradient) == 0), random, gradient)
-    return gradient * per_image(1 / l2_lengths(gradient).clamp_min(_SMALLEST_NORM))
+    gradient = torch.where(per_image(image_lengths(gradient) == 0), random, gradient)
+    return gradient * per_image(1 / image_lengths(gradient).clamp_min(_SMALLEST_NORM))

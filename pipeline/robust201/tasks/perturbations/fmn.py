@@ -21,7 +21,7 @@ from robust201.tasks.perturbations.minimum_norm import (
     cosine,
     foolbox_minima,
     fused_batches,
-    l2_lengths,
+    image_lengths,
     per_image,
 )
 
@@ -82,7 +82,7 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn) -> torch.Tensor:
         state = _State(epsilons, wrong, was_wrong, lengths, norm.lengths(best))
         epsilons = _next_count(state, gamma) if is_count else _next_radius(state, gamma, values, norm.dual(gradient))
         epsilons = torch.minimum(epsilons, largest)
-        factor = per_image(1 / l2_lengths(gradient).clamp_min(_SMALLEST_NORM))
+        factor = per_image(1 / image_lengths(gradient).clamp_min(_SMALLEST_NORM))
         delta = delta + gradient * factor * stepsize
         delta = clean + project(clean + delta - clean, epsilons) - clean
         delta = (clean + delta).clamp(0, 1) - clean
@@ -131,7 +131,7 @@ def _project_linf(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Ten
 
 
 def _project_l2(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
-    return difference * per_image((epsilons / l2_lengths(difference).clamp_min(_SMALLEST_NORM)).clamp_max(1))
+    return difference * per_image((epsilons / image_lengths(difference).clamp_min(_SMALLEST_NORM)).clamp_max(1))
 
 
 def _project_l1(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
@@ -178,7 +178,7 @@ def _l0_lengths(images: torch.Tensor) -> torch.Tensor:
 
 _NORMS = {
     "Linf": _Norm(_linf_lengths, _l1_lengths, _project_linf),
-    "L2": _Norm(l2_lengths, l2_lengths, _project_l2),
+    "L2": _Norm(image_lengths, image_lengths, _project_l2),
     "L1": _Norm(_l1_lengths, _linf_lengths, _project_l1),
     "L0": _Norm(_l0_lengths, _linf_lengths, _project_l0),
 }

@@ -74,6 +74,6 @@ def per_image(values: torch.Tensor) -> torch.Tensor:
     return values.view(-1, 1, 1, 1)
 
 
-def l2_lengths(images: torch.Tensor) -> torch.Tensor:
+def image_lengths(images: torch.Tensor) -> torch.Tensor:
     """L2 norms (B,) in Foolbox's order of operations."""
     return (images.flatten(1) ** 2).sum(dim=-1).sqrt()
