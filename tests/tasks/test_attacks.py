@@ -36,7 +36,8 @@ from tests.support.tiny_networks import (
 )
 
 AUTOATTACKS = [row for row in ATTACKS_IN_FULL if row.key.startswith("aa_")]
-DRAWS_NOTHING = ("fgsm", "aa_fab-t", "grid775", "rot30")
+DRAWS_NOTHING = ("fgsm", "aa_fab-t", "fmn", "ddn_l2", "grid775", "rot30")
+"""DDN draws where a gradient is 0, which none of these images has."""
 every_row = pytest.mark.parametrize("row", by_default(of_reference(ROWS_IN_FULL)))
 every_attack = pytest.mark.parametrize("row", by_default(of_reference(ATTACKS_IN_FULL)))
 every_autoattack = pytest.mark.parametrize("row", by_default(AUTOATTACKS))
