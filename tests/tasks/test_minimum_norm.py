@@ -14,6 +14,9 @@ from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.attack_kit.replay import ReplayedDraws
+from robust201.tasks.columns import distances_of as stored_distances
+from robust201.tasks.evaluate import evaluate_part
+from robust201.tasks.measurements import merge_values
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.tasks.perturbations.foolbox_engine import foolbox
 from tests.support.library_parity import LIBRARY_BATCHES, differing_bits
@@ -21,8 +24,10 @@ from tests.support.tiny_networks import (
     SIZE,
     PathlessNetwork,
     UnroundedNetwork,
+    part_of,
     perturb_all,
     request_of,
+    small_parameters,
     tiny_classifier,
     tiny_context,
     tiny_images,
@@ -187,6 +192,31 @@ def test_an_image_withstands_the_epsilons_below_its_distance(row):
     withstands = ~wrong | (distances > torch.tensor(epsilons)[:, None])
     assert torch.equal(robust, withstands)
     assert int(robust[1].sum()) + int((~robust[0]).sum()) > 0
+
+
+@pytest.mark.parametrize("key", ["fmn", "fmn_l0", "pgd", "clean"])
+def test_stored_distances_are_those_of_the_images_and_merge_exactly(key):
+    row = TASKS[key]
+    parameters = small_parameters(row)
+    context = dataclasses.replace(tiny_context(key, tiny_classifier(UnroundedNetwork())), engine="fused")
+
+    def stored(start, stop):
+        part = part_of(row, parameters, IMAGES, start, stop)
+        results = evaluate_part(context, row, parameters, part, IMAGES, ("distances",), provenance={})
+        return {result.strength: result.values for result in results}
+
+    whole, parts = stored(0, 21), (stored(0, 8), stored(8, 21))
+    for strength, images in perturb_all(row, parameters, IMAGES, context).items():
+        values = whole[strength]
+        merged = merge_values([part[strength] for part in parts])
+        assert {name: array.tobytes() for name, array in merged.items()} == {
+            name: array.tobytes() for name, array in values.items()
+        }
+        wrong = context.classifier(images).argmax(dim=1) != LABELS
+        lengths = torch.zeros(len(images)) if row.constraint is None else distances_of(key, images)
+        expected = np.where(wrong, lengths, np.inf)
+        np.testing.assert_allclose(stored_distances(values["distances"]), expected, atol=1e-9)
+        assert int(wrong.sum()) > 0
 
 
 def test_few_steps_are_warned_of():
