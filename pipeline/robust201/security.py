@@ -4,14 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from torch import nn
 
 from robust201.api import evaluate, name_networks
 from robust201.core.errors import ConfigError, closest
 from robust201.figures.security_curves import SecurityCurves
 from robust201.images.user_arrays import as_labelled_images
-from robust201.statistics.distances import smallest_distances
 from robust201.tasks import TASKS, Task
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import STRENGTH_FIELDS, MinimumNorm
@@ -48,11 +46,11 @@ def curves(
         options: further arguments of `evaluate`, such as `count` and `seed`.
 
     Returns:
-        A DataFrame with `accuracy(epsilons)`, `distances` by image, `summary` and `save("curves.pdf")`. One row per
-        network: `network`, `clean_accuracy`, `low` and `high` (its 95% interval), `median_distance` over all images (0
-        for those that are wrong as they are), `median_low` and `median_high` (its 95% interval), `half_distance` (the
-        epsilon that fools half of the images that are right as they are), `never_fooled` (share of the images),
-        `n_images`, `passes` (forward and backward passes of an attacked image in
+        A DataFrame with `accuracy(epsilons)`, `distances` by image, `optimality` of the attacks, `summary` and
+        `save("curves.pdf")`. One row per network: `network`, `clean_accuracy`, `low` and `high` (its 95% interval),
+        `median_distance` over all images (0 for those that are wrong as they are), `median_low` and `median_high` (its
+        95% interval), `half_distance` (the epsilon that fools half of the images that are right as they are),
+        `never_fooled` (share of the images), `n_images`, `passes` (forward and backward passes of an attacked image in
         the attacks' steps; NaN with `aa_fab`), `seconds`.
         Distances are written as strengths: in units of 1/255 (Linf), of the pixel range (L2, L1), of values (L0).
 
@@ -74,15 +72,13 @@ def curves(
     largest = constraint.divisor * constraint.largest_radius(given.images.shape[-1])
     at_largest = {key: {**fields, _strength_field(TASKS[key]): [largest]} for key, fields in keys.items()}
     tables = {name: evaluate(module, images, labels, at_largest, **options) for name, module in named.items()}
-    distances = {name: smallest_distances(table.distances.to_numpy().T) for name, table in tables.items()}
-    index = next(iter(tables.values())).distances.index
     passes = sum(_passes(TASKS[key], fields) for key, fields in at_largest.items())
     further = {
         "passes": [passes] * len(tables),
         "seconds": [float(table["seconds"].sum()) for table in tables.values()],
     }
-    frame = pd.DataFrame(distances, index=index) * constraint.divisor
-    return SecurityCurves.of(frame, constraint, list(keys), further)
+    by_attack = {name: table.distances * constraint.divisor for name, table in tables.items()}
+    return SecurityCurves.of(by_attack, constraint, further)
 
 
 def parse_attacks(

@@ -7,6 +7,7 @@ from torch import nn
 
 import robust201
 from robust201.core.errors import ConfigError, RobustWarning
+from robust201.statistics.optimality import local_optimalities
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, UnroundedNetwork, tiny_images
 
 IMAGES = tiny_images(20)
@@ -55,6 +56,10 @@ def test_of_several_attacks_each_image_has_the_smallest_distance():
     several = curves(Logits(), "L2", {key: {"steps": 15} for key in single})
     assert several.distances["Logits"].tolist() == np.min(list(single.values()), axis=0).tolist()
     assert len({*map(tuple, single.values())}) == 3
+    optimality = several.optimality
+    assert optimality["Logits"].to_dict() == local_optimalities(single)
+    assert optimality["global"].tolist() == optimality["Logits"].tolist()
+    assert 0 < optimality["global"].min() < optimality["global"].max() <= 1
     assert np.isnan(several.loc[0, "passes"])
     assert "(L2, fmn_l2, ddn_l2, aa_fab_l2; a stronger attack may need less)" in several.summary
 

@@ -16,6 +16,7 @@ from robust201.figures.plots import DRAWN_FORMATS, parse_width
 from robust201.figures.vega_files import draw_file
 from robust201.statistics.distances import accuracy_curve, half_distance, median_distance
 from robust201.statistics.intervals import accuracy_intervals
+from robust201.statistics.optimality import global_optimality, local_optimalities
 from robust201.tasks.constraints import Constraint
 
 _COLOURS = ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#b9770e", "#6e7781")
@@ -33,31 +34,27 @@ _PANEL_WIDTH = 150.0
 class SecurityCurves(pd.DataFrame):
     """One row per network; see `robust201.curves`. A part of the table is a plain DataFrame."""
 
-    _metadata = ["_distances", "_constraint", "_attacks"]  # noqa: RUF012 - pandas reads a list
+    _metadata = ["_distances", "_constraint", "_by_attack"]  # noqa: RUF012 - pandas reads a list
     _distances: pd.DataFrame
     _constraint: Constraint
-    _attacks: tuple[str, ...]
+    _by_attack: dict[str, pd.DataFrame]
 
     @classmethod
     def of(
-        cls,
-        distances: pd.DataFrame,
-        constraint: Constraint,
-        attacks: Sequence[str],
-        further: Mapping[str, Sequence[Any]],
+        cls, by_attack: Mapping[str, pd.DataFrame], constraint: Constraint, further: Mapping[str, Sequence[Any]]
     ) -> "SecurityCurves":
         """Make the table.
 
         Args:
-            distances: a column per network, a row per image, in units of the axis of strengths.
+            by_attack: by network, distances in units of the axis of strengths: a column per attack, a row per image.
             constraint: the norm of the distances.
-            attacks: keys of the attacks, the smallest distance of which counts.
             further: columns of the table behind those that follow from the distances.
         """
+        distances = pd.DataFrame({name: frame.min(axis=1) for name, frame in by_attack.items()})
         table = cls([_row(str(name), distances[name].to_numpy(np.float64)) for name in distances])
         for column, values in further.items():
             table[column] = list(values)
-        table._distances, table._constraint, table._attacks = distances, constraint, tuple(attacks)
+        table._distances, table._constraint, table._by_attack = distances, constraint, dict(by_attack)
         return table
 
     @property
@@ -71,6 +68,26 @@ class SecurityCurves(pd.DataFrame):
         0 for images that are wrong as they are, infinity for those that no attack fooled.
         """
         return self._distances
+
+    @property
+    def optimality(self) -> pd.DataFrame:
+        """How near each attack comes to the smallest distance of every image by any of the attacks.
+
+        A row per attack: its local optimality on each network, and their mean, `global` (Cinà et al., "AttackBench",
+        AAAI 2025; see `robust201.statistics.optimality`). With one attack, it is 1.
+        """
+        frame = pd.DataFrame(
+            {
+                name: local_optimalities({attack: by_image[attack].to_numpy(np.float64) for attack in by_image})
+                for name, by_image in self._by_attack.items()
+            }
+        )
+        means = [global_optimality(row) for row in frame.to_numpy().tolist()]
+        return frame.assign(**{"global": means}).rename_axis("attack")
+
+    @property
+    def _attacks(self) -> list[str]:
+        return [str(name) for name in next(iter(self._by_attack.values()))]
 
     def accuracy(self, epsilons: Sequence[float] | NDArray[np.float64]) -> pd.DataFrame:
         """Compute accuracies at any epsilons, as strengths are written (Linf: in units of 1/255).
