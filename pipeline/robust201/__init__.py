@@ -1,7 +1,7 @@
 """robust201: robustness evaluation of networks, and of the whole NAS-Bench-201 architecture space.
 
-In Python: `load_model`, `evaluate`, `compare`, `attack` and `place` are explained in `robust201.api`, `show` in
-`robust201.gallery`; `RobustnessDataset` reads results.
+In Python: `load_model`, `evaluate`, `compare`, `attack` and `place` are explained in `robust201.api`, `curves` in
+`robust201.security`, `show` in `robust201.gallery`; `RobustnessDataset` reads results.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from robust201.api import attack, compare, evaluate, load_model, place
     from robust201.gallery import show
     from robust201.reader.dataset import RobustnessDataset
+    from robust201.security import curves
 
-__all__ = ["RobustnessDataset", "__version__", "attack", "compare", "evaluate", "load_model", "place", "show"]
+__all__ = ["RobustnessDataset", "__version__", "attack", "compare", "curves", "evaluate", "load_model", "place", "show"]
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,10 @@ def __getattr__(name: str) -> Any:
         from robust201.gallery import show
 
         return show
+    if name == "curves":
+        from robust201.security import curves
+
+        return curves
     if name in __all__:
         from robust201 import api
 

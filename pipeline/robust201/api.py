@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -41,7 +41,7 @@ from robust201.statistics.attack_flags import ZERO_GRADIENTS, Accuracies, Attack
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import CORRUPTIONS, KEY_GROUPS, RANDOMISED_GROUPS, TASKS, Task, expand_keys, find_task
 from robust201.tasks.attack_kit.context import Context, CorruptedImages, Request, to_float
-from robust201.tasks.columns import PREDICTIONS
+from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import holds_answers, summarise
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from robust201.reader.dataset import RobustnessDataset
 
 _Keys = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
+
+NetworkT = TypeVar("NetworkT")
 
 _CHECKED_IMAGES = 64
 
@@ -197,8 +199,9 @@ def evaluate(
             function that is called with (evaluations done, in all).
 
     Returns:
-        A DataFrame whose property `outcomes` says which image was classified correctly, and `summary` how many
-        withstand all attacks; one row per key and strength,
+        A DataFrame whose property `outcomes` says which image was classified correctly, `distances` the smallest
+        perturbations that attacks such as `fmn` found, and `summary` how many withstand all attacks; one row per key
+        and strength,
         in the order of `keys` and ascending: `key`, `strength` (epsilon in 1/255, in
         pixels for L2 and L1; severity; 0 where there is none), `accuracy`, `low` and `high` (its 95% interval),
         `confidence` (mean softmax of the predicted class), `n_images`, `seconds` (of strengths that were attacked
@@ -250,7 +253,7 @@ def evaluate(
         corrupted = context.corrupted
         if leaderboard is not None and leaderboard.is_corrupted:
             corrupted = open_published(data_folder(), image_set, n_images=len(given.labels), keys=CORRUPTIONS)
-        rows, outcomes = _evaluate_keys(
+        rows, outcomes, distances = _evaluate_keys(
             dataclasses.replace(context, corrupted=corrupted), chosen, image_set, state, progress
         )
     _warn_of_weak_attacks(rows, name, len(image_set), image_set.n_classes)
@@ -266,7 +269,7 @@ def evaluate(
         shared["corruptions"] = "published"
     protocols = {row.key: shared | parameters.identity() for row, parameters in chosen}
     return Evaluation.of(
-        rows, [*columns, *measured], outcomes, image_set.indices, _digest(image_set), protocols, leaderboard
+        rows, [*columns, *measured], outcomes, image_set.indices, _digest(image_set), protocols, leaderboard, distances
     )
 
 
@@ -317,9 +320,15 @@ def _evaluate_keys(
     image_set: ImageSet,
     state: EvaluationProgress,
     progress: ProgressOption,
-) -> tuple[list[dict[str, Any]], dict[tuple[str, float], NDArray[np.bool_]]]:
-    """Evaluate all images under all keys: rows of the table, and per-image outcomes by key and strength."""
+) -> tuple[list[dict[str, Any]], dict[tuple[str, float], NDArray[np.bool_]], dict[str, NDArray[np.float64]]]:
+    """Evaluate all images under all keys.
+
+    Returns:
+        Rows of the table, per-image outcomes by key and strength, and distances by key, as far as the largest strength
+        reaches.
+    """
     rows: list[dict[str, Any]] = []
+    distances: dict[str, NDArray[np.float64]] = {}
     outcomes: dict[tuple[str, float], NDArray[np.bool_]] = {}
     state.evaluations = sum(len(parameters.strengths) for _, parameters in chosen)
     for row, parameters in chosen:
@@ -334,12 +343,14 @@ def _evaluate_keys(
                     progress(state.evaluations_done, state.evaluations)
         results.sort(key=lambda result: result.strength)
         rows += map(_row, results)
+        if row.finds_distances:
+            distances[row.key] = distances_of(results[-1].values[DISTANCES])
         outcomes |= {
             (row.key, result.strength): result.values[PREDICTIONS] == image_set.labels
             for result in results
             if PREDICTIONS in result.values
         }
-    return rows, outcomes
+    return rows, outcomes, distances
 
 
 def _image_set(given: LabelledImages, classifier: Classifier) -> ImageSet:
@@ -369,8 +380,9 @@ def _evaluate_key(
         checkpoint_sha256="",
     )
     part = Part(unit, parameters.strengths, 0, len(image_set))
+    measured = (*_MEASURED, DISTANCES) if row.finds_distances else _MEASURED
     yield from evaluate_part(
-        context, row, parameters, part, image_set, _MEASURED, provenance={}, on_images=state.add_images
+        context, row, parameters, part, image_set, measured, provenance={}, on_images=state.add_images
     )
 
 
@@ -453,7 +465,7 @@ def compare(
             f"Comparing networks failed for {type(networks).__name__}: expected several networks, got one. Give a "
             "list, or a mapping of names to networks."
         )
-    named = networks if isinstance(networks, Mapping) else _name_networks(networks)
+    named = networks if isinstance(networks, Mapping) else name_networks(networks)
     evaluations = {
         name: network if isinstance(network, pd.DataFrame) else evaluate(network, images, labels, keys, **options)
         for name, network in named.items()
@@ -461,7 +473,8 @@ def compare(
     return compare_evaluations(evaluations)
 
 
-def _name_networks(networks: Sequence[nn.Module | Evaluation]) -> dict[str, nn.Module | Evaluation]:
+def name_networks(networks: Sequence[NetworkT]) -> dict[str, NetworkT]:
+    """Name networks by their classes, numbered where these are equal."""
     classes = [type(network).__name__ for network in networks]
     names = [name if classes.count(name) == 1 else f"{name} {n}" for n, name in enumerate(classes, start=1)]
     return dict(zip(names, networks, strict=True))

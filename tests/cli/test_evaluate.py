@@ -93,7 +93,7 @@ def arguments(**changes: Any) -> list[object]:
 
 @pytest.mark.parametrize("data", ["images.npz", "test.parquet", "."])
 def test_the_table_and_the_file_hold_what_the_api_gives(files: Path, robust201: RunCommand, data: str) -> None:
-    ended = robust201(*arguments(data=data, out="results.csv"))
+    ended = robust201(*arguments(data=data, out="results.csv"), "--worst-case")
     assert ended.code == 0, ended.err
     assert "Executing my_model.py (SHA-256 " in ended.err
     expected = evaluate(
@@ -105,6 +105,7 @@ def test_the_table_and_the_file_hold_what_the_api_gives(files: Path, robust201: 
     written = pd.read_csv(files / "results.csv")
     pd.testing.assert_frame_equal(written.drop(columns="seconds"), expected.drop(columns="seconds"))
     assert all(f"{accuracy:.4f}" in ended.out for accuracy in expected["accuracy"])
+    assert expected.worst_case().summary in " ".join(ended.out.split())
 
 
 def test_a_subset_and_a_measure(files: Path, robust201: RunCommand) -> None:

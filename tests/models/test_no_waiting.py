@@ -5,6 +5,7 @@ on the host raises there. On the CPU a dispatch mode refuses the operations that
 """
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,11 +24,14 @@ from robust201.tasks.perturbations import (
     apgd,
     apgd_dlr,
     apgd_targeted,
+    ddn,
     fab,
     fab_targeted,
+    fmn,
     pgd,
     pgd_l2,
     pgd_linf7,
+    sigma_zero,
     square,
     square_lp,
 )
@@ -189,7 +193,22 @@ def run_fab_t_l2(job, samples):
     return fab_targeted.single_run(TASKS["aa_fab-t_l2"].parameters(steps=2))(job, samples, 0)[0]
 
 
+def run_fmn(job, samples, key):
+    return fmn.run_fmn(job, samples, TASKS[key].parameters(steps=4))
+
+
+def run_ddn(job, samples):
+    return ddn.run_ddn(job, samples, TASKS["ddn_l2"].parameters(steps=4))
+
+
+def run_sigma_zero(job, samples):
+    return sigma_zero.run_sigma_zero(job, samples, TASKS["sigma_zero_l0"].parameters(steps=4))
+
+
 LOOPS = {
+    **{key: partial(run_fmn, key=key) for key in ("fmn", "fmn_l2", "fmn_l1", "fmn_l0")},
+    "ddn_l2": run_ddn,
+    "sigma_zero_l0": run_sigma_zero,
     "pgd": run_pgd,
     "pgd_linf7": run_pgd_linf7,
     "pgd_l2": run_pgd_l2,

@@ -37,7 +37,7 @@ ROOMS = (
 )
 """Folders of the package from the ground up: each may import those before it."""
 
-ROOT = {"__init__.py", "__main__.py", "api.py", "gallery.py"}
+ROOT = {"__init__.py", "__main__.py", "api.py", "gallery.py", "security.py"}
 """All that lies at the package's root: the API and the way in."""
 
 # Ray has two: the process connected to it, and the client of its Jobs API where the user sits.

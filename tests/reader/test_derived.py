@@ -14,6 +14,7 @@ from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.records import Weights
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.derived import DerivedMetrics
+from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.robustness import robustness_r
 from robust201.tasks import TASKS
 from tests.conftest import RunCommand
@@ -69,6 +70,10 @@ def test_success_and_worst_case_are_by_image(found: DerivedMetrics, folder: Path
         assert some[one] == (expected(one, "clean", 0.0) & expected(one, "fog", 5.0) & expected(one, "pgd", 0.5)).mean()
     with pytest.raises(ConfigError, match="expected one task or more"):
         data.worst_case("cifar10", [])
+    table = data.worst_case("cifar10", [("fog", 5.0), ("pgd", 0.5)], intervals=True)
+    n_images = len(expected(0, "fog", 5.0))
+    low, high = accuracy_intervals(table["accuracy"], n_images)
+    assert (table["low"].tolist(), table["high"].tolist()) == (low.tolist(), high.tolist())
 
 
 def test_calibration_is_of_stored_means(found: DerivedMetrics) -> None:
@@ -78,7 +83,8 @@ def test_calibration_is_of_stored_means(found: DerivedMetrics) -> None:
         accuracy * right[0] + (1 - accuracy) * right[1] - accuracy
     )
     assert (values(found, "class_calibration_gap", "clean", 0.0) >= 0).all()
-    assert "softmax of every image" in found.needs["ece, maximum and class-wise error, brier, aurc"]
+    assert "softmax of every image" in found.needs["equal-mass and class-wise calibration error, brier, aurc"]
+    assert found.needs["ece, maximum_calibration_error"] == "the measurement `calibration`"
 
 
 def test_corruption_errors_are_relative_to_the_reference(found: DerivedMetrics) -> None:
@@ -244,3 +250,15 @@ def test_robustness_and_mean_accuracy_rank_alike_where_clean_accuracies_are_equa
             assert row.low <= row.kendall <= row.high
             assert row.overlap == len({*r.nlargest(5).index} & {*mean.nlargest(5).index})
     assert json.loads(json.dumps(RobustnessDataset(tmp_path / "alike").metrics().to_payload()))["agreements"]
+
+
+def test_the_command_shows_the_worst_of_any_keys(robust201: RunCommand, folder: Path) -> None:
+    rows = json.loads(robust201("metrics", folder, "--worst-case", "clean,fog=5,pgd=0.5", "--json").out)
+    data = RobustnessDataset(folder)
+    table = data.worst_case("cifar10", [("clean", 0), ("fog", 5.0), ("pgd", 0.5)], intervals=True)
+    found = {row["architecture"]: (row["accuracy"], row["low"], row["high"]) for row in rows}
+    assert found == {one: tuple(row) for one, row in zip(table.index, table.to_numpy().tolist(), strict=True)}
+    assert [row["accuracy"] for row in rows] == sorted(table["accuracy"], reverse=True)
+    ended = robust201("metrics", folder, "--worst-case", "fog=5,pgd=0.5")
+    assert "worst of fog 5, pgd 0.5" in ended.out
+    assert "not of the form KEY=STRENGTH" in robust201("metrics", folder, "--worst-case", "fog=high").refusal(2)

@@ -4,9 +4,18 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 
 from robust201.core.errors import ConfigError
-from robust201.statistics.calibration import area_under_risk_coverage, calibration_errors, stored_calibration
+from robust201.statistics.calibration import (
+    N_BINS,
+    area_under_risk_coverage,
+    binned_calibration,
+    calibration_errors,
+    stored_calibration,
+)
+from robust201.tasks.columns import CALIBRATION_BINS
+from robust201.tasks.measurements import Accumulator, merge_values
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +53,35 @@ def test_metrics_are_their_definitions(answers: tuple[np.ndarray, np.ndarray]) -
     assert found.brier == pytest.approx(((softmax - np.eye(4)[labels]) ** 2).sum() / 403)
     wrong = ~correct[np.argsort(-confidence)]
     assert found.aurc == pytest.approx(np.mean([wrong[:k].mean() for k in range(1, 404)]))
+
+
+def test_stored_bins_give_the_errors_of_the_softmax(answers: tuple[np.ndarray, np.ndarray]) -> None:
+    softmax, labels = answers
+    # An image at the end of the last bin: its confidence is 1.
+    softmax = np.concatenate([softmax, np.eye(4)[:1]])
+    labels = np.concatenate([labels, [0]])
+    assert N_BINS == CALIBRATION_BINS
+    parts = []
+    for rows in (slice(0, 150), slice(150, 404)):
+        accumulator = Accumulator(["calibration"], 4, "cpu", rows.stop - rows.start)
+        logits = torch.from_numpy(np.log(softmax[rows].clip(1e-30))).float()
+        accumulator.update(torch.arange(len(logits)), logits, torch.from_numpy(labels[rows]))
+        parts.append(accumulator.finalise())
+    stored = merge_values(parts)
+    found = binned_calibration(stored["calibration_counts"], stored["calibration_confidence"])
+    expected = calibration_errors(softmax, labels)
+    assert found == pytest.approx((expected.ece, expected.maximum), abs=1e-6)
+    assert stored["calibration_counts"][:, 0].sum() == 404
+    assert stored["calibration_counts"][-1, 1] > 0
+
+
+def test_stored_bins_by_hand() -> None:
+    counts = np.zeros((15, 2), np.int32)
+    sums = np.zeros(15, np.int64)
+    counts[7], sums[7] = (4, 1), round(4 * 0.5 * 2**32)  # mean confidence .5, a quarter right
+    counts[14], sums[14] = (6, 6), round(6 * 0.95 * 2**32)  # mean confidence .95, all right
+    found = binned_calibration(counts, sums)
+    assert found == pytest.approx((0.4 * 0.25 + 0.6 * 0.05, 0.25))
 
 
 def test_equal_confidences_have_no_order() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from robust201.core.errors import PerturbationError
 from robust201.tasks import TASKS, find_task
 from robust201.tasks.attack_kit.context import Perturbed, to_float
-from robust201.tasks.constraints import CONSTRAINTS, L1, L2, LINF
+from robust201.tasks.constraints import CONSTRAINTS, L0, L1, L2, LINF
 from robust201.tasks.perturbations.contract import checked
 from robust201.tasks.perturbations.l1_projection import correction_to_l1
 from robust201.tasks.perturbations.pgd_l2 import _project
@@ -20,6 +20,7 @@ from tests.support.tiny_networks import perturb_all, request_of, tiny_context, t
 
 IMAGES = tiny_images()
 every_constraint = pytest.mark.parametrize("constraint", CONSTRAINTS.values(), ids=lambda constraint: constraint.name)
+every_norm = pytest.mark.parametrize("constraint", [LINF, L2, L1], ids=lambda constraint: constraint.name)
 
 
 def test_what_strengths_mean():
@@ -64,18 +65,29 @@ def moved(length, constraint, *, only=None):
     return images if only is None else torch.where(torch.arange(len(clean)).view(-1, 1, 1, 1) == only, images, clean)
 
 
-@every_constraint
+@every_norm
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_images_in_the_ball_pass(constraint, share):
     assert len(shown(moved(share * constraint.radius(0.25), constraint), constraint, 0.25)) == 1
 
 
-@every_constraint
+@every_norm
 @pytest.mark.parametrize("only", [None, 0, 20])
 def test_images_outside_the_ball_are_refused(constraint, only):
     images = moved(1.01 * constraint.reach(0.25), constraint, only=only)
     with pytest.raises(PerturbationError, match=f"#0 tiny: expected {constraint.name} distances up to epsilon"):
         shown(images, constraint, 0.25)
+
+
+def test_l0_counts_the_values_that_differ():
+    images = to_float(torch.from_numpy(IMAGES.images))
+    images[:, 1, 2:4, 3] = (images[:, 1, 2:4, 3] - 0.5).abs()
+    images[0, 0, 0, 0] += 2**-20
+    distances = L0.distances(images - to_float(torch.from_numpy(IMAGES.images)))
+    assert distances.tolist() == [3.0] + [2.0] * (len(IMAGES) - 1)
+    shown(images, L0, 3.0)
+    with pytest.raises(PerturbationError, match="expected L0 distances up to epsilon 2, got 3"):
+        shown(images, L0, 2.0)
 
 
 def test_each_ball_sees_what_the_other_does_not():

@@ -16,7 +16,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.columns import MEASUREMENTS
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import check_values, merge_values
-from tests.support.attack_rows import ATTACKS_IN_FULL, ROWS_IN_FULL, by_default
+from tests.support.attack_rows import ATTACKS_IN_FULL, ROWS_IN_FULL, by_default, of_reference
 from tests.support.tiny_networks import (
     BATCH_SIZE,
     CountingNetwork,
@@ -31,7 +31,7 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-every_row = pytest.mark.parametrize("row", by_default(ROWS_IN_FULL))
+every_row = pytest.mark.parametrize("row", by_default(of_reference(ROWS_IN_FULL)))
 IMAGES = tiny_images()
 PROVENANCE = {"host": "here"}
 
@@ -107,7 +107,9 @@ def test_few_images(row, n_images):
         assert result.values["cm"].sum() == n_images
 
 
-@pytest.mark.parametrize("row", [row for row in ATTACKS_IN_FULL if row.constraint], ids=lambda row: row.key)
+@pytest.mark.parametrize(
+    "row", [row for row in of_reference(ATTACKS_IN_FULL) if row.constraint], ids=lambda row: row.key
+)
 def test_attacks_lower_the_accuracy(row):
     clean = float(results(TASKS["clean"])[0].values["accuracy"])
     more = {"queries": 60} if row.key.startswith("aa_square") else {}

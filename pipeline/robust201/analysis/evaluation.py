@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from robust201.analysis.latex_tables import comparison_latex, evaluation_latex
 from robust201.analysis.robustbench import BENCHMARKS, Benchmark
-from robust201.core.errors import ConfigError
+from robust201.core.errors import ConfigError, closest
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import pack_outcomes
 from robust201.statistics.significance import holm_adjust, paired_differences
@@ -24,6 +24,34 @@ _COLUMNS = ("first", "second", "key", "strength", "first_accuracy", "second_accu
 _COUNTS = ("only_first", "only_second", "p_value", "adjusted_p_value", "n_images")
 
 
+class WorstCase(NamedTuple):
+    """Accuracy where each image meets the worst of several evaluations.
+
+    Attributes:
+        accuracy: share of the images that are classified correctly in every evaluation.
+        low: lower end of its 95% interval.
+        high: upper end.
+        evaluations: (key, strength) of each.
+        outcomes: whether each image is classified correctly in all of them, by its position.
+    """
+
+    accuracy: float
+    low: float
+    high: float
+    evaluations: tuple[tuple[str, float], ...]
+    outcomes: "pd.Series[Any]"
+
+    @property
+    def summary(self) -> str:
+        """A sentence."""
+        names = list(dict.fromkeys(key for key, _ in self.evaluations))
+        count = f"{len(self.evaluations):,} evaluations" if len(self.evaluations) > 1 else "1 evaluation"
+        return (
+            f"{self.accuracy:.1%} ({self.low:.1%} to {self.high:.1%}) of {len(self.outcomes):,} images withstand each "
+            f"of {count}: {', '.join(names)}."
+        )
+
+
 class Evaluation(pd.DataFrame):
     """One row per key and strength; see `robust201.evaluate`.
 
@@ -31,13 +59,14 @@ class Evaluation(pd.DataFrame):
     """
 
     _metadata = [  # noqa: RUF012 - pandas reads a list
-        *("_outcomes", "_positions", "_images_sha256", "_protocols", "_benchmark"),
+        *("_outcomes", "_positions", "_images_sha256", "_protocols", "_benchmark", "_distances"),
     ]
     _outcomes: dict[tuple[str, float], NDArray[np.bool_]]
     _positions: NDArray[np.int64]
     _images_sha256: str
     _protocols: dict[str, Mapping[str, Any]]
     _benchmark: Benchmark | None
+    _distances: dict[str, NDArray[np.float64]]
 
     @classmethod
     def of(
@@ -49,6 +78,7 @@ class Evaluation(pd.DataFrame):
         images_sha256: str,
         protocols: Mapping[str, Mapping[str, Any]],
         benchmark: Benchmark | None = None,
+        distances: Mapping[str, NDArray[np.float64]] | None = None,
     ) -> "Evaluation":
         """Make the table of some rows, with the outcomes of N images by key and strength.
 
@@ -60,11 +90,12 @@ class Evaluation(pd.DataFrame):
             images_sha256: digest of images and labels, which comparisons need to be of the same images.
             protocols: by key, its parameters and all else that decides its numbers.
             benchmark: the leaderboard's protocol that was followed.
+            distances: (N,) by key, for attacks that look for the smallest perturbation.
         """
         table = cls(rows, columns=list(columns))
         table._outcomes, table._positions = dict(outcomes), positions
         table._images_sha256, table._protocols = images_sha256, dict(protocols)
-        table._benchmark = benchmark
+        table._benchmark, table._distances = benchmark, dict(distances or {})
         return table
 
     @property
@@ -80,6 +111,51 @@ class Evaluation(pd.DataFrame):
         frame = pd.DataFrame(self._outcomes, index=self._positions)
         frame.columns = pd.MultiIndex.from_tuples(list(self._outcomes), names=["key", "strength"])
         return frame.rename_axis("image")
+
+    def worst_case(self, evaluations: Sequence[str | tuple[str, float]] | None = None) -> WorstCase:
+        """Compute the accuracy where each image meets the worst of several evaluations (Croce and Hein, ICML 2020).
+
+        Args:
+            evaluations: keys, which stand for all their strengths, or pairs of key and strength; attacks of several
+                norms and corruptions may be among them. None takes all.
+
+        Raises:
+            ConfigError: one was not evaluated, or none is named.
+        """
+        chosen = list(self._outcomes) if evaluations is None else self._find(evaluations)
+        if not chosen:
+            raise ConfigError("Computing the worst case failed: expected one evaluation or more, got none. Name some.")
+        correct = np.all([self._outcomes[one] for one in chosen], axis=0)
+        accuracy = float(correct.mean())
+        low, high = map(float, accuracy_intervals(accuracy, len(correct)))
+        series: pd.Series[Any] = pd.Series(correct, index=self._positions, dtype=bool).rename_axis("image")
+        return WorstCase(accuracy, low, high, tuple(chosen), series)
+
+    def _find(self, evaluations: Sequence[str | tuple[str, float]]) -> list[tuple[str, float]]:
+        chosen: dict[tuple[str, float], None] = {}
+        for one in [evaluations] if isinstance(evaluations, str) else evaluations:
+            key, strength = (one, None) if isinstance(one, str) else one
+            same = [(name, at) for name, at in self._outcomes if name == key and strength in (None, at)]
+            if not same:
+                known = [f"{name} {at:g}" for name, at in self._outcomes]
+                label = str(key) if strength is None else f"{key} {strength:g}"
+                raise ConfigError(
+                    f"Computing the worst case failed for {label!r}: it was not evaluated."
+                    f"{closest(label, [*known, *(name for name, _ in self._outcomes)])} Evaluated: {', '.join(known)}."
+                )
+            chosen |= dict.fromkeys(same)
+        return list(chosen)
+
+    @property
+    def distances(self) -> pd.DataFrame:
+        """The smallest perturbation that fools the network on each image: one row per image, one column per key.
+
+        Lengths are in the norm of the key, in units of the pixel range [0, 1] (L0: of changed values): 0 for images
+        that are wrong as they are, infinity for those that were not fooled within the key's largest epsilon. Only
+        attacks for the smallest perturbation (`fmn`, `ddn_l2`, `sigma_zero_l0`, `bb`, `aa_fab` and their norms) have a
+        column.
+        """
+        return pd.DataFrame(self._distances, index=self._positions).rename_axis("image")
 
     @property
     def images_sha256(self) -> str:

@@ -1,4 +1,4 @@
-"""`robust201 metrics`, `correlate` and `design`: what follows from the results of a dataset."""
+"""`robust201 correlate` and `design`: what follows from the results of a dataset."""
 
 import json
 import math
@@ -10,7 +10,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.options import Dataset, Datasets, Keys, WeightsName, split_names
+from robust201.cli.options import Datasets, WeightsName, split_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,36 +34,6 @@ Out = Annotated[Path | None, typer.Option("--out", help="Folder for the tables a
 
 SHOWN = 12
 """Rows of a table that are printed."""
-
-
-def metrics(
-    dataset: Dataset,
-    datasets: Datasets = None,
-    keys: Keys = None,
-    reference: Annotated[
-        str | None, typer.Option(help="Reference architecture of corruption errors: an index or a name.")
-    ] = None,
-    ties: Annotated[float, typer.Option(help="Significance level of the tests against the best network.")] = 0.05,
-    bootstrap: Annotated[
-        int, typer.Option(min=0, metavar="DRAWS", help="Bootstrap draws, for intervals of medians, ranks and tau.")
-    ] = 0,
-    weights: WeightsName = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show rankings with intervals and ties with the best, and derived metrics such as robustness R."""
-    from robust201.reader.dataset import RobustnessDataset
-
-    found = RobustnessDataset(dataset, weights=weights).metrics(
-        split_names(datasets),
-        split_names(keys),
-        reference=int(reference) if reference is not None and reference.isdecimal() else reference,
-        ties=ties,
-        n_draws=bootstrap,
-    )
-    if as_json:
-        print_json(found.to_payload())
-    else:
-        console.show_metrics(found)
 
 
 def correlate(

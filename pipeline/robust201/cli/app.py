@@ -11,16 +11,18 @@ import typer
 
 from robust201 import __version__
 from robust201.cli import console
-from robust201.cli.analyse import correlate, design, metrics
+from robust201.cli.analyse import correlate, design
 from robust201.cli.audit import audit
 from robust201.cli.bench import bench
 from robust201.cli.compare import compare
+from robust201.cli.curves import curves
 from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_style, verify
 from robust201.cli.demo import demo
 from robust201.cli.evaluate import evaluate
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, HELP_OPTIONS, RUN, add_verbs
 from robust201.cli.images import fuse, import_images, robustify
+from robust201.cli.metrics import metrics
 from robust201.cli.monitoring import AsJson, doctor, logs, print_json, status
 from robust201.cli.options import (
     AllowCode,
@@ -403,6 +405,6 @@ add_verbs(
     *(verify, audit, export, diff, convert, meta),
     *(report, plot, metrics, search, correlate, design),
     *(study, fuse, import_images, robustify),
-    *(evaluate, compare, show),
+    *(evaluate, compare, curves, show),
 )
 app.add_typer(submit_app, rich_help_panel=RUN)

@@ -76,7 +76,7 @@ def compare(
 
     if out is not None:
         check_output_file(out)
-    named = _name_networks(networks, weights or [])
+    named = name_networks(networks, weights or [], command="compare")
     normalisation = read_normalisation(mean, std)
     chosen = read_keys(keys, settings or []) or {}
     parse_keys(chosen, engine, randomised=randomised)  # before the user's files are executed
@@ -107,13 +107,16 @@ def compare(
         _show(found, f"{console.show_count(n_images, 'image')} of {data}")
 
 
-def _name_networks(networks: list[str], weights: list[Path]) -> dict[str, tuple[str, Path | None]]:
+def name_networks(
+    networks: list[str], weights: list[Path], *, command: str, fewest: int = 2
+) -> dict[str, tuple[str, Path | None]]:
     """Pair networks with their weights, by names that differ: the network's, its weights', or both."""
     if len(networks) == 1 and len(weights) > 1:
         networks = networks * len(weights)
-    if len(networks) < 2 or (weights and len(weights) != len(networks)):
+    if len(networks) < fewest or (weights and len(weights) != len(networks)):
+        several = "two networks" if fewest == 2 else "one network"
         raise ConfigError(
-            f"Reading the command line failed for robust201 compare: expected two networks or more, and no --weights "
+            f"Reading the command line failed for robust201 {command}: expected {several} or more, and no --weights "
             f"or one for each, got {console.show_count(len(networks), 'network')} and {len(weights)} --weights. "
             "Name FILE:FUNCTION of each network, or one with several --weights."
         )
@@ -121,7 +124,7 @@ def _name_networks(networks: list[str], weights: list[Path]) -> dict[str, tuple[
     names = list(networks) if len({*networks}) == len(networks) else [str(file) for file in files]
     if len({*names}) < len(names):
         raise ConfigError(
-            f"Reading the command line failed for robust201 compare: expected different networks, got "
+            f"Reading the command line failed for robust201 {command}: expected different networks, got "
             f"{', '.join(names)}. Name each once, with weights of its own."
         )
     return dict(zip(names, zip(networks, files, strict=True), strict=True))

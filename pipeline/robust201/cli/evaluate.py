@@ -90,6 +90,12 @@ def evaluate(
     batch_size: BatchSize = 250,
     device: Device = "cpu",
     randomised: Randomised = False,
+    worst_case: Annotated[
+        bool,
+        typer.Option(
+            "--worst-case", help="Also print how many images are right under every key and strength, with its interval."
+        ),
+    ] = False,
     quiet: Quiet = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="Also write the table to this file: CSV, or LaTeX (.tex).")
@@ -143,6 +149,8 @@ def evaluate(
     _show(frame, f"{network} on {console.show_count(len(frame.outcomes), 'image')} of {data}")
     if chosen is None:
         typer.echo(frame.summary)
+    if worst_case:
+        typer.echo(frame.worst_case().summary)
 
 
 @contextmanager

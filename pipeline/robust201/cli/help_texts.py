@@ -20,7 +20,7 @@ PANELS = {
     "Check and export its results": ("verify", "audit", "export", "diff", "convert"),
     "Look at a dataset": ("report", "plot", "metrics", "search", "correlate", "design"),
     "Run a study": ("study", "fuse", "import-images", "robustify"),
-    "Evaluate your own networks": ("evaluate", "compare", "show"),
+    "Evaluate your own networks": ("evaluate", "compare", "curves", "show"),
 }
 """Verbs by the group under which the help lists them, in the order in which a sweep meets them."""
 
@@ -108,6 +108,10 @@ EXAMPLES = {
     "evaluate": (
         "robust201 evaluate my_model.py:build --weights w.safetensors --data images.parquet",
         "robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd,fog --count 1000 --out results.csv",
+    ),
+    "curves": (
+        "robust201 curves plain.py:build robust.py:build --data cifar10 --count 500 --norm L2 --out curves.pdf",
+        "robust201 curves net.py:build --data images.npz --attacks fmn --set fmn.steps=1000",
     ),
     "compare": (
         "robust201 compare plain.py:build robust.py:build --data cifar10 --count 500 --keys clean,autoattack",

@@ -10,7 +10,7 @@ import operator
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from robust201.core.errors import ArchitectureError, ConfigError, closest
 from robust201.core.records import CLEAN_STRENGTH, show_architecture
@@ -24,6 +24,7 @@ from robust201.reader.result_files import (
     values_by_strength,
 )
 from robust201.reader.value_checks import architecture_of, show_id
+from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from robust201.tasks.columns import PUBLISHED
 
@@ -446,12 +447,45 @@ class RobustnessDataset:
         network = None if reference is None else architecture_of(self.get_uid(reference))
         return derive_metrics(self.files, *named, reference=network, level=ties, n_draws=n_draws, seed=seed)
 
+    @overload
     def worst_case(
-        self, dataset: str, tasks: Sequence[tuple[str, float]], *, weights: str | None = None
-    ) -> "pd.Series[float]":
-        """Compute the fraction of images that each architecture classifies correctly under every one of several tasks.
+        self,
+        dataset: str,
+        tasks: Sequence[tuple[str, float]],
+        *,
+        weights: str | None = None,
+        intervals: Literal[False] = False,
+    ) -> "pd.Series[float]": ...
 
-        Tasks are keys and strengths; a clean one is ``("clean", 0)``. Architectures are those with outcomes of all.
+    @overload
+    def worst_case(
+        self,
+        dataset: str,
+        tasks: Sequence[tuple[str, float]],
+        *,
+        weights: str | None = None,
+        intervals: Literal[True],
+    ) -> "pd.DataFrame": ...
+
+    def worst_case(
+        self,
+        dataset: str,
+        tasks: Sequence[tuple[str, float]],
+        *,
+        weights: str | None = None,
+        intervals: bool = False,
+    ) -> "pd.Series[float] | pd.DataFrame":
+        """Give the share of images that each architecture classifies correctly under every one of several tasks.
+
+        Args:
+            dataset: its name.
+            tasks: keys and strengths; a clean one is ``("clean", 0)``.
+            weights: whose results are read.
+            intervals: whether to give 95 % intervals, too.
+
+        Returns:
+            Accuracies by architecture, of those that have outcomes of all tasks; with intervals a DataFrame with
+            `accuracy`, `low` and `high`.
 
         Raises:
             ConfigError: no task is named.
@@ -464,7 +498,11 @@ class RobustnessDataset:
                 f"Computing the worst case failed for {dataset}: expected one task or more, got none. Name some."
             )
         outcomes = [self.outcomes(dataset, key, strength, weights=weights) for key, strength in tasks]
-        return worst_case_accuracies(outcomes)
+        accuracies = worst_case_accuracies(outcomes)
+        if not intervals:
+            return accuracies
+        low, high = accuracy_intervals(accuracies, outcomes[0].n_images)
+        return accuracies.to_frame("accuracy").assign(low=low, high=high)
 
     def _strength(self, what: str, dataset: str, key: str, strength: float) -> float:
         return as_strength(strength, self.strengths(dataset, key), f"{what} failed for {dataset} {key}")

@@ -21,7 +21,7 @@ from robust201.reader.outcomes import Outcomes
 from robust201.reader.rankings import Ranking, StoredResults, plain_number, rank_evaluations
 from robust201.reader.result_files import ResultFiles
 from robust201.reader.value_checks import CLEAN, architecture_of
-from robust201.statistics.calibration import NEEDS, stored_calibration
+from robust201.statistics.calibration import BINS_NEED, NEEDS, binned_calibration, stored_calibration
 from robust201.statistics.outcomes import attack_success_rates, count_correct, worst_case
 from robust201.statistics.rank_correlation import correlate_ranks
 from robust201.statistics.robustness import (
@@ -32,6 +32,7 @@ from robust201.statistics.robustness import (
 )
 from robust201.statistics.variance import summarise_seeds
 from robust201.tasks import expand_keys
+from robust201.tasks.columns import CALIBRATION
 
 FEWEST_RANKED = 8
 """Architectures below which the agreement of two rankings is not computed."""
@@ -127,7 +128,7 @@ def derive_metrics(
     metrics: list[MetricRow] = []
     rankings: list[Ranking] = []
     agreements: list[RankAgreement] = []
-    needs: dict[str, str] = {"ece, maximum and class-wise error, brier, aurc": NEEDS}
+    needs: dict[str, str] = {"equal-mass and class-wise calibration error, brier, aurc": NEEDS}
     if datasets is None:  # of a published dataset, not all need be there
         named = [
             name
@@ -241,6 +242,24 @@ def _calibration(results: StoredResults, needs: dict[str, str]) -> Iterator[Metr
                 yield MetricRow(results.name, metric, key, strength, values.sort_index())
 
 
+def _binned_calibration(results: StoredResults, needs: dict[str, str]) -> Iterator[MetricRow]:
+    files = results.files
+    for key in results.accuracies:
+        if files.find(results.name, key, CALIBRATION) is None:
+            needs["ece, maximum_calibration_error"] = BINS_NEED
+            continue
+        bins, single = files.read(results.name, key, CALIBRATION), files.is_single(results.name, key)
+        for place, strength in enumerate(files.strengths(results.name, key)):
+            values = {
+                architecture_of(identifier): binned_calibration(one["counts"], one["confidence"])
+                for identifier, row in bins.items()
+                if (one := row if single else row[place]) is not None
+            }
+            for number, metric in enumerate(("ece", "maximum_calibration_error")):
+                series = pd.Series({one: pair[number] for one, pair in values.items()}, dtype=np.float64)
+                yield MetricRow(results.name, metric, key, strength, series.sort_index())
+
+
 def _numbers(nested: Any) -> NDArray[np.float64]:
     array = np.array(nested, dtype=object)
     if array.dtype == object and array.ndim == 1 and any(isinstance(row, list) for row in nested):
@@ -254,6 +273,7 @@ _METRICS: tuple[Callable[[StoredResults, dict[str, str]], Iterator[MetricRow]], 
     _success,
     _worst_cases,
     _calibration,
+    _binned_calibration,
 )
 
 

@@ -1,7 +1,7 @@
 """How well confidences agree with accuracies.
 
 Most of these need the softmax of every image, which a dataset does not store. `stored_calibration` gives what follows
-from the means and counts that it does store.
+from the means and counts that it does store, `binned_calibration` what follows from confidences in bins, if measured.
 """
 
 from typing import NamedTuple
@@ -16,11 +16,17 @@ _Floats = NDArray[np.float64]
 N_BINS = 15
 """Of Guo et al., "On calibration of modern neural networks", ICML 2017."""
 
+_CONFIDENCE_BITS = 32
+"""Fractional bits of a stored sum of confidences."""
+
 NEEDS = (
     "the softmax of every image (N x C), which no dataset stores: compute it with your network, and pass it to "
     "robust201.statistics.calibration"
 )
-"""What metrics other than those of `stored_calibration` need."""
+"""What metrics other than those of `stored_calibration` and `binned_calibration` need."""
+
+BINS_NEED = "the measurement `calibration`"
+"""What the errors of `binned_calibration` need."""
 
 
 class CalibrationErrors(NamedTuple):
@@ -136,6 +142,32 @@ def stored_calibration(
         gaps = np.abs(own[there] - np.diagonal(counts)[there] / predicted[there])
         class_gap, largest = float(gaps @ predicted[there] / total), float(gaps.max())
     return StoredCalibration(confidence, accuracy, confidence - accuracy, class_gap, largest)
+
+
+class BinnedCalibration(NamedTuple):
+    """Calibration by confidences in bins of equal width.
+
+    Attributes:
+        ece: expected calibration error (see `CalibrationErrors`).
+        maximum: the largest gap of a bin that holds an image.
+    """
+
+    ece: float
+    maximum: float
+
+
+def binned_calibration(counts: ArrayLike, confidence_sums: ArrayLike) -> BinnedCalibration:
+    """Compute calibration from the stored bins of an evaluation, whose images need no stored softmax.
+
+    Args:
+        counts: (M, 2) images of each bin, and right images.
+        confidence_sums: (M,) sums of their confidences in the predicted class, in units of 2**-32.
+    """
+    images, right = np.asarray(counts, np.int64).T
+    # Differences of whole numbers: a bin that is calibrated exactly has no gap.
+    gaps = np.abs(np.asarray(confidence_sums, np.int64) - (right << _CONFIDENCE_BITS)) / 2.0**_CONFIDENCE_BITS
+    filled = images > 0
+    return BinnedCalibration(float(gaps.sum() / images.sum()), float((gaps[filled] / images[filled]).max()))
 
 
 def _checked(softmax: ArrayLike, labels: ArrayLike) -> tuple[_Floats, NDArray[np.int64]]:

@@ -8,7 +8,7 @@ class in `tasks/parameters.py`, and a row here. The table-wide tests then cover 
 """
 
 import importlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -24,24 +24,31 @@ from robust201.tasks.measures.parameters import (
     ProxyParameters,
 )
 from robust201.tasks.parameters import (
+    MINIMUM_NORMS,
     NORMS,
     Apgd,
     ApgdDlr,
     ApgdTargeted,
     Attack,
+    BrendelBethge,
     CleanParameters,
     CorruptionParameters,
+    Ddn,
     Fab,
     FabTargeted,
     FgsmParameters,
+    Fmn,
     Grid135Parameters,
     Grid775SmallAnglesParameters,
+    MinimumNorm,
+    Norm,
     Parameters,
     PgdL2Parameters,
     PgdLinf7Parameters,
     PgdParameters,
     Rand,
     RotationParameters,
+    SigmaZero,
     SmallRotationParameters,
     SpatialParameters,
     Square,
@@ -98,6 +105,11 @@ class Task:
     @property
     def label(self) -> str:
         return self.name or self.key.replace("_", " ").capitalize()
+
+    @property
+    def finds_distances(self) -> bool:
+        """Whether the attack looks for the smallest perturbation that fools a network, whatever its epsilons."""
+        return issubclass(self.parameters, MinimumNorm | Fab)
 
     @property
     def is_divisible(self) -> bool:
@@ -157,8 +169,9 @@ def _attack(
     constraint: Constraint | None = LINF,
     *,
     name: str,
+    engines: Sequence[str] = ENGINES,
 ) -> Task:
-    functions = {engine: f"{module}.{engine}" for engine in ENGINES}
+    functions = {engine: f"{module}.{engine}" for engine in engines}
     return Task(key, "attack", parameters, 1, functions, passes, constraint, name=name)
 
 
@@ -173,6 +186,16 @@ def _in_balls(
         else:
             other = other_balls or module
             yield _attack(f"{key}_{norm.lower()}", other, parameters, passes, constraint, name=f"{name}, {norm}")
+
+
+def _minimum_norm(
+    key: str, family: type[Attack], norms: Sequence[Norm], name: str, engines: Sequence[str] = ENGINES
+) -> Iterator[Task]:
+    """Rows of an attack for the smallest perturbation, one for each norm."""
+    for norm in norms:
+        suffix, label = ("", name) if norm == "Linf" else (f"_{norm.lower()}", f"{name}, {norm}")
+        parameters, constraint = in_ball(family, norm), CONSTRAINTS[norm]
+        yield _attack(key + suffix, key, parameters, _minimum_norm_passes, constraint, name=label, engines=engines)
 
 
 def _grid(key: str, parameters: type[SpatialParameters], name: str) -> Task:
@@ -260,6 +283,11 @@ def standard_passes(parameters: Any, n_classes: int, resisting: float | None = N
     return float(3.0 * (parameters.steps + 1) + 10 + attacked * targets * per_target + queried * parameters.queries)
 
 
+def _minimum_norm_passes(parameters: Any, _n_classes: int) -> float:
+    # One run serves all epsilons; each shows the network what lies in its ball.
+    return float(3.0 * parameters.steps / len(parameters.strengths) + 2)
+
+
 def _rand_passes(parameters: Any, _n_classes: int) -> float:
     return float((1 + _RESISTING) * 3.0 * parameters.passes * (parameters.steps + 1) + 8)
 
@@ -302,6 +330,10 @@ TASKS: dict[str, Task] = {
         _attack("pgd", "pgd", PgdParameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD"),
         _attack("pgd_linf7", "pgd_linf7", PgdLinf7Parameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD-7"),
         _attack("pgd_l2", "pgd_l2", PgdL2Parameters, lambda p, _c: 3.0 * p.steps + 2, L2, name="PGD-L2"),
+        *_minimum_norm("fmn", Fmn, MINIMUM_NORMS, "FMN"),
+        *_minimum_norm("ddn", Ddn, ("L2",), "DDN"),
+        *_minimum_norm("sigma_zero", SigmaZero, ("L0",), "σ-zero", ("fused",)),
+        *_minimum_norm("bb", BrendelBethge, MINIMUM_NORMS, "Brendel-Bethge", ("reference",)),
         _grid("grid775", SpatialParameters, "Grid 775"),
         _grid("grid135", Grid135Parameters, "Grid 135"),
         _grid("grid775_10", Grid775SmallAnglesParameters, "Grid 775, 10°"),

@@ -43,6 +43,8 @@ class Answers:
         predicted: (B,) int64, the first of the largest logits.
         logits: (B, C) float32.
         stage: number of the stage of an attack in stages that fooled the images, from 1; else 0.
+        measure_distances: makes (B,) float64, distances from the original images in the key's norm; None for a key
+            without a norm.
     """
 
     positions: "torch.Tensor"
@@ -50,6 +52,7 @@ class Answers:
     predicted: "torch.Tensor"
     logits: "torch.Tensor"
     stage: int = 0
+    measure_distances: "Callable[[], torch.Tensor] | None" = None
 
     @cached_property
     def confidences(self) -> "torch.Tensor":
@@ -93,6 +96,7 @@ class Column:
         images: (its value) → images it is of, where each leaves a trace in it.
         contradiction: (its value, `cm`) → what it should be and is, where both cannot be true of the same images.
         elements: name → meaning of the Parquet columns of its elements, if each has its own column.
+        most: largest number that an image adds to a total of integers.
     """
 
     name: str
@@ -108,6 +112,7 @@ class Column:
     images: Callable[[NDArray[Any]], int] | None = None
     contradiction: Callable[[NDArray[Any], Counts], str | None] | None = None
     elements: Mapping[str, str] | None = None
+    most: int = 1
 
     def shape(self, n_classes: int, n_images: int) -> tuple[int, ...]:
         sizes = {"classes": n_classes, "images": n_images}
@@ -158,6 +163,37 @@ def _unlike_counts(predictions: NDArray[Any], cm: Counts) -> str | None:
     return None if np.array_equal(counted, expected) else f"{expected.tolist()}, got {counted.tolist()}"
 
 
+CALIBRATION_BINS = 15
+"""Of Guo et al., "On calibration of modern neural networks", ICML 2017."""
+
+
+def _bins(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
+    """Confidences in the predicted class, and their bins ((m - 1) / M, m / M], in whole numbers."""
+    confidences = answers.confidences.gather(1, answers.predicted[:, None])[:, 0]
+    whole = 2**FRACTION_BITS
+    bins = (confidences * CALIBRATION_BINS + whole - 1).div(whole, rounding_mode="floor") - 1
+    return confidences, bins.clamp(0, CALIBRATION_BINS - 1)
+
+
+def _add_bin_counts(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
+    right = (answers.predicted == answers.labels).long()
+    pairs = right[:, None].repeat(1, 2)
+    pairs[:, 0] = 1
+    return _bins(answers)[1], pairs
+
+
+def _add_bin_confidence(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
+    confidences, bins = _bins(answers)
+    return bins, confidences
+
+
+def _unlike_bins(counts: NDArray[Any], cm: Counts) -> str | None:
+    right, counted = int(np.trace(cm)), int(counts[:, 1].sum())
+    if (counts[:, 1] > counts[:, 0]).any():
+        return "no more right images in a bin than images, got more"
+    return None if counted == right else f"{right} right images, got {counted}"
+
+
 STAGES = 4
 """Stages that an attack in stages has at most: those of AutoAttack."""
 
@@ -170,6 +206,39 @@ def _add_stage(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
 def _unlike_right(stages: NDArray[Any], cm: Counts) -> str | None:
     right = int(np.trace(cm))
     return None if stages[-1] == right else f"{right} right images, got {int(stages[-1])}"
+
+
+DISTANCE_UNIT = 1e-9
+"""A stored distance is a whole number of these, in units of the pixel range; in L0, of values."""
+
+NOT_FOOLED = 2**53 - 1
+"""A stored distance of an image that is right: the largest whole number that JSON's readers keep."""
+
+CALIBRATION = "calibration"
+"""The measurement of confidences in bins, from which the expected calibration error follows."""
+
+DISTANCES = "distances"
+"""The column of distances by image; the measurement has the same name."""
+
+
+def _add_distance(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
+    wrong = answers.predicted != answers.labels
+    if answers.measure_distances is None:
+        return answers.positions, (~wrong).long() * NOT_FOOLED
+    units = (answers.measure_distances().double() / DISTANCE_UNIT).round().long()
+    return answers.positions, units.where(wrong, units.new_full((), NOT_FOOLED))
+
+
+def _unlike_wrong(distances: NDArray[Any], cm: Counts) -> str | None:
+    fooled, wrong = int((distances != NOT_FOOLED).sum()), int(cm.sum() - np.trace(cm))
+    if distances.max(initial=0) > NOT_FOOLED:
+        return f"numbers up to {NOT_FOOLED}, got {int(distances.max())}"
+    return None if fooled == wrong else f"{wrong} of wrong images, got {fooled}"
+
+
+def distances_of(stored: NDArray[Any]) -> NDArray[np.float64]:
+    """Turn stored distances into float64, infinity for images that are right."""
+    return np.where(stored == NOT_FOOLED, np.inf, stored * DISTANCE_UNIT)
 
 
 COUNTS = "cm"
@@ -246,6 +315,39 @@ COLUMNS: dict[str, Column] = {
             add=_add_stage,
             images=lambda stages: int(stages.sum()),
             contradiction=_unlike_right,
+        ),
+        Column(
+            "calibration_counts",
+            CALIBRATION,
+            "15 pairs: images whose confidence in the predicted class is in ((m - 1) / 15, m / 15], and how many of "
+            "them are right.",
+            field="counts",
+            dtype=np.dtype(np.int32),
+            dimensions=(CALIBRATION_BINS, 2),
+            add=_add_bin_counts,
+            images=lambda counts: int(counts[:, 0].sum()),
+            contradiction=_unlike_bins,
+        ),
+        Column(
+            "calibration_confidence",
+            CALIBRATION,
+            "Sum of these confidences in each bin, in units of 2**-32.",
+            field="confidence",
+            dtype=np.dtype(np.int64),
+            dimensions=(CALIBRATION_BINS,),
+            add=_add_bin_confidence,
+            most=2**FRACTION_BITS,
+        ),
+        Column(
+            DISTANCES,
+            "distances",
+            "Distance of every image, in order, from the original in the norm of the key, in billionths of the pixel "
+            "range (L0: of values), where it is misclassified; 9007199254740991 where it is not. 0 without a norm.",
+            dtype=np.dtype(np.int64),
+            dimensions=("images",),
+            add=_add_distance,
+            images=len,
+            contradiction=_unlike_wrong,
         ),
     )
 }

@@ -24,7 +24,7 @@ class Constraint:
     """
 
     name: str
-    order: Literal["inf", 2, 1]
+    order: Literal["inf", 2, 1, 0]
     divisor: float
     axis: str
     slack: float
@@ -39,7 +39,7 @@ class Constraint:
         if self.order == "inf":
             return 1.0
         n_values = 3.0 * image_size**2
-        return n_values if self.order == 1 else n_values**0.5
+        return n_values**0.5 if self.order == 2 else n_values
 
     def refusal(self, strengths: "Sequence[float]", image_size: int) -> str | None:
         """Say why images of a size cannot be attacked at some strengths; None where they can."""
@@ -79,5 +79,8 @@ L1 = Constraint("L1", 1, 1.0, "epsilon (L1)", 5e-4, 2e-5)
 adds up float32 numbers whose sum is the length of the step that it takes back: of 20 radii, with a few roundings of
 2**-24 each, it is off by some 5e-6 radii."""
 
-CONSTRAINTS: dict[str, Constraint] = {constraint.name: constraint for constraint in (LINF, L2, L1)}
+L0 = Constraint("L0", 0, 1.0, "values changed (L0)", 0.0)
+"""Counts the values of pixels that differ, each channel by itself; a value that is left alone has equal bits."""
+
+CONSTRAINTS: dict[str, Constraint] = {constraint.name: constraint for constraint in (LINF, L2, L1, L0)}
 """By name."""

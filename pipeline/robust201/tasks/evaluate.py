@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 from robust201.core.errors import EvaluationError
 from robust201.core.records import EvaluationResult, ImageSet, Part
 from robust201.tasks import Task
-from robust201.tasks.attack_kit.context import Context, Perturbed, Request
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
+from robust201.tasks.constraints import Constraint
 from robust201.tasks.measurements import Accumulator, check_measured, check_values
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import checked, perturb
@@ -82,7 +84,7 @@ def evaluate_part(
     )
     if on_images is not None:
         batches = _counted(batches, on_images)
-    measured = _measure_answers(batches, context, request.labels, part.strengths, measurements, name=part.label)
+    measured = _measure_answers(batches, context, request, row.constraint, measurements, name=part.label)
     label_counts = np.bincount(images.labels[part.start : part.stop], minlength=images.n_classes)
     for strength, values, seconds in measured:
         check_values(values, len(request.labels), label_counts, name=part.label)
@@ -150,14 +152,14 @@ def _counted(batches: Iterator[Perturbed], on_images: Callable[[int], None]) -> 
 def _measure_answers(
     batches: Iterator[Perturbed],
     context: Context,
-    labels: torch.Tensor,
-    strengths: Sequence[float],
+    request: Request,
+    constraint: Constraint | None,
     measurements: Sequence[str],
     *,
     name: str,
 ) -> Iterator[tuple[int, dict[str, NDArray[Any]], float]]:
     """Yield the index of each strength with its columns and seconds as soon as all of its images have come."""
-    classifier = context.classifier
+    classifier, labels, strengths = context.classifier, request.labels, request.strengths
     accumulators = [
         Accumulator(measurements, classifier.n_classes, classifier.device, len(labels), name=name) for _ in strengths
     ]
@@ -166,7 +168,8 @@ def _measure_answers(
     before = time.perf_counter()
     for strength, positions, shown, stage in batches:
         with torch.inference_mode():
-            accumulators[strength].update(positions, context.logits(shown), labels[positions], stage)
+            distances = None if constraint is None else partial(_distances, constraint, request, positions, shown)
+            accumulators[strength].update(positions, context.logits(shown), labels[positions], stage, distances)
         seen[strength] += len(positions)
         complete = seen[strength] == len(labels)
         values = accumulators[strength].finalise() if complete else {}
@@ -174,6 +177,10 @@ def _measure_answers(
         if complete:
             yield strength, values, seconds[strength]
         before = time.perf_counter()
+
+
+def _distances(constraint: Constraint, request: Request, positions: torch.Tensor, shown: torch.Tensor) -> torch.Tensor:
+    return constraint.distances(shown - to_float(request.images[positions]))
 
 
 def _check_part(context: Context, row: Task, part: Part, images: ImageSet) -> None:

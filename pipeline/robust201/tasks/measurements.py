@@ -7,7 +7,7 @@ unit into parts leaves a trace. A finalised mean and the counts in `cm` give bac
 This module imports torch only where it computes on a device: shards and exports check and merge by it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,7 +75,14 @@ class Accumulator:
         }
         self._not_finite = torch.zeros((), dtype=torch.int64, device=device)
 
-    def update(self, positions: "torch.Tensor", logits: "torch.Tensor", labels: "torch.Tensor", stage: int = 0) -> None:
+    def update(
+        self,
+        positions: "torch.Tensor",
+        logits: "torch.Tensor",
+        labels: "torch.Tensor",
+        stage: int = 0,
+        measure_distances: "Callable[[], torch.Tensor] | None" = None,
+    ) -> None:
         """Add a batch.
 
         Args:
@@ -83,12 +90,13 @@ class Accumulator:
             logits: (B, C) float32.
             labels: (B,) int64 true classes.
             stage: which stage of an attack fooled these images, from 1; 0 if none did.
+            measure_distances: see `Answers`.
         """
         import torch
 
         logits = logits.float()
         self._not_finite += (~torch.isfinite(logits)).any(dim=1).sum()
-        answers = Answers(positions, labels, logits.argmax(dim=1), logits, stage)
+        answers = Answers(positions, labels, logits.argmax(dim=1), logits, stage, measure_distances)
         for name, total in self._totals.items():
             add = COLUMNS[name].add
             assert add is not None  # noqa: S101 - it has a total
@@ -286,7 +294,7 @@ def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integ
         column = COLUMNS[name]
         counted = n_images if column.images is None else column.images(array)
         lowest, highest = (array.min(), array.max()) if column.is_exact and array.size else (0, 0)
-        if counted != n_images or lowest < 0 or (highest > n_images and not column.by_image):
+        if counted != n_images or lowest < 0 or (highest > n_images * column.most and not column.by_image):
             return f"{name} to count {n_images} images, got counts from {lowest} to {highest}, {counted} in all"
     if COUNTS not in values:
         return None

@@ -39,8 +39,12 @@ Epsilons255 = Annotated[
 ]
 Radii = Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=MAX_STRENGTHS)]
 Severity = Annotated[int, Field(ge=1, le=5)]
-Norm = Literal["Linf", "L2", "L1"]
-NORMS: tuple[Norm, ...] = get_args(Norm)
+Norm = Literal["Linf", "L2", "L1", "L0"]
+NORMS: tuple[Norm, ...] = ("Linf", "L2", "L1")
+"""Norms in which AutoAttack has its attacks."""
+
+MINIMUM_NORMS: tuple[Norm, ...] = get_args(Norm)
+"""Norms that attacks for the smallest perturbation minimise."""
 
 
 class Caution(NamedTuple):
@@ -351,6 +355,13 @@ class L1Parameters(RadiusParameters):
     epsilons: Radii = (3.0, 6.0, 12.0)
 
 
+class L0Parameters(RadiusParameters):
+    """Parameters of an attack that changes a number of values."""
+
+    norm: ClassVar[Norm] = "L0"
+    epsilons: Radii = (10.0, 24.0, 50.0)
+
+
 class PgdL2Parameters(L2Parameters, PgdVariants):
     """Projected gradient descent in an L2 ball; the defaults are those of Wang and Horne (docs/protocol.md)."""
 
@@ -497,14 +508,125 @@ class Rand(Attack, DlrLoss):
     passes: PositiveInt = 20
 
 
-_BALLS: dict[Norm, type[Parameters]] = {"Linf": EpsilonParameters, "L2": L2Parameters, "L1": L1Parameters}
-_IN_L1: dict[type[Attack], type[Attack]] = {Apgd: ApgdL1, ApgdDlr: ApgdDlrL1, ApgdTargeted: ApgdTargetedL1}
+class MinimumNorm(Attack):
+    """Parameters of an attack for the smallest perturbation that fools a network.
+
+    One run serves all epsilons: an image withstands those below its distance.
+
+    Attributes:
+        steps: iterations, each a gradient.
+        weak_below: steps below which distances come out too large.
+    """
+
+    weak_below: ClassVar[int]
+    steps: PositiveInt = 100
+
+    @property
+    def cautions(self) -> tuple[Caution, ...]:
+        """Warnings about too few steps."""
+        if self.steps >= self.weak_below:
+            return super().cautions
+        what = f"{self.steps:,} steps are few, so distances come out too large and accuracies too high"
+        return (*super().cautions, Caution("steps", what, f"Take {self.weak_below:,} or more."))
+
+
+class Fmn(MinimumNorm):
+    """Fast minimum-norm attack (Pintor et al., 2021) as Foolbox runs it.
+
+    Attributes:
+        max_stepsize: L2 length of the first step; steps shrink to a hundredth of it.
+        gamma: factor by which epsilon changes at first.
+    """
+
+    weak_below: ClassVar[int] = 50
+    max_stepsize: PositiveFloat = 1.0
+    gamma: Annotated[float, Field(gt=0, lt=1)] = 0.05
+
+
+class FmnL2(Fmn):
+    """Fast minimum-norm attack in L2.
+
+    Attributes:
+        projection: onto the ball of epsilon, as published, or none, as Foolbox 3.3.4 has it (docs/protocol.md).
+    """
+
+    projection: Literal["ball", "none"] = "ball"
+
+
+class Ddn(MinimumNorm):
+    """Decoupled direction and norm (Rony et al., 2019) as Foolbox runs it.
+
+    Attributes:
+        init_epsilon: radius of the first ball.
+        gamma: factor by which it changes in each step.
+    """
+
+    weak_below: ClassVar[int] = 50
+    init_epsilon: PositiveFloat = 1.0
+    gamma: Annotated[float, Field(gt=0, lt=1)] = 0.05
+
+    @property
+    def cautions(self) -> tuple[Caution, ...]:
+        """Warnings about too few steps, also for the way from the first ball to the smallest epsilon."""
+        smallest = self.init_epsilon * (1 - self.gamma) ** self.steps
+        if smallest <= min(self.strengths):
+            return super().cautions
+        what = (
+            f"init_epsilon × (1 - gamma)^steps = {smallest:.4g}, so the attack finds no perturbation as small as the "
+            f"smallest epsilon, {min(self.strengths):g}"
+        )
+        return (*super().cautions, Caution("steps", what, "Take more steps, a larger gamma or a smaller init_epsilon."))
+
+
+class SigmaZero(MinimumNorm):
+    """σ-zero (Cinà et al., 2025): gradient descent on a smooth approximation of the L0 norm.
+
+    Attributes:
+        stepsize: of the first step of Adam; falls to a tenth of it.
+        sigma: how sharp the approximation is.
+        threshold: values below are set to 0, at first.
+        threshold_factor: change of the threshold per step, in units of the step size.
+    """
+
+    weak_below: ClassVar[int] = 300
+    steps: PositiveInt = 1000
+    stepsize: PositiveFloat = 1.0
+    sigma: PositiveFloat = 0.001
+    threshold: Annotated[float, Field(gt=0, le=1)] = 0.3
+    threshold_factor: PositiveFloat = 0.01
+
+
+class BrendelBethge(MinimumNorm):
+    """Attack along the decision boundary (Brendel et al., 2019) as Foolbox runs it.
+
+    Attributes:
+        lr: radius of the trust region, in units of the number of values of a batch.
+    """
+
+    weak_below: ClassVar[int] = 100
+    steps: PositiveInt = 1000
+    lr: PositiveFloat = 0.001
+
+
+_BALLS: dict[Norm, type[Parameters]] = {
+    "Linf": EpsilonParameters,
+    "L2": L2Parameters,
+    "L1": L1Parameters,
+    "L0": L0Parameters,
+}
+_FORMS: dict[tuple[type[Attack], Norm], type[Attack]] = {
+    (Apgd, "L1"): ApgdL1,
+    (ApgdDlr, "L1"): ApgdDlrL1,
+    (ApgdTargeted, "L1"): ApgdTargetedL1,
+    (Fmn, "L2"): FmnL2,
+}
+"""Forms of families of attacks that have more parameters in one norm, or others by default."""
 
 
 @cache
 def in_ball(family: type[AttackT], norm: Norm) -> type[AttackT]:
     """Return the parameters of a family of attacks in one ball: the family's own and the epsilons of that norm."""
-    form = _IN_L1.get(family, family) if norm == "L1" else family
+    form = _FORMS.get((family, norm), family)
     bases: Any = (form, _BALLS[norm])
     parameters: type[AttackT] = create_model(f"{family.__name__}In{norm}", __base__=bases, __doc__=form.__doc__)
     parameters.family = family

@@ -1,0 +1,121 @@
+"""Attacks of the fused engine as callables for AttackBench (`attackbenchlib`), which times them and counts passes.
+
+Source: Cinà et al., "AttackBench: Evaluating Gradient-based Attacks for Adversarial Examples", AAAI 2025;
+attackbenchlib 2.0. It calls ``attack(model=…, inputs=…, labels=…, targets=…, targeted=…)`` with a module that counts
+the passes of each image, and keeps the nearest misclassified image that the module was shown.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from robust201.core.errors import ConfigError, DatasetError, closest
+from robust201.models.model import Objective
+from robust201.tasks import TASKS
+from robust201.tasks.attack_kit.attack_job import AttackJob
+from robust201.tasks.attack_kit.batching import Batching
+from robust201.tasks.attack_kit.context import to_float
+from robust201.tasks.attack_kit.draws import CounterDraws
+from robust201.tasks.parameters import MinimumNorm
+
+AttackCallable = Callable[..., torch.Tensor]
+
+
+def attackbench_attack(key: str, *, seed: int = 0, **parameters: Any) -> AttackCallable:
+    """Make the callable of an attack for the smallest perturbation.
+
+    Args:
+        key: such as ``"fmn_l2"``; one that the fused engine has.
+        seed: of its random draws.
+        parameters: of the attack, such as ``steps=1000``.
+
+    Returns:
+        (model, inputs, labels, targets=None, targeted=False) → images (N, 3, H, W). Inputs are (N, 3, H, W) float32 in
+        [0, 1], multiples of 1/255. Besides its steps, the attack takes one forward pass, which finds the images that
+        are wrong as they are.
+
+    Raises:
+        ConfigError: no such attack.
+    """
+    known = [
+        name for name, row in TASKS.items() if issubclass(row.parameters, MinimumNorm) and "fused" in row.functions
+    ]
+    if key not in known:
+        raise ConfigError(
+            f"Making an attack for AttackBench failed for {key!r}: expected one of {', '.join(known)}."
+            f"{closest(str(key), known)}"
+        )
+    row, given = TASKS[key], TASKS[key].parameters(**parameters)
+    attack_job = row.load("fused")
+
+    def attack(
+        model: nn.Module,
+        inputs: torch.Tensor,
+        labels: torch.Tensor,
+        targets: torch.Tensor | None = None,
+        targeted: bool = False,
+    ) -> torch.Tensor:
+        del targets
+        if targeted:
+            raise ConfigError(f"Attacking failed for {key}: it is untargeted. Call it with targeted=False.")
+        job = AttackJob(
+            model=_Differentiated(model),
+            batching=Batching(max(1, len(inputs)), max(1, len(inputs))),
+            draws=CounterDraws(seed, key),
+            images=_whole_pixels(inputs, key),
+            labels=labels,
+            indices=np.arange(len(inputs)),
+            epsilons=(math.inf,),
+        )
+        found = inputs.clone()
+        for batch in attack_job(job, given):
+            found[batch.positions] = batch.images
+        return found
+
+    attack.__name__ = key
+    return attack
+
+
+def _whole_pixels(inputs: torch.Tensor, key: str) -> torch.Tensor:
+    pixels = (inputs * 255).round().clamp(0, 255).to(torch.uint8)
+    if not torch.allclose(to_float(pixels), inputs, rtol=0, atol=1e-6):
+        raise DatasetError(
+            f"Attacking failed for {key}: expected pixels that are multiples of 1/255 in [0, 1], got others. Round the "
+            "images to 8 bits first."
+        )
+    return pixels
+
+
+class _Differentiated:
+    """A module as a `Model`, left as it is: AttackBench's counts its passes."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def logits(self, pixels: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode(mode=False), torch.no_grad():
+            logits: torch.Tensor = self._module(pixels.clone())
+        return logits
+
+    def loss_and_gradient(
+        self, pixels: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        def cross_entropy(logits: torch.Tensor, rows: slice) -> torch.Tensor:
+            return functional.cross_entropy(logits, labels[rows].clone(), reduction="none")
+
+        return self.value_and_gradient(pixels, cross_entropy)
+
+    def value_and_gradient(
+        self, pixels: torch.Tensor, objective: Objective
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        with torch.inference_mode(mode=False), torch.enable_grad():
+            leaf = pixels.clone().requires_grad_()
+            logits: torch.Tensor = self._module(leaf)
+            values = objective(logits, slice(0, len(leaf)))
+            (gradient,) = torch.autograd.grad(values.sum(), [leaf])
+        return logits.detach(), values.detach(), gradient

@@ -1,0 +1,97 @@
+"""`robust201 metrics`: what follows from the results of a dataset, with their uncertainty."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from robust201.cli import console
+from robust201.cli.monitoring import AsJson, print_json
+from robust201.cli.options import Dataset, Datasets, Keys, WeightsName, split_names
+from robust201.core.errors import ConfigError
+from robust201.core.records import show_architecture
+
+if TYPE_CHECKING:
+    from robust201.reader.dataset import RobustnessDataset
+
+_SHOWN = 10
+"""Architectures of a worst case that are printed."""
+
+
+def metrics(
+    dataset: Dataset,
+    datasets: Datasets = None,
+    keys: Keys = None,
+    reference: Annotated[
+        str | None, typer.Option(help="Reference architecture of corruption errors: an index or a name.")
+    ] = None,
+    ties: Annotated[float, typer.Option(help="Significance level of the tests against the best network.")] = 0.05,
+    bootstrap: Annotated[
+        int, typer.Option(min=0, metavar="DRAWS", help="Bootstrap draws, for intervals of medians, ranks and tau.")
+    ] = 0,
+    weights: WeightsName = None,
+    worst_case: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=STRENGTH,...",
+            help="Instead, show the accuracies where each image meets the worst of these, such as pgd=8,fog=3,clean=0: "
+            "needs outcomes by image.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show rankings with intervals and ties with the best, and derived metrics such as robustness R."""
+    from robust201.reader.dataset import RobustnessDataset
+
+    data = RobustnessDataset(dataset, weights=weights)
+    if worst_case is not None:
+        _show_worst_case(data, split_names(datasets) or data.data, _read_tasks(worst_case), as_json=as_json)
+        return
+    found = data.metrics(
+        split_names(datasets),
+        split_names(keys),
+        reference=int(reference) if reference is not None and reference.isdecimal() else reference,
+        ties=ties,
+        n_draws=bootstrap,
+    )
+    if as_json:
+        print_json(found.to_payload())
+    else:
+        console.show_metrics(found)
+
+
+def _read_tasks(text: str) -> list[tuple[str, float]]:
+    """Read keys with strengths; a key without one has 0."""
+    tasks = []
+    for piece in split_names(text) or ():
+        key, _, strength = piece.partition("=")
+        try:
+            tasks.append((key.strip(), float(strength or 0)))
+        except ValueError as error:
+            raise ConfigError(
+                f"Reading the command line failed for --worst-case {piece!r}: not of the form KEY=STRENGTH, such as "
+                "pgd=8. Correct it."
+            ) from error
+    return tasks
+
+
+def _show_worst_case(
+    data: "RobustnessDataset", datasets: Sequence[str], tasks: Sequence[tuple[str, float]], *, as_json: bool
+) -> None:
+    payload = []
+    for name in datasets:
+        table = data.worst_case(name, tasks, intervals=True).sort_values("accuracy", ascending=False, kind="stable")
+        payload += [
+            {"dataset": name, "architecture": one, **row}
+            for one, row in zip(table.index.tolist(), table.to_dict("records"), strict=True)
+        ]
+        if not as_json:
+            rows = [
+                (show_architecture(one), f"{accuracy:.4f}", f"[{low:.4f}, {high:.4f}]")
+                for one, (accuracy, low, high) in zip(table.index, table.head(_SHOWN).to_numpy().tolist(), strict=False)
+            ]
+            shown = f", the best {_SHOWN} of {len(table):,}" if len(table) > _SHOWN else ""
+            label = ", ".join(key if key == "clean" else f"{key} {strength:g}" for key, strength in tasks)
+            console.show_table(f"{name}: worst of {label}{shown}", ("", "accuracy", "95 % interval"), rows)
+    if as_json:
+        print_json(payload)

@@ -1,0 +1,62 @@
+"""The attack of Brendel and Bethge: along the decision boundary towards the image.
+
+Source: Brendel et al., "Accurate, reliable and fast robustness evaluation", NeurIPS 2019;
+`foolbox.attacks.brendel_bethge`. It needs numba (`pip install 'robust201[bb]'`), which compiles for up to a minute in
+each process. The attack starts from a misclassified blend of the image and uniform noise. Images for which Foolbox
+finds no such blend, on which it would fail, come back clean. The fused engine does not have it.
+"""
+
+import warnings
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from robust201.core.errors import ConfigError
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request
+from robust201.tasks.constraints import CONSTRAINTS
+from robust201.tasks.parameters import BrendelBethge
+from robust201.tasks.perturbations.minimum_norm import foolbox_minima, per_image
+
+_CLASSES = {"Linf": "Linfinity", "L2": "L2", "L1": "L1", "L0": "L0"}
+
+
+def reference(context: Context, parameters: BrendelBethge, request: Request) -> Iterator[Perturbed]:
+    """Attack the images that are classified correctly with Foolbox."""
+    if find_spec("numba") is None:
+        raise ConfigError(
+            f"Perturbing failed for {context.key}: Foolbox's attack needs numba, which is not installed. "
+            "Run pip install 'robust201[bb]', or take fmn in the same norm."
+        )
+    # Imported here: planning and the fused engine must not wait for a library that they do not use.
+    from robust201.tasks.perturbations.foolbox_engine import foolbox
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="At the first initialisation the optimizer needs to be compiled")
+        attack = getattr(foolbox.attacks, f"{_CLASSES[parameters.norm]}BrendelBethgeAttack")(
+            steps=parameters.steps, lr=parameters.lr
+        )
+
+    def search(model: Any, pixels: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        nearest = pixels.clone()
+        correct = (context.classifier.logits(pixels).argmax(dim=1) == labels).nonzero().flatten()
+        if len(correct) == 0:
+            return nearest
+        starts = _starting_points(foolbox, model, pixels[correct], labels[correct])
+        started = context.classifier.logits(starts).argmax(dim=1) != labels[correct]
+        rows = correct[started]
+        if len(rows):
+            criterion = foolbox.criteria.Misclassification(labels[rows])
+            nearest[rows] = attack.run(model, pixels[rows], criterion, starting_points=starts[started]).detach()
+        return torch.where(torch.isfinite(per_image(nearest.flatten(1).sum(dim=1))), nearest, pixels)
+
+    yield from foolbox_minima(context, request, CONSTRAINTS[parameters.norm], search)
+
+
+def _starting_points(foolbox: Any, model: Any, pixels: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*failed to draw sufficient random inputs")
+        attack = foolbox.attacks.LinearSearchBlendedUniformNoiseAttack()
+        points: torch.Tensor = attack.run(model, pixels, foolbox.criteria.Misclassification(labels))
+    return points

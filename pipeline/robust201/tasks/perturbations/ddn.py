@@ -1,0 +1,84 @@
+"""Decoupled direction and norm.
+
+Source: Rony et al., "Decoupling Direction and Norm for Efficient Gradient-Based L2 Adversarial Attacks and Defenses",
+CVPR 2019; `foolbox.attacks.DDNAttack`. A step follows the cross-entropy's gradient, then the perturbation is scaled to
+a norm that shrinks by gamma while the image is misclassified and grows by it while it is not. Where the gradient is 0,
+the direction is random: Foolbox draws one for each step, the fused engine one per image, whose values it rotates from
+step to step.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
+from robust201.tasks.attack_kit.batching import gradient_of
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request
+from robust201.tasks.constraints import CONSTRAINTS
+from robust201.tasks.parameters import Ddn
+from robust201.tasks.perturbations.minimum_norm import (
+    cosine,
+    foolbox_minima,
+    fused_batches,
+    image_lengths,
+    per_image,
+)
+
+_LAST_STEP = 0.01
+_SMALLEST_NORM = 1e-12
+_ROTATION = 997
+"""Values by which the random direction is rotated from step to step: prime to the number of values of usual images."""
+
+
+def reference(context: Context, parameters: Ddn, request: Request) -> Iterator[Perturbed]:
+    """Attack with Foolbox."""
+
+    def search(model: Any, pixels: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        # Imported here: the fused engine must not wait for a library that it does not use.
+        from robust201.tasks.perturbations.foolbox_engine import foolbox
+
+        attack = foolbox.attacks.DDNAttack(
+            init_epsilon=parameters.init_epsilon, steps=parameters.steps, gamma=parameters.gamma
+        )
+        found: torch.Tensor = attack.run(model, pixels, foolbox.criteria.Misclassification(labels))
+        return found
+
+    yield from foolbox_minima(context, request, CONSTRAINTS[parameters.norm], search)
+
+
+def fused(job: AttackJob, parameters: Ddn) -> Iterator[Perturbed]:
+    """Attack each image once for all epsilons."""
+    yield from fused_batches(
+        job, CONSTRAINTS[parameters.norm], lambda images, samples: run_ddn(images, samples, parameters)
+    )
+
+
+def run_ddn(job: AttackJob, samples: Samples, parameters: Ddn) -> torch.Tensor:
+    """Find the nearest misclassified iterate of each image, in Foolbox's order of operations."""
+    clean, labels = samples.clean, samples.labels
+    noise = job.draws.normals(0, samples.images, clean[0].numel()).to(clean.device)
+    delta = torch.zeros_like(clean)
+    largest = image_lengths(torch.maximum(clean, 1 - clean))
+    shortest, best = largest, delta
+    epsilons = torch.full_like(largest, parameters.init_epsilon)
+    for step in range(parameters.steps):
+        stepsize = _LAST_STEP + (1.0 - _LAST_STEP) * cosine(step, parameters.steps)
+        logits, _, gradient = gradient_of(job.model, job.batching, clean + delta, labels, samples.strengths)
+        lengths = image_lengths(delta)
+        wrong = logits.argmax(dim=-1) != labels
+        nearer = wrong & (lengths <= shortest)
+        shortest = torch.where(nearer, lengths, shortest)
+        best = torch.where(per_image(nearer), delta, best)
+        random = noise.roll(_ROTATION * step, dims=1).view_as(clean)
+        delta = delta + stepsize * _direction(gradient, random)
+        epsilons = epsilons * torch.where(wrong, 1.0 - parameters.gamma, 1.0 + parameters.gamma)
+        epsilons = torch.minimum(epsilons, largest)
+        delta = delta * per_image(epsilons / image_lengths(delta))
+        delta = (clean + delta).clamp(0, 1) - clean
+    return clean + best
+
+
+def _direction(gradient: torch.Tensor, random: torch.Tensor) -> torch.Tensor:
+    gradient = torch.where(per_image(image_lengths(gradient) == 0), random, gradient)
+    return gradient * per_image(1 / image_lengths(gradient).clamp_min(_SMALLEST_NORM))

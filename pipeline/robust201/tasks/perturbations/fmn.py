@@ -1,0 +1,208 @@
+"""The fast minimum-norm attack.
+
+Source: Pintor, Roli, Brendel and Biggio, "Fast Minimum-norm Adversarial Attacks through Adaptive Norm Constraints",
+NeurIPS 2021; `foolbox.attacks.fast_minimum_norm`. A step follows the gradient of the margin between the label and the
+best other class, and is projected to a ball of epsilon, which shrinks while the image is misclassified and grows while
+it is not. Two lines of Foolbox 3.3.4 are mended here for both engines (docs/protocol.md): in L2 it does not project
+(`projection: none` leaves it so), and in L0 it fails once epsilon is the number of values.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
+from robust201.tasks.attack_kit.batching import objective_gradient_of
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request
+from robust201.tasks.constraints import CONSTRAINTS
+from robust201.tasks.parameters import Fmn, FmnL2
+from robust201.tasks.perturbations.minimum_norm import (
+    cosine,
+    foolbox_minima,
+    fused_batches,
+    image_lengths,
+    per_image,
+)
+
+_LAST_GAMMA = 0.001
+_SMALLEST_NORM = 1e-12
+
+_Lengths = Callable[[torch.Tensor], torch.Tensor]
+
+
+def reference(context: Context, parameters: Fmn, request: Request) -> Iterator[Perturbed]:
+    """Attack with Foolbox."""
+
+    def search(model: Any, pixels: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        # Imported here: the fused engine must not wait for a library that it does not use.
+        from robust201.tasks.perturbations.foolbox_engine import foolbox
+
+        attack = _library_class(parameters)(
+            steps=parameters.steps, max_stepsize=parameters.max_stepsize, gamma=parameters.gamma
+        )
+        found: torch.Tensor = attack.run(model, pixels, foolbox.criteria.Misclassification(labels))
+        return found
+
+    yield from foolbox_minima(context, request, CONSTRAINTS[parameters.norm], search)
+
+
+def fused(job: AttackJob, parameters: Fmn) -> Iterator[Perturbed]:
+    """Attack each image once for all epsilons."""
+    yield from fused_batches(
+        job, CONSTRAINTS[parameters.norm], lambda images, samples: run_fmn(images, samples, parameters)
+    )
+
+
+def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn) -> torch.Tensor:
+    """Find the nearest misclassified iterate of each image, in Foolbox's order of operations."""
+    clean, labels, norm = samples.clean, samples.labels, _NORMS[parameters.norm]
+    is_count = parameters.norm == "L0"
+    project = norm.project if getattr(parameters, "projection", "ball") == "ball" else _keep
+    delta = torch.zeros_like(clean)
+    largest = norm.lengths(torch.ones_like(clean) if is_count else torch.maximum(clean, 1 - clean))
+    shortest, best = largest, delta
+    epsilons = torch.full_like(largest, 1.0 if is_count else torch.inf)
+    was_wrong = torch.zeros_like(labels, dtype=torch.bool)
+    margin = _margin(labels)
+    for step in range(parameters.steps):
+        share = cosine(step, parameters.steps)
+        last = parameters.max_stepsize / 100
+        stepsize = last + (parameters.max_stepsize - last) * share
+        gamma = _LAST_GAMMA + (parameters.gamma - _LAST_GAMMA) * share
+        logits, values, gradient = objective_gradient_of(
+            job.model, job.batching, clean + delta, margin, samples.strengths
+        )
+        wrong = logits.argmax(dim=-1) != labels
+        lengths = norm.lengths(delta)
+        nearer = wrong & (lengths <= shortest)
+        was_wrong = was_wrong | wrong
+        shortest = torch.where(nearer, lengths, shortest)
+        best = torch.where(per_image(nearer), delta, best)
+        state = _State(epsilons, wrong, was_wrong, lengths, norm.lengths(best))
+        epsilons = _next_count(state, gamma) if is_count else _next_radius(state, gamma, values, norm.dual(gradient))
+        epsilons = torch.minimum(epsilons, largest)
+        factor = per_image(1 / image_lengths(gradient).clamp_min(_SMALLEST_NORM))
+        delta = delta + gradient * factor * stepsize
+        delta = clean + project(clean + delta - clean, epsilons) - clean
+        delta = (clean + delta).clamp(0, 1) - clean
+    return clean + best
+
+
+class _State(NamedTuple):
+    """Per image: epsilon, whether it is misclassified now and was ever, lengths of the perturbation and the best."""
+
+    epsilons: torch.Tensor
+    wrong: torch.Tensor
+    was_wrong: torch.Tensor
+    lengths: torch.Tensor
+    best: torch.Tensor
+
+
+def _margin(labels: torch.Tensor) -> Callable[[torch.Tensor, slice], torch.Tensor]:
+    def margin(logits: torch.Tensor, rows: slice) -> torch.Tensor:
+        own = labels[rows].clone()[:, None]
+        other = logits.detach().scatter(1, own, -torch.inf).argmax(dim=1, keepdim=True)
+        return (logits.gather(1, other) - logits.gather(1, own))[:, 0]
+
+    return margin
+
+
+def _next_radius(state: _State, gamma: float, margins: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+    to_boundary = margins.abs() / slopes
+    farther = torch.where(state.was_wrong, state.epsilons * (1 + gamma), state.lengths + to_boundary)
+    return torch.where(state.wrong, torch.minimum(state.epsilons * (1 - gamma), state.best), farther)
+
+
+def _next_count(state: _State, gamma: float) -> torch.Tensor:
+    counts = state.epsilons
+    fewer = torch.minimum(torch.minimum(counts - 1, (counts * (1 - gamma)).trunc()), state.best)
+    more = torch.maximum(counts + 1, (counts * (1 + gamma)).trunc())
+    return torch.where(state.wrong, fewer, more).clamp_min(1)
+
+
+def _keep(difference: torch.Tensor, _epsilons: torch.Tensor) -> torch.Tensor:
+    return difference
+
+
+def _project_linf(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
+    radii = per_image(epsilons)
+    return torch.minimum(torch.maximum(difference, -radii), radii)
+
+
+def _project_l2(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
+    return difference * per_image((epsilons / image_lengths(difference).clamp_min(_SMALLEST_NORM)).clamp_max(1))
+
+
+def _project_l1(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
+    """Project onto L1 balls (Duchi et al., ICML 2008), in Foolbox's order of operations."""
+    flat = difference.flatten(1)
+    inside = (flat.abs().sum(dim=1) <= epsilons).to(flat.dtype)[:, None]
+    sizes = flat.abs().sort(dim=-1).values.flip(-1)
+    sums = sizes.cumsum(dim=-1)
+    numbers = torch.arange(1, flat.shape[1] + 1, device=flat.device).to(flat.dtype)
+    last = ((sizes * numbers > sums - epsilons[:, None]).to(flat.dtype) * numbers).amax(dim=-1) - 1
+    last = last.clamp_min(0)
+    excess = (sums.gather(1, last.long()[:, None])[:, 0] - epsilons) / (last + 1.0)
+    shrunk = (flat.abs() - excess[:, None]).clamp_min(0)
+    return (inside * flat + (1 - inside) * shrunk * flat.sign()).view_as(difference)
+
+
+def _project_l0(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
+    """Keep the largest values, one more than epsilon, as Foolbox does, and those as large as the smallest of them."""
+    sizes = difference.flatten(1).abs()
+    place = epsilons.long().clamp_max(sizes.shape[1] - 1)
+    smallest = sizes.sort(dim=1).values.flip(-1).gather(1, place[:, None])
+    return torch.where((sizes >= smallest).view_as(difference), difference, 0.0)
+
+
+class _Norm(NamedTuple):
+    """What differs between norms: lengths (B,) of images, those of a gradient in the dual norm, and the projection."""
+
+    lengths: _Lengths
+    dual: _Lengths
+    project: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _linf_lengths(images: torch.Tensor) -> torch.Tensor:
+    return images.flatten(1).abs().amax(dim=-1)
+
+
+def _l1_lengths(images: torch.Tensor) -> torch.Tensor:
+    return images.flatten(1).abs().sum(dim=-1)
+
+
+def _l0_lengths(images: torch.Tensor) -> torch.Tensor:
+    return (images.flatten(1) != 0).sum(dim=-1).to(images.dtype)
+
+
+_NORMS = {
+    "Linf": _Norm(_linf_lengths, _l1_lengths, _project_linf),
+    "L2": _Norm(image_lengths, image_lengths, _project_l2),
+    "L1": _Norm(_l1_lengths, _linf_lengths, _project_l1),
+    "L0": _Norm(_l0_lengths, _linf_lengths, _project_l0),
+}
+
+
+def _library_class(parameters: Fmn) -> Any:
+    """Foolbox's class of the attack, with the two lines mended."""
+    import eagerpy
+
+    from robust201.tasks.perturbations.foolbox_engine import foolbox
+
+    if isinstance(parameters, FmnL2):
+        library = foolbox.attacks.L2FMNAttack
+
+        class Projected(library):  # type: ignore[misc,valid-type]
+            def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
+                return x0 + eagerpy.astensor(_project_l2((x - x0).raw, epsilon.raw))
+
+        return Projected if parameters.projection == "ball" else library
+    if parameters.norm == "L0":
+
+        class Limited(foolbox.attacks.L0FMNAttack):  # type: ignore[misc]
+            def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
+                return super().project(x, x0, eagerpy.minimum(epsilon, float(x[0].raw.numel() - 1)))
+
+        return Limited
+    return {"Linf": foolbox.attacks.LInfFMNAttack, "L1": foolbox.attacks.L1FMNAttack}[parameters.norm]

@@ -1,0 +1,53 @@
+"""The worst case of evaluations of one network, by numbers worked out by hand."""
+
+import numpy as np
+import pytest
+
+from robust201.analysis.evaluation import Evaluation
+from robust201.core.errors import ConfigError
+from robust201.statistics.intervals import accuracy_intervals
+
+OUTCOMES = {
+    ("clean", 0.0): [1, 1, 1, 1, 1, 0, 1, 1, 1, 1],
+    ("pgd", 1.0): [1, 1, 1, 1, 0, 0, 1, 1, 1, 1],
+    ("pgd", 8.0): [0, 1, 1, 0, 0, 0, 1, 0, 1, 1],
+    ("fog", 3.0): [1, 0, 1, 1, 1, 0, 1, 1, 1, 0],
+}
+EVALUATION = Evaluation.of(
+    [], [], {one: np.array(row, bool) for one, row in OUTCOMES.items()}, np.arange(10) * 2, "", {}
+)
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "right"),
+    [
+        (None, [4, 12, 16]),
+        (["pgd"], [2, 4, 12, 16, 18]),
+        ("pgd", [2, 4, 12, 16, 18]),
+        ([("pgd", 1.0), "fog"], [0, 4, 6, 12, 14, 16]),
+        (["clean", "clean"], [0, 2, 4, 6, 8, 12, 14, 16, 18]),
+    ],
+)
+def test_an_image_is_right_only_where_it_is_in_all(evaluations, right):
+    worst = EVALUATION.worst_case(evaluations)
+    assert worst.outcomes[worst.outcomes].index.tolist() == right
+    assert worst.accuracy == len(right) / 10
+    assert (worst.low, worst.high) == tuple(map(float, accuracy_intervals(worst.accuracy, 10)))
+
+
+def test_a_sentence_says_it():
+    text = EVALUATION.worst_case().summary
+    assert text == "30.0% (6.7% to 65.2%) of 10 images withstand each of 4 evaluations: clean, pgd, fog."
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "message"),
+    [
+        (["pgdd"], r"failed for 'pgdd': it was not evaluated\. Did you mean 'pgd'\? Evaluated: clean 0, pgd 1"),
+        ([("pgd", 2.0)], "failed for 'pgd 2'"),
+        ([], "expected one evaluation or more, got none"),
+    ],
+)
+def test_what_was_not_evaluated_is_refused(evaluations, message):
+    with pytest.raises(ConfigError, match=message):
+        EVALUATION.worst_case(evaluations)

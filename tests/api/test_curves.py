@@ -1,0 +1,117 @@
+"""Security curves of networks: the same accuracies as evaluations at each epsilon, files, and what is refused."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import robust201
+from robust201.core.errors import ConfigError, RobustWarning
+from robust201.statistics.optimality import local_optimalities
+from tests.support.tiny_networks import NORMALISATION, TinyNetwork, UnroundedNetwork, tiny_images
+
+IMAGES = tiny_images(20)
+OPTIONS = {"normalisation": NORMALISATION, "progress": False}
+# A few steps of an attack that would like more: the warning is not the point here.
+pytestmark = pytest.mark.filterwarnings("ignore:.*steps are few:robust201.core.errors.RobustWarning")
+
+
+class Logits(nn.Module):
+    """Free of rounding that differs with the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = UnroundedNetwork()
+
+    def forward(self, pixels):
+        return self.network(pixels)
+
+
+def curves(networks, norm, attacks, **options):
+    return robust201.curves(networks, IMAGES.images, IMAGES.labels, norm, attacks, **OPTIONS, **options)
+
+
+@pytest.mark.parametrize(("norm", "key"), [("Linf", "fmn"), ("L2", "ddn_l2"), ("L0", "sigma_zero_l0")])
+def test_accuracies_are_those_of_an_evaluation(norm, key):
+    table = curves({"tiny": Logits()}, norm, {key: {"steps": 25}})
+    fooled = table.distances["tiny"].to_numpy()
+    fooled = np.sort(fooled[np.isfinite(fooled) & (fooled > 0)])
+    epsilons = [float(fooled[len(fooled) // 3]) * 1.0001, float(fooled[-1]) * 1.0001]
+    field = "epsilons_255" if norm == "Linf" else "epsilons"
+    keys = ["clean", {key: {"steps": 25, field: epsilons}}]
+    evaluated = robust201.evaluate(Logits(), IMAGES.images, IMAGES.labels, keys, **OPTIONS)
+    assert table.accuracy([0, *epsilons])["accuracy"].tolist() == evaluated["accuracy"].tolist()
+    assert table.loc[0, "clean_accuracy"] == evaluated["accuracy"][0]
+    # What an evaluation knows of distances ends at its largest epsilon.
+    factor = 255 if norm == "Linf" else 1
+    np.testing.assert_allclose(evaluated.distances[key] * factor, table.distances["tiny"], rtol=1e-6)
+    assert (table.loc[0, "passes"], table.loc[0, "n_images"]) == (50, 20)
+
+
+def test_of_several_attacks_each_image_has_the_smallest_distance():
+    single = {
+        key: curves([Logits()], "L2", {key: {"steps": 15}}).distances["Logits"].to_numpy()
+        for key in ("fmn_l2", "ddn_l2", "aa_fab_l2")
+    }
+    several = curves(Logits(), "L2", {key: {"steps": 15} for key in single})
+    assert several.distances["Logits"].tolist() == np.min(list(single.values()), axis=0).tolist()
+    assert len({*map(tuple, single.values())}) == 3
+    optimality = several.optimality
+    assert optimality["Logits"].to_dict() == local_optimalities(single)
+    assert optimality["global"].tolist() == optimality["Logits"].tolist()
+    assert 0 < optimality["global"].min() < optimality["global"].max() <= 1
+    assert np.isnan(several.loc[0, "passes"])
+    assert "(L2, fmn_l2, ddn_l2, aa_fab_l2; a stronger attack may need less)" in several.summary
+
+
+def test_a_network_that_nothing_fools_has_no_finite_distance(tmp_path):
+    class Constant(nn.Module):
+        def forward(self, pixels):
+            return 0.0 * pixels.flatten(1)[:, :5] + torch.arange(5.0)
+
+    labels = np.full(len(IMAGES), 4)
+    table = robust201.curves({"constant": Constant()}, IMAGES.images, labels, "L2", progress=False)
+    row = table.iloc[0]
+    assert (row["median_distance"], row["half_distance"], row["never_fooled"]) == (np.inf, np.inf, 1.0)
+    assert "fewer than half of the images that it classifies correctly were fooled" in table.summary
+    assert table.accuracy([55.0])["accuracy"].tolist() == [1.0]
+    assert table.save(tmp_path / "flat.svg").stat().st_size > 1000
+
+
+def test_files_show_every_network_and_are_equal_each_time(tmp_path):
+    networks = {"one": Logits(), "two": TinyNetwork(seed=1)}
+    table = curves(networks, "Linf", {"fmn": {"steps": 10}})
+    svg = table.save(tmp_path / "curves.svg").read_text()
+    assert all(f">{text}<" in svg for text in ("one", "two", "epsilon in 1/255", "accuracy"))
+    assert "fmn; 20 images; bands: 95 % intervals" in svg
+    assert table.save(tmp_path / "again.svg").read_text() == svg
+    assert table.save(tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF")
+    assert table.save(tmp_path / "curves.png", width="page", largest=4.0).read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ConfigError, match=r"expected a name that ends in \.png, \.svg, \.pdf, got \.jpg"):
+        table.save(tmp_path / "curves.jpg")
+
+
+def test_a_subset_of_the_images_keeps_their_positions():
+    table = curves({"tiny": Logits()}, "Linf", {"fmn": {"steps": 3}}, count=10, seed=2)
+    assert len(table.distances) == 10
+    assert set(table.distances.index) <= set(range(20))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("L3", None), "failed for norm 'L3': expected one of Linf, L2, L1, L0"),
+        (("L2", "fmn"), "failed for attack 'fmn': expected one .* in L2: aa_fab_l2, fmn_l2, ddn_l2, bb_l2"),
+        (("Linf", ["pgd"]), "failed for attack 'pgd'"),
+        (("Linf", {"fmn": {"epsilons_255": [8]}}), r"failed for fmn\.epsilons_255: curves have every epsilon"),
+        (("Linf", []), "none is named"),
+    ],
+)
+def test_other_arguments_are_refused(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        curves({"tiny": Logits()}, *arguments)
+
+
+def test_few_steps_are_warned_of():
+    with pytest.warns(RobustWarning, match=r"fmn\.steps: 4 steps are few.*Take 50 or more"):
+        robust201.evaluate(Logits(), IMAGES.images, IMAGES.labels, {"fmn": {"steps": 4}}, **OPTIONS)

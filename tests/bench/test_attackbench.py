@@ -1,0 +1,66 @@
+"""Attacks as AttackBench calls them: its calling convention, passes, and the images of the fused engine."""
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+
+from robust201.bench.attackbench import attackbench_attack
+from robust201.core.errors import ConfigError, DatasetError
+from robust201.tasks import TASKS
+from tests.support.tiny_networks import UnroundedNetwork, perturb_all, tiny_classifier, tiny_context, tiny_images
+
+IMAGES = tiny_images(12)
+PIXELS, LABELS = torch.from_numpy(IMAGES.images) / 255, torch.from_numpy(IMAGES.labels)
+NORMS = {"fmn": 255.0, "fmn_l2": (3 * 64) ** 0.5, "ddn_l2": (3 * 64) ** 0.5, "sigma_zero_l0": 192.0}
+
+
+class Counting(nn.Module):
+    """A module of pixels in [0, 1] that counts the images of its passes, as AttackBench's does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classifier = tiny_classifier(UnroundedNetwork())
+        self.forwards = self.backwards = 0
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        self.forwards += len(pixels)
+        if pixels.requires_grad:
+            pixels.register_hook(self._count)
+        return self.classifier(pixels)
+
+    def _count(self, gradient: torch.Tensor) -> None:
+        self.backwards += len(gradient)
+
+
+@pytest.mark.parametrize("key", NORMS)
+def test_images_are_those_of_the_fused_engine(key: str) -> None:
+    network = Counting()
+    attack = attackbench_attack(key, seed=11, steps=15)
+    found = attack(model=network, inputs=PIXELS, labels=LABELS, targets=None, targeted=False)
+    row = TASKS[key]
+    field = "epsilons_255" if key == "fmn" else "epsilons"
+    context = tiny_context(key, network.classifier)
+    context = type(context)(**{**vars(context), "engine": "fused"})
+    expected = perturb_all(row, row.parameters(steps=15, **{field: (NORMS[key],)}), IMAGES, context)[NORMS[key]]
+    assert (found != PIXELS).any()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    correct = int((network.classifier(PIXELS).argmax(dim=1) == LABELS).sum())
+    assert (network.forwards, network.backwards) == (12 + 15 * correct, 15 * correct)
+
+
+def test_parameters_of_the_callable_are_those_by_which_attackbench_calls() -> None:
+    assert list(inspect.signature(attackbench_attack("fmn")).parameters) == [
+        *("model", "inputs", "labels", "targets", "targeted")
+    ]
+
+
+def test_other_calls_are_refused() -> None:
+    with pytest.raises(ConfigError, match="expected one of fmn, fmn_l2, fmn_l1, fmn_l0, ddn_l2, sigma_zero_l0"):
+        attackbench_attack("pgd")
+    attack = attackbench_attack("fmn", steps=1)
+    with pytest.raises(ConfigError, match="fmn: it is untargeted"):
+        attack(model=Counting(), inputs=PIXELS, labels=LABELS, targeted=True)
+    with pytest.raises(DatasetError, match="multiples of 1/255"):
+        attack(model=Counting(), inputs=PIXELS * 0.99, labels=LABELS)

@@ -1,0 +1,68 @@
+"""`robust201 curves`: a user's own networks at every epsilon."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from tests.conftest import RunCommand
+
+NETWORK = """
+import torch
+from torch import nn
+
+def build(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 3))
+
+def other():
+    return build(1)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "net.py").write_text(NETWORK)
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 3))
+    with torch.no_grad():
+        labels = network(torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255).argmax(1).numpy()
+    np.savez(tmp_path / "test.npz", images=pixels, labels=labels)
+    return tmp_path
+
+
+def test_curves_of_two_networks(folder: Path, robust201: RunCommand) -> None:
+    words = ("--data", folder / "test.npz", "--image-size", 8, "--norm", "L2", "--quiet")
+    networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
+    ended = robust201("curves", *networks, *words, "--out", folder / "curves.svg")
+    assert ended.code == 0, ended.err
+    assert ended.out.splitlines()[0].startswith(f"{networks[0]}: accuracy 100.0%")
+    assert "median distance" in ended.out
+    assert "epsilon (L2)" in (folder / "curves.svg").read_text()
+    told = json.loads(robust201("curves", *networks, *words, "--out", folder / "distances.csv", "--json").out)
+    distances = pd.read_csv(folder / "distances.csv")
+    assert [row["median_distance"] for row in told["networks"]] == pytest.approx(
+        [distances[name].median() for name in networks]
+    )
+
+
+def test_one_network_and_an_attack_with_parameters(folder: Path, robust201: RunCommand) -> None:
+    words = ("--data", folder / "test.npz", "--image-size", 8, "--quiet", "--json")
+    settings = ("--norm", "L0", "--attacks", "fmn_l0,sigma_zero_l0", "--set", "sigma_zero_l0.steps=300")
+    ended = robust201("curves", f"{folder}/net.py:build", *words, *settings)
+    assert ended.code == 0, ended.err
+    (row,) = json.loads(ended.out)["networks"]
+    assert (row["passes"], row["n_images"]) == (2 * (100 + 300), 12)
+
+
+def test_a_wrong_attack_is_refused_before_the_file_is_executed(folder: Path, robust201: RunCommand) -> None:
+    (folder / "net.py").write_text("raise SystemExit('executed')")
+    ended = robust201("curves", f"{folder}/net.py:build", "--data", folder / "test.npz", "--attacks", "pgd")
+    assert ended.code == 2
+    assert "failed for attack 'pgd'" in ended.err
+    ended = robust201("curves", f"{folder}/net.py:build", "--data", folder / "test.npz", "--out", folder / "c.jpg")
+    assert (ended.code, ".jpg" in ended.err) == (2, True)

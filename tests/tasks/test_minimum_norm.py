@@ -1,0 +1,262 @@
+"""Attacks for the smallest perturbation: Foolbox's images to the bit, distances, and what few steps miss."""
+
+import dataclasses
+import math
+from importlib.util import find_spec
+
+import eagerpy
+import numpy as np
+import pytest
+import torch
+
+from robust201.core.errors import ConfigError
+from robust201.tasks import TASKS
+from robust201.tasks.attack_kit.attack_job import AttackJob
+from robust201.tasks.attack_kit.context import to_float
+from robust201.tasks.attack_kit.replay import ReplayedDraws
+from robust201.tasks.columns import distances_of as stored_distances
+from robust201.tasks.evaluate import evaluate_part
+from robust201.tasks.measurements import merge_values
+from robust201.tasks.perturbations.contract import checked, perturb
+from robust201.tasks.perturbations.foolbox_engine import foolbox
+from tests.support.library_parity import LIBRARY_BATCHES, differing_bits
+from tests.support.tiny_networks import (
+    SIZE,
+    PathlessNetwork,
+    UnroundedNetwork,
+    part_of,
+    perturb_all,
+    request_of,
+    small_parameters,
+    tiny_classifier,
+    tiny_context,
+    tiny_images,
+)
+
+IMAGES = tiny_images()
+CLEAN = to_float(torch.from_numpy(IMAGES.images))
+LABELS = torch.from_numpy(IMAGES.labels)
+CLASSIFIER = tiny_classifier()
+FUSED = [row for row in TASKS.values() if row.key.split("_l")[0] in ("fmn", "ddn", "sigma_zero")]
+
+
+class ProjectedL2Fmn(foolbox.attacks.L2FMNAttack):
+    """Foolbox's attack with the projection of the paper: onto the ball of epsilon around the image."""
+
+    def project(self, x, x0, epsilon):
+        norms = eagerpy.maximum((x - x0).flatten(start=1).norms.l2(axis=-1), 1e-12)
+        return x0 + (x - x0) * eagerpy.minimum(1, epsilon / norms).reshape((len(x), 1, 1, 1))
+
+
+LIBRARY = {
+    "fmn": foolbox.attacks.LInfFMNAttack,
+    "fmn_l2": ProjectedL2Fmn,
+    "fmn_l1": foolbox.attacks.L1FMNAttack,
+    "fmn_l0": foolbox.attacks.L0FMNAttack,
+    "ddn_l2": foolbox.attacks.DDNAttack,
+}
+
+
+def library_minima(attack, classifier=CLASSIFIER, labels=LABELS):
+    model = foolbox.PyTorchModel(classifier, bounds=(0, 1), device="cpu")
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        return attack.run(model, CLEAN, foolbox.criteria.Misclassification(labels)).detach()
+
+
+def fused_minima(key, parameters, classifier=CLASSIFIER, labels=LABELS):
+    """The nearest misclassified perturbations, whatever their distance."""
+    job = AttackJob(
+        *(classifier, LIBRARY_BATCHES, ReplayedDraws(5, "cpu"), torch.from_numpy(IMAGES.images), labels),
+        indices=np.arange(len(IMAGES)),
+        epsilons=(math.inf,),
+    )
+    found = torch.full_like(CLEAN, torch.nan)
+    for batch in TASKS[key].load("fused")(job, parameters):
+        found[batch.positions] = batch.images
+    return found
+
+
+def distances_of(key, images):
+    return TASKS[key].constraint.distances(images - CLEAN).double()
+
+
+@pytest.mark.parametrize("steps", [1, 7, 60])
+@pytest.mark.parametrize("key", LIBRARY)
+def test_images_are_foolboxes_to_the_bit(key, steps):
+    found = fused_minima(key, TASKS[key].parameters(steps=steps))
+    expected = library_minima(LIBRARY[key](steps=steps))
+    assert differing_bits(found, expected) == 0
+    if steps == 60:
+        wrong = CLASSIFIER(expected).argmax(dim=1) != LABELS
+        # Tested where something happens: some images are wrong from the start, most others are fooled on the way.
+        fooled_later = wrong & (distances_of(key, expected) > 0)
+        assert int(fooled_later.sum()) < len(LABELS)
+        assert fooled_later.double().mean() > 0.5
+
+
+@pytest.mark.parametrize("changes", [{"max_stepsize": 0.3, "gamma": 0.2}, {"max_stepsize": 10.0}])
+@pytest.mark.parametrize("key", ["fmn", "fmn_l1"])
+def test_parameters_are_foolboxes(key, changes):
+    found = fused_minima(key, TASKS[key].parameters(steps=12, **changes))
+    assert differing_bits(found, library_minima(LIBRARY[key](steps=12, **changes))) == 0
+
+
+def test_l2_without_projection_is_foolboxes_own():
+    found = fused_minima("fmn_l2", TASKS["fmn_l2"].parameters(steps=30, projection="none"))
+    assert differing_bits(found, library_minima(foolbox.attacks.L2FMNAttack(steps=30))) == 0
+    projected = fused_minima("fmn_l2", TASKS["fmn_l2"].parameters(steps=30))
+    assert distances_of("fmn_l2", projected).median() < 0.9 * distances_of("fmn_l2", found).median()
+
+
+@pytest.mark.parametrize("projection", ["ball", "none"])
+def test_the_reference_engine_of_l2_has_both_projections(projection):
+    row, whole = TASKS["fmn_l2"], 3.0**0.5 * SIZE
+    parameters = row.parameters(steps=20, projection=projection, epsilons=(whole,))
+    context = tiny_context(row.key, batch_size=len(IMAGES))
+    library = {"ball": ProjectedL2Fmn, "none": foolbox.attacks.L2FMNAttack}[projection]
+    assert torch.equal(perturb_all(row, parameters, IMAGES, context)[whole], library_minima(library(steps=20)))
+
+
+def test_l0_does_not_fail_where_epsilon_reaches_all_values():
+    flat = tiny_classifier(PathlessNetwork([0.0, 3.0, 1.0, -2.0, 0.5]))
+    labels = torch.ones_like(LABELS)
+    with pytest.raises(IndexError):
+        library_minima(foolbox.attacks.L0FMNAttack(steps=300), flat, labels)
+    row = TASKS["fmn_l0"]
+    parameters = row.parameters(steps=300, epsilons=(3.0 * SIZE**2,))
+    assert torch.equal(fused_minima("fmn_l0", parameters, flat, labels), CLEAN)
+    images = tiny_images(labels=labels.numpy())
+    assert torch.equal(perturb_all(row, parameters, images, tiny_context(row.key, flat))[3.0 * SIZE**2], CLEAN)
+
+
+def sigma_zero_by_hand(model, inputs, labels, steps):
+    """The pseudo-code of Cinà et al. (algorithm 1) with Adam's published form, as adv-lib 0.2.8 computes it."""
+    shape = (len(inputs), 1, 1, 1)
+    delta = torch.zeros_like(inputs, requires_grad=True)
+    first, second = torch.zeros_like(inputs), torch.zeros_like(inputs)
+    best_count, best = inputs.new_full((len(inputs),), inputs[0].numel()), inputs.clone()
+    threshold, stepsize = torch.full_like(best_count, 0.3), 1.0
+    for i in range(steps):
+        logits = model(inputs + delta)
+        own = logits.gather(1, labels[:, None])[:, 0]
+        rest = (logits - torch.zeros_like(logits).scatter_(1, labels[:, None], float("inf"))).amax(dim=1)
+        count = (delta.square() / (delta.square() + 0.001)).flatten(1).mean(dim=1)
+        (gradient,) = torch.autograd.grad(((own - rest).clamp(min=0) + count).sum(), delta)
+        adversarial = logits.argmax(dim=1) != labels
+        changed = (delta.detach() != 0).flatten(1).sum(dim=1).float()
+        better = adversarial & (changed < best_count)
+        best_count = torch.where(better, changed, best_count)
+        best = torch.where(better.view(shape), (inputs + delta).detach(), best)
+        gradient = gradient / gradient.flatten(1).abs().amax(dim=1).clamp(min=1e-12).view(shape)
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.999 * second + 0.001 * gradient**2
+        step = (first / (1 - 0.9 ** (i + 1))) / ((second / (1 - 0.999 ** (i + 1))).sqrt() + 1e-8)
+        moved = (inputs + delta.detach() - stepsize * step).clamp(0, 1) - inputs
+        stepsize = 0.1 + 0.9 * (1 + math.cos(math.pi * i / steps)) / 2
+        threshold = (threshold + 0.01 * stepsize * (2 * adversarial.float() - 1)).clamp(0, 1)
+        delta = torch.where(moved.abs() < threshold.view(shape), 0.0, moved).requires_grad_()
+    return best, best_count
+
+
+def test_sigma_zero_is_the_published_algorithm():
+    """In float64 networks Adam's forms differ by rounding; the changed values are the same."""
+    classifier = tiny_classifier(UnroundedNetwork())
+    found = fused_minima("sigma_zero_l0", TASKS["sigma_zero_l0"].parameters(steps=40), classifier)
+    expected, counts = sigma_zero_by_hand(classifier, CLEAN, LABELS, 40)
+    assert torch.equal(distances_of("sigma_zero_l0", found).float(), counts)
+    # Steps multiply the rounding of Adam's two forms.
+    torch.testing.assert_close(found, expected, atol=3e-3, rtol=0)
+    assert 0 < counts.max() < 3 * SIZE**2 / 4
+
+
+@pytest.mark.parametrize("row", FUSED, ids=lambda row: row.key)
+def test_an_image_withstands_the_epsilons_below_its_distance(row):
+    # Free of rounding that differs with the batch.
+    classifier = tiny_classifier(UnroundedNetwork())
+    whole = fused_minima(row.key, row.parameters(steps=40), classifier)
+    distances = distances_of(row.key, whole)
+    wrong = classifier(whole).argmax(dim=1) != LABELS
+    middle = sorted(set(distances[wrong].tolist()) - {0.0})
+    # A little more than a distance: radii are rounded, and so are sums over other batches.
+    epsilons = [1.0001 * middle[len(middle) // 4], 1.0001 * middle[-1]]
+    field, factor = ("epsilons_255", 255.0) if row.constraint.divisor == 255 else ("epsilons", 1.0)
+    parameters = row.parameters(steps=40, **{field: [epsilon * factor for epsilon in epsilons]})
+    context = dataclasses.replace(tiny_context(row.key, classifier), engine="fused")
+    request = request_of(IMAGES, parameters.strengths)
+    robust = torch.zeros(2, len(IMAGES), dtype=torch.bool)
+    for batch in checked(
+        perturb(row, context, parameters, request), name="", request=request, constraint=row.constraint
+    ):
+        robust[batch.strength, batch.positions] = classifier(batch.images).argmax(dim=1) == LABELS[batch.positions]
+    withstands = ~wrong | (distances > torch.tensor(epsilons)[:, None])
+    assert torch.equal(robust, withstands)
+    assert int(robust[1].sum()) + int((~robust[0]).sum()) > 0
+
+
+@pytest.mark.parametrize("key", ["fmn", "fmn_l0", "pgd", "clean"])
+def test_stored_distances_are_those_of_the_images_and_merge_exactly(key):
+    row = TASKS[key]
+    parameters = small_parameters(row)
+    context = dataclasses.replace(tiny_context(key, tiny_classifier(UnroundedNetwork())), engine="fused")
+
+    def stored(start, stop):
+        part = part_of(row, parameters, IMAGES, start, stop)
+        results = evaluate_part(context, row, parameters, part, IMAGES, ("distances",), provenance={})
+        return {result.strength: result.values for result in results}
+
+    whole, parts = stored(0, 21), (stored(0, 8), stored(8, 21))
+    for strength, images in perturb_all(row, parameters, IMAGES, context).items():
+        values = whole[strength]
+        merged = merge_values([part[strength] for part in parts])
+        assert {name: array.tobytes() for name, array in merged.items()} == {
+            name: array.tobytes() for name, array in values.items()
+        }
+        wrong = context.classifier(images).argmax(dim=1) != LABELS
+        lengths = torch.zeros(len(images)) if row.constraint is None else distances_of(key, images)
+        expected = np.where(wrong, lengths, np.inf)
+        np.testing.assert_allclose(stored_distances(values["distances"]), expected, atol=1e-9)
+        assert int(wrong.sum()) > 0
+
+
+def test_few_steps_are_warned_of():
+    for row in FUSED:
+        assert row.parameters().cautions == ()
+        (caution, *_) = row.parameters(steps=10).cautions
+        assert caution.field == "steps"
+        assert "10 steps are few" in caution.what
+    (_, unreachable) = TASKS["ddn_l2"].parameters(steps=10, epsilons=(0.25,)).cautions
+    assert "init_epsilon × (1 - gamma)^steps = 0.5987" in unreachable.what
+    assert TASKS["ddn_l2"].parameters(steps=60, epsilons=(0.25,)).cautions == ()
+
+
+def test_brendel_bethge_says_what_it_needs(monkeypatch):
+    row = TASKS["bb_l2"]
+    with pytest.raises(ConfigError, match="expected one of reference"):
+        row.load("fused")
+    monkeypatch.setattr("robust201.tasks.perturbations.bb.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs numba.*robust201\[bb\]"):
+        perturb_all(row, row.parameters(), IMAGES, tiny_context(row.key))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
+@pytest.mark.parametrize(
+    ("key", "largest"), [("bb", 255.0), ("bb_l2", 3.0**0.5 * SIZE), ("bb_l1", 192.0), ("bb_l0", 192.0)]
+)
+def test_brendel_bethge_keeps_the_contract_and_is_near_fmn(key, largest):
+    row = TASKS[key]
+    field = "epsilons_255" if key == "bb" else "epsilons"
+    parameters = row.parameters(steps=150, **{field: (largest / 8, largest)})
+    request = request_of(IMAGES, parameters.strengths)
+    found = torch.full_like(CLEAN, torch.nan)
+    for batch in checked(
+        perturb(row, tiny_context(key), parameters, request), name=key, request=request, constraint=row.constraint
+    ):
+        if batch.strength == 1:
+            found[batch.positions] = batch.images
+    wrong = CLASSIFIER(found).argmax(dim=1) != LABELS
+    assert wrong.double().mean() > 0.9
+    other = "fmn" + key.removeprefix("bb")
+    rival = distances_of(other, fused_minima(other, TASKS[other].parameters(steps=150)))
+    assert distances_of(key, found).median() < 2 * rival.median()
