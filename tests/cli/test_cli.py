@@ -29,7 +29,19 @@ from tests.conftest import REPOSITORY, Ended, MakeFields, RunCommand, WriteSweep
 
 VERBS = (
     *("demo", "bench", "meta", "plan", "run", "status", "export", "verify", "compact", "merge", "report", "fetch"),
-    *("import-weights", "corrupt", "train", "doctor", "logs", "plot", "compare", "diff", "convert", "evaluate"),
+    *(
+        "import-weights",
+        "corrupt",
+        "train",
+        "doctor",
+        "logs",
+        "plot",
+        "compare",
+        "curves",
+        "diff",
+        "convert",
+        "evaluate",
+    ),
     *("metrics", "correlate", "design", "audit", "search", "study", "fuse", "import-images", "robustify", "show"),
 )
 HIDDEN = {"meta"}

@@ -78,7 +78,7 @@ class SecurityCurves(pd.DataFrame):
         """
         frame = pd.DataFrame(
             {
-                name: local_optimalities({attack: by_image[attack].to_numpy(np.float64) for attack in by_image})
+                name: local_optimalities({str(attack): by_image[attack].to_numpy(np.float64) for attack in by_image})
                 for name, by_image in self._by_attack.items()
             }
         )
