@@ -96,12 +96,7 @@ def find_ties(
 ) -> tuple[Ties, Packed | None]:
     """Find the architectures tied with the best under a key at a strength, by their outcomes where all have them.
 
-    Args:
-        accuracies: of evaluated architectures.
-        n_images: images behind each accuracy.
-        outcomes: of evaluated architectures, where stored.
-        level: chance of a false difference.
-        what: what is ranked, for messages.
+    `level` is the chance of a false difference; `what` names what is ranked, for messages.
 
     Returns:
         The ties, and the packed outcomes that they follow from, in the order of `accuracies`, if any.

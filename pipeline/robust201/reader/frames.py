@@ -22,14 +22,10 @@ and would hide ties."""
 
 
 class Table(NamedTuple):
-    """Values of one key on one dataset.
+    """Values of one key, spelled as it was asked for, on one dataset: S values by id, one for each of the strengths.
 
-    Attributes:
-        dataset: name of the dataset.
-        key: the key, spelled as it was asked for.
-        strengths: (S,) epsilons in units of 1/255 or severities; 0 is clean, but for an attack evaluated at 0.
-        rows: S values by id.
-        sources: of several folders seen as one, the folder of each value by id, None where none has it; else None.
+    Strength 0 is clean, but for an attack evaluated at 0. Of several folders seen as one, `sources` has the folder of
+    each value by id, None where none has it.
     """
 
     dataset: str

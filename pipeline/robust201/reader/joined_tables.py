@@ -47,12 +47,11 @@ Resolve = Callable[[int | str], str]
 def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve: Resolve) -> pd.DataFrame:
     """Read a table: a DataFrame, or a CSV, Parquet, JSON or pickle file.
 
-    `resolve` is (id or cell string) → id as text, and raises an `ArchitectureError` where there is none.
+    `resolve` is (id or cell string) → id as text, and raises an `ArchitectureError` where there is none. Of several
+    rows of one isomorphism class that of the evaluated architecture counts, without one the mean over the others.
 
     Returns:
-        One row per evaluated architecture (`architecture`) and, if the table has them, `dataset`, with the table's
-        numbers. Of several rows of one isomorphism class that of the evaluated architecture counts, without one the
-        mean over the others.
+        One row per evaluated architecture (`architecture`) and, if the table has them, `dataset`, with its numbers.
 
     Raises:
         ConfigError: there is no such file, or no column of it names architectures or holds numbers.

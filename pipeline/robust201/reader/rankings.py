@@ -30,16 +30,10 @@ from robust201.statistics.intervals import accuracy_intervals
 class Ranking:
     """How sure the order of architectures is under a key at a strength.
 
-    Attributes:
-        accuracies: by architecture, the highest first.
-        low: lower end of each accuracy's 95 % interval.
-        high: upper end.
-        n_images: images behind each.
-        tied: architectures that are statistically tied with the best, including the best itself.
-        paired: whether they were compared on the same images (McNemar), not by accuracy alone.
-        bootstrap: ``median`` and, if clean is among the keys, ``kendall_tau_to_clean`` of every other one, with their
-            intervals, if asked for.
-        ranks: by architecture, interval of the rank and share of draws in which it was best, if asked for.
+    Accuracies are by architecture, the highest first, each of `n_images` and with a 95 % interval from `low` to `high`.
+    The best one is among the `tied`, which were `paired` if compared on the same images (McNemar). If asked for,
+    `bootstrap` has ``median`` and, of every key but clean, ``kendall_tau_to_clean``, with their intervals, and `ranks`
+    by architecture the interval of its rank and the fraction of draws in which it was best.
     """
 
     dataset: str
