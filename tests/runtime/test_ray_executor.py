@@ -294,8 +294,8 @@ class TellingWorker:
             raise self.error
 
 
-def test_outcomes_are_collected_many_at_a_time_and_in_order_up_to_the_end_of_the_bundle(tmp_path) -> None:
-    actor = _WorkerActor(TellingWorker, str(tmp_path))
+def test_outcomes_are_collected_many_at_a_time_and_in_order_up_to_the_end_of_the_bundle() -> None:
+    actor = _WorkerActor(TellingWorker, ".")
     actor.run(BUNDLES[0])
     calls = [actor.collect()]
     while calls[-1][-1] is not None:
@@ -304,8 +304,8 @@ def test_outcomes_are_collected_many_at_a_time_and_in_order_up_to_the_end_of_the
     assert [outcome for outcomes in calls for outcome in outcomes] == [*RECEIPTS, None]
 
 
-def test_finished_work_is_reported_before_the_workers_error(tmp_path) -> None:
-    actor = _WorkerActor(partial(TellingWorker, error=StorageFullError("no space")), str(tmp_path))
+def test_finished_work_is_reported_before_the_workers_error() -> None:
+    actor = _WorkerActor(partial(TellingWorker, error=StorageFullError("no space")), ".")
     actor.run(BUNDLES[0])
     actor.run(BUNDLES[1])
     told = []

@@ -386,6 +386,10 @@ class WorkSection(Section):
         return {"space": self.space.file} if isinstance(self.space, SpaceFile) else {}
 
 
+def _every_key() -> dict[str, dict[str, Any]]:
+    return {key: {} for key in PAPER_KEYS}
+
+
 class SweepConfig(WorkSection):
     """A whole sweep: the protocol (what decides numbers) and the execution (what does not)."""
 
@@ -402,7 +406,7 @@ class SweepConfig(WorkSection):
     weights: WeightsSection | None = None
     datasets: dict[str, DatasetSection] = Field(min_length=1)
     images: ImagesSection = ImagesSection()
-    keys: dict[str, dict[str, Any]] = Field(default_factory=lambda: {key: {} for key in PAPER_KEYS})
+    keys: dict[str, dict[str, Any]] = Field(default_factory=_every_key)
     measurements: tuple[str, ...] = PUBLISHED
     engine: Literal["fused", "reference"] = "fused"
     precision: Precision = "fp32"
