@@ -101,8 +101,8 @@ class Classifier(nn.Module):
         self.compiler: Callable[[nn.Module, torch.device], CompiledNetwork | None] | None = None
         self.shown = 0
         self._is_constant: bool | None = None
-        self.register_buffer("mean", torch.tensor(normalisation.mean).view(1, 3, 1, 1))
-        self.register_buffer("std", torch.tensor(normalisation.std).view(1, 3, 1, 1))
+        self.register_buffer("mean", torch.tensor(normalisation.mean).view(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(normalisation.std).view(1, -1, 1, 1))
         self.requires_grad_(requires_grad=False)
         self.eval()
         self.to(device)
@@ -137,7 +137,7 @@ class Classifier(nn.Module):
         """Classify.
 
         Args:
-            pixels: (B, 3, H, W) float32 in [0, 1].
+            pixels: (B, C, H, W) float32 in [0, 1], with as many channels as the normalisation.
 
         Returns:
             Logits (B, C) float32, differentiable with respect to the pixels.

@@ -10,11 +10,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from robust201.core.errors import ConfigError, NetworkError
-from robust201.core.records import Normalisation
+from robust201.core.records import PIXELS_AS_THEY_ARE, Normalisation
 from robust201.models.classifier import Classifier
 from robust201.models.network_check import check_network
-
-_AS_THEY_ARE = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 
 
 @contextmanager
@@ -37,7 +35,7 @@ def as_classifier(
     Args:
         model: (B, 3, H, W) float32, normalised where `normalisation` says so, else in [0, 1], to logits (B, C) or
             (features, logits). A `Classifier` is taken with the normalisation that it has.
-        pixels: (B, 3, H, W) float32 in [0, 1], what it is checked with.
+        pixels: (B, channels, H, W) float32 in [0, 1], what it is checked with.
         normalisation: per-channel mean and standard deviation.
         n_classes: number of classes C; None takes that of the answer.
         device: where to compute; a module that lies elsewhere is copied there. None computes where it lies. A module
@@ -65,7 +63,7 @@ def as_classifier(
         if device != there or any(tensor.is_inference() for tensor in _tensors_of(model)):
             model = copy.deepcopy(model).to(device)
         stack.enter_context(_restored(model))
-        classifier = _wrap(model, normalisation, device)
+        classifier = _wrap(model, normalisation, device, pixels.shape[1])
         classifier.eval().requires_grad_(requires_grad=False)
         classifier.micro_batch = classifier.micro_batch or batch_size
         classifier.n_classes = check_network(
@@ -138,9 +136,19 @@ def _operations_with_precision() -> list[Any]:
     return [operation for operation in operations if hasattr(operation, "fp32_precision")]
 
 
-def _wrap(model: nn.Module, normalisation: Normalisation | None, device: torch.device) -> Classifier:
+def _wrap(model: nn.Module, normalisation: Normalisation | None, device: torch.device, channels: int) -> Classifier:
+    normalised = len(normalisation.mean) if normalisation is not None else channels
+    if isinstance(model, Classifier):
+        normalised = model.mean.shape[1]
+    if normalised != channels:
+        # Broadcasting would turn grey images into three channels without a word.
+        raise ConfigError(
+            f"Reading the model failed for {type(model).__name__}: expected images of {normalised} channels, as its "
+            f"normalisation has, got {channels}. Give images or a normalisation of as many channels as the network "
+            "takes."
+        )
     if not isinstance(model, Classifier):
-        return Classifier(model, normalisation or _AS_THEY_ARE, 0, device=device)
+        return Classifier(model, normalisation or PIXELS_AS_THEY_ARE.of_channels(channels), 0, device=device)
     if normalisation is not None:
         raise ConfigError(
             "Reading the model failed for its normalisation: expected none, since a model of load_model normalises by "

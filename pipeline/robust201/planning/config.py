@@ -24,7 +24,7 @@ from robust201.core.records import (
 )
 from robust201.core.user_code import UserFunction
 from robust201.images import DATASETS
-from robust201.images.specs import DatasetSpec, own_dataset
+from robust201.images.specs import DatasetSpec, Resize, own_dataset
 from robust201.planning.field_errors import describe_problem
 from robust201.planning.sweep_yaml import ConfigPath, substitute_variables
 from robust201.planning.transfers import TransferParameters, read_transfers
@@ -184,8 +184,8 @@ class SpaceFile(Section):
 class NormalisationSection(Section):
     """Per-channel mean and standard deviation of pixels in [0, 1] that a network was trained with."""
 
-    mean: tuple[FiniteFloat, FiniteFloat, FiniteFloat]
-    std: tuple[PositiveFloat, PositiveFloat, PositiveFloat]
+    mean: Annotated[tuple[FiniteFloat, ...], Field(min_length=1, max_length=3)]
+    std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=3)]
 
 
 class CorruptionsSection(Section):
@@ -206,6 +206,13 @@ class CorruptionsSection(Section):
         return self
 
 
+class ResizeSection(Section):
+    """Rule for images of other sizes: the shorter side to so many pixels, then the middle square of `image_size`."""
+
+    shorter_side: PositiveInt = Resize().shorter_side
+    resampling: str = Resize().resampling
+
+
 class DatasetSection(Section):
     """Where a dataset's images are; `corruptions: null` says that it has no corrupted ones on purpose."""
 
@@ -214,11 +221,18 @@ class DatasetSection(Section):
     corruptions: CorruptionsSection | None = None
     classes: Annotated[int, Field(ge=2, le=MAX_CLASSES)] | None = None
     image_size: Annotated[int, Field(ge=1, le=MAX_IMAGE_SIZE)] | None = None
+    channels: Literal[1, 3] | None = None
+    resize: ResizeSection | None = None
     normalisation: NormalisationSection | None = None
 
     def identity(self) -> dict[str, Any]:
         """What the sweep says of a dataset that is in no table, or says otherwise; it decides numbers."""
-        fields = {"classes": self.classes, "normalisation": self.normalisation}
+        fields = {
+            "classes": self.classes,
+            "channels": self.channels,
+            "resize": self.resize,
+            "normalisation": self.normalisation,
+        }
         return {
             name: value.model_dump(mode="json") if isinstance(value, Section) else value
             for name, value in fields.items()
@@ -297,6 +311,22 @@ def check_datasets(value: Mapping[str, DatasetSection]) -> None:
                 f"expected a name of up to {MAX_NAME} letters, digits, dots, dashes and underscores, got "
                 f"{reprlib.repr(name)}."
             )
+        _check_form_of_images(name, section)
+
+
+def _check_form_of_images(name: str, section: DatasetSection) -> None:
+    if name in DATASETS and (section.channels, section.resize) != (None, None):
+        raise ValueError(f"{name}: channels and resize are for images of your own. Leave them out.")
+    try:
+        spec = make_dataset_spec(name, section)
+    except ConfigError as error:
+        raise ValueError(f"{name}.resize: {error}") from error
+    for field, values in (("mean", spec.normalisation.mean), ("std", spec.normalisation.std)):
+        if len(values) != spec.channels:
+            raise ValueError(
+                f"{name}.normalisation.{field}: expected {spec.channels} numbers, one per channel, got {len(values)}. "
+                "Correct them."
+            )
 
 
 ArchitectureNames = Annotated[Literal["evaluated"] | tuple[int | str, ...], BeforeValidator(_check_architectures)]
@@ -318,7 +348,13 @@ def make_dataset_spec(name: str, section: DatasetSection) -> DatasetSpec:
     spec = DATASETS.get(name)
     if spec is None:
         assert section.classes is not None and section.image_size is not None  # noqa: S101, PT018 - `check_datasets`
-        spec = own_dataset(name, n_classes=section.classes, image_size=section.image_size)
+        spec = own_dataset(
+            name,
+            n_classes=section.classes,
+            image_size=section.image_size,
+            channels=section.channels or 3,
+            resize=None if section.resize is None else Resize(**section.resize.model_dump()),
+        )
     if section.normalisation is not None:
         spec = replace(spec, normalisation=Normalisation(section.normalisation.mean, section.normalisation.std))
     return spec

@@ -14,7 +14,7 @@ from robust201.core.errors import DatasetError
 from robust201.core.files import atomic_write
 from robust201.core.records import ImageSelection, ImageSet, Part, content_digest
 from robust201.core.user_code import hash_file, hash_files, read_code
-from robust201.images import load_images, select
+from robust201.images import load_images
 from robust201.images.adversarial import AdversarialStore
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
 from robust201.images.generated_folder import MANIFEST, GeneratorRecipe, unfinished_keys
@@ -81,13 +81,18 @@ class Inputs:
                     f"both splits, got a file, which holds one. Name the folder, or {self._without_split(wanted)}."
                 )
             try:
-                images = load_images(spec, form=section.form, path=section.path, split=wanted.split)
+                images = load_images(
+                    spec,
+                    form=section.form,
+                    path=section.path,
+                    split=wanted.split,
+                    count=wanted.count,
+                    seed=wanted.seed,
+                )
             except DatasetError as error:
                 if wanted.split == "test":
                     raise
                 raise DatasetError(f"{error} Or {self._without_split(wanted)}.") from error
-            if wanted.count is not None:
-                images = select(images, count=wanted.count, seed=wanted.seed)
             self._images[dataset, own] = images
         return self._images[dataset, own]
 
@@ -277,6 +282,7 @@ class Inputs:
                 images.sha256,
                 corruptions,
                 {own: ImageFacts(len(found), found.sha256) for own, found in own_images.items()},
+                dict(images.decoder),
             )
         code = hash_files(self._config.code_files())
         weights = WeightsSource(self._config, self._config.make_space(code))
