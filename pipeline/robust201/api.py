@@ -60,7 +60,7 @@ _CHECKED_IMAGES = 64
 _TIMED_PASSES = 100_000
 """Passes of an evaluation from which on a pass is timed, so that progress knows the time left."""
 
-_MEASURED = ("accuracy", "confidence", PREDICTIONS)
+_MEASURED = ("accuracy", "confidence_prediction", PREDICTIONS)
 
 
 def load_model(
@@ -169,7 +169,9 @@ def evaluate(
     image, and frost is synthetic.
 
     Args:
-        model: any module from (B, 3, H, W) float32 in [0, 1] to logits (B, C), up to 256 classes.
+        model: any module from (B, 3, H, W) float32 in [0, 1] to logits (B, C), up to 32,767 classes. A module whose
+            parameters are all float16, bfloat16 or float64 is shown images of that type and computes its gradients in
+            it; its logits are then converted to float32, and `protocols` of the result says so.
         images: (N, 3, H, W) or (N, H, W, 3), NumPy or torch; 1 channel for networks of grey images; uint8, or floats in
             [0, 1]. Attacks start from floats that are not multiples of 1/255 as they are, and `protocols` of the result
             says so. Or what `robust201.images.load_images` returned, without labels.
@@ -212,8 +214,8 @@ def evaluate(
         EvaluationError: the module fails, or its output is not logits, NaN, or different for the same images.
 
     Warns:
-        RobustWarning: the module seems to end in a softmax, steps are too short for their ball, a weaker attack beat a
-            stronger one, or another sign of a weak attack (docs/trust.md).
+        RobustWarning: the module seems to end in a softmax or computes in half precision, steps are too short for their
+            ball, a weaker attack beat a stronger one, or another sign of a weak attack (docs/trust.md).
     """
     leaderboard = None if benchmark is None else find_benchmark(benchmark)
     if leaderboard is not None:
@@ -259,7 +261,7 @@ def evaluate(
     _warn_of_weak_attacks(rows, name, len(image_set), image_set.n_classes)
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measured = dict.fromkeys(column for row, _ in chosen for column in row.columns)
-    shared = setup.shared_protocol(given)
+    shared = setup.shared_protocol(given, context.classifier)
     if count is not None:
         subset = "class-stratified subset" if leaderboard is None else "first images"
         shared["images"] = f"{subset}, {count} of {given.n_split or len(given)}"
@@ -646,7 +648,7 @@ class _Setup:
                 model_batch=None if compiled is None else self.batch_size,
             )
 
-    def shared_protocol(self, given: ImageSet) -> dict[str, Any]:
+    def shared_protocol(self, given: ImageSet, classifier: Classifier) -> dict[str, Any]:
         """Return what decides the numbers of every key, apart from model, images and parameters."""
         is_reference = self.engine == "reference"
         shared: dict[str, Any] = {
@@ -658,6 +660,8 @@ class _Setup:
             shared["randomised"] = True
         if given.images.dtype != np.uint8:
             shared["pixels"] = "floats, not multiples of 1/255"
+        if classifier.dtype is not torch.float32:
+            shared["precision"] = str(classifier.dtype).removeprefix("torch.")
         if given.decoder:
             shared["decoder"] = dict(given.decoder)
         return shared

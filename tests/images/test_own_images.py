@@ -114,7 +114,10 @@ def test_files_that_are_no_archive_are_refused_in_one_line(tmp_path: Path, conte
 
 
 def test_nothing_found_names_the_forms(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"test\.npz or train\.npz \(npz\); or test\.parquet.*per class \(folders\), got nothing of that"):
+    with pytest.raises(
+        DatasetError,
+        match=r"test\.npz or train\.npz \(npz\); or test\.parquet.*per class \(folders\), got nothing of that",
+    ):
         load_images(SPEC, path=tmp_path)
     with pytest.raises(ConfigError, match=r"birds: expected one of npz, parquet, folders, got 'binary'"):
         load_images(SPEC, path=tmp_path, form="binary")

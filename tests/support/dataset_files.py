@@ -23,7 +23,9 @@ def fabricate(spec: DatasetSpec, count: int, seed: int = 0) -> tuple[Pixels, Lab
     images = draws.integers(0, 256, (count, spec.channels, spec.image_size, spec.image_size), dtype=np.uint8)
     if "folders" in spec.forms:  # read class by class, and each class has a folder
         return images, np.sort(np.arange(count) % spec.n_classes)
-    if "idx" in spec.forms and spec.channels == 3:  # read in 28x28 grey pixels: of one brightness each, which upscaling leaves as it is
+    if (
+        "idx" in spec.forms and spec.channels == 3
+    ):  # read in 28x28 grey pixels: of one brightness each, which upscaling leaves as it is
         images[:] = images[:, :1, :1, :1]
     return images, draws.integers(0, spec.n_classes, count)
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # the records are also those of a machine where a package is 
 
 CLEAN_STRENGTH = 0.0
 
-MAX_CLASSES = 65_536
-"""The most classes of a dataset: predictions are stored in one byte."""
+MAX_CLASSES = 32_767
+"""The most classes of a dataset: results store their number as a signed integer of two bytes."""
 
 ArchitectureId: TypeAlias = int | str
 """Names an architecture within its space: an index, or text that begins with a letter."""
@@ -279,9 +279,10 @@ class EvaluationResult:
 
     Attributes:
         strength: the one strength of it that this is.
-        values: columns (see `tasks.columns`): of answers `accuracy` () float64, `cm` (C, C) int32, and, where asked
-            for, `confidence_label` (C, C), `confidence_argmax` (C, C), `confidence_prediction` (2,) float64 and
-            `predictions` (n,) uint8; of a measure its own, () or (n,) float64.
+        values: columns (see `tasks.columns`): of answers `accuracy` () float64, `cm` (C, C) int32 or, beyond 256
+            classes where no matrix is asked for, `outcome_counts` (2,) int32, and, where asked for, `confidence_label`
+            (C, C), `confidence_argmax` (C, C), `confidence_prediction` (2,) float64 and `predictions` (n,) uint8 or
+            uint16; of a measure its own, () or (n,) float64.
         seconds: wall time of the evaluation; where the fused engine attacks several strengths at once, that of all of
             them lies with the strength that is complete first, and only their sum means something.
         provenance: versions, host and device that made it; never part of identity.

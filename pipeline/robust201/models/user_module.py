@@ -1,6 +1,7 @@
 """A module that somebody hands over, as a classifier for a while: checked first, and afterwards left as it was."""
 
 import copy
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -9,10 +10,12 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from robust201.core.errors import ConfigError, NetworkError
+from robust201.core.errors import ConfigError, NetworkError, RobustWarning
 from robust201.core.records import PIXELS_AS_THEY_ARE, Normalisation
 from robust201.models.classifier import Classifier
 from robust201.models.network_check import check_network
+
+_HALF = (torch.float16, torch.bfloat16)
 
 
 @contextmanager
@@ -29,8 +32,9 @@ def as_classifier(
     """Freeze a module in evaluation mode, and check what it answers to some images.
 
     Meanwhile the arithmetic is float32 and gradients are available, whatever the caller's `torch.autocast`, TF32
-    switches, `torch.no_grad` or `torch.inference_mode`. The module's modes, gradients wanted and device are as before
-    afterwards, whatever happens.
+    switches, `torch.no_grad` or `torch.inference_mode`. Only a module whose parameters are all of another
+    floating-point type computes in that type (see `Classifier`). The module's modes, gradients wanted and device
+    are as before afterwards, whatever happens.
 
     Args:
         model: (B, 3, H, W) float32, normalised where `normalisation` says so, else in [0, 1], to logits (B, C) or
@@ -50,6 +54,9 @@ def as_classifier(
         ConfigError: no module, a device that is not there, or a second normalisation.
         NetworkError: the module has no values yet, fails, or its answer is no logits, not finite, or another the second
             time.
+
+    Warns:
+        RobustWarning: the module computes in half precision.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(
@@ -105,6 +112,12 @@ def _tensors_of(model: nn.Module) -> list[torch.Tensor]:
     return [*model.parameters(), *model.buffers()]
 
 
+def _dtype_of(model: nn.Module) -> torch.dtype:
+    """Return the floating-point type of all parameters; float32 where there are several types, or none."""
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    return dtypes.pop() if len(dtypes) == 1 else torch.float32
+
+
 def _device_of(model: nn.Module) -> torch.device:
     tensors = _tensors_of(model)
     return tensors[0].device if tensors else torch.device("cpu")
@@ -148,7 +161,18 @@ def _wrap(model: nn.Module, normalisation: Normalisation | None, device: torch.d
             "takes."
         )
     if not isinstance(model, Classifier):
-        return Classifier(model, normalisation or PIXELS_AS_THEY_ARE.of_channels(channels), 0, device=device)
+        dtype = _dtype_of(model)
+        if dtype in _HALF:
+            warnings.warn(
+                f"{type(model).__name__} computes in {str(dtype).removeprefix('torch.')}, and so do its gradients. "
+                "Small ones vanish, so attacks may look weak and accuracies come out too high. Evaluate it as "
+                "model.float(), too.",
+                RobustWarning,
+                stacklevel=2,
+            )
+        return Classifier(
+            model, normalisation or PIXELS_AS_THEY_ARE.of_channels(channels), 0, device=device, dtype=dtype
+        )
     if normalisation is not None:
         raise ConfigError(
             "Reading the model failed for its normalisation: expected none, since a model of load_model normalises by "

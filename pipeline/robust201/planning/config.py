@@ -33,7 +33,14 @@ from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.spaces.base import Space
 from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
 from robust201.tasks import KEY_GROUPS, PAPER_KEYS, TASKS, Task, closest_key, expand_keys, find_task
-from robust201.tasks.columns import MEASUREMENTS, PUBLISHED
+from robust201.tasks.columns import (
+    COLUMNS,
+    MAX_COUNTED_CLASSES,
+    MAX_MATRIX_CLASSES,
+    MEASUREMENTS,
+    PUBLISHED,
+    asked_columns,
+)
 from robust201.tasks.parameters import Parameters
 
 MAX_WEIGHTS = 10_000
@@ -360,6 +367,12 @@ def make_dataset_spec(name: str, section: DatasetSection) -> DatasetSpec:
     return spec
 
 
+def _stated_classes(section: object) -> int:
+    """Return the number of classes that a section of a dataset states; 0 if none."""
+    classes = section.get("classes") if isinstance(section, Mapping) else getattr(section, "classes", None)
+    return classes if isinstance(classes, int) else 0
+
+
 def _every_key() -> dict[str, dict[str, Any]]:
     return {key: {} for key in PAPER_KEYS}
 
@@ -423,6 +436,28 @@ class SweepConfig(Section):
         if not value or len(set(value)) != len(value):
             raise ValueError(f"expected different measurements, got {list(value)}.")
         return tuple(name for name in MEASUREMENTS if name in value)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_measurements(cls, fields: Any) -> Any:
+        """Leave matrices of many classes out unless they are asked for."""
+        if not isinstance(fields, Mapping) or "measurements" in fields:
+            return fields
+        sections = fields.get("datasets")
+        counts = [_stated_classes(section) for section in sections.values()] if isinstance(sections, Mapping) else []
+        return {**fields, "measurements": ("accuracy",)} if max(counts, default=0) > MAX_COUNTED_CLASSES else fields
+
+    @model_validator(mode="after")
+    def _check_matrices(self) -> Self:
+        matrices = [name for name in asked_columns(self.measurements) if COLUMNS[name].is_matrix]
+        for dataset in self.datasets:
+            n_classes = self.dataset_spec(dataset).n_classes
+            if matrices and n_classes > MAX_MATRIX_CLASSES:
+                raise ValueError(
+                    f"measurements: {COLUMNS[matrices[0]].measurement} of the {n_classes:,} classes of {dataset} is "
+                    f"too large; up to {MAX_MATRIX_CLASSES:,} classes have one. Leave it out."
+                )
+        return self
 
     @model_validator(mode="after")
     def _check_sources(self) -> Self:

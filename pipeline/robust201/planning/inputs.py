@@ -126,6 +126,9 @@ class Inputs:
         for path in self._config.code_files().values():
             copy_code(path, self._config.results, hash_file(path))
 
+    def _image_size(self, dataset: str) -> int:
+        return self._config.dataset_spec(dataset).image_size
+
     def _corruptions_folder(self, dataset: str, section: CorruptionsSection) -> Path:
         if section.path is not None:
             return section.path
@@ -178,7 +181,7 @@ class Inputs:
         section = self._config.datasets[dataset].corruptions
         if section is None or section.source == "published":
             return frozenset()
-        versions = corruption_versions(self._corruption_keys(dataset))
+        versions = corruption_versions(self._corruption_keys(dataset), self._image_size(dataset))
         if self._none_are_generated(section):
             return frozenset(versions)
         return frozenset(unfinished_keys(self._corruptions_folder(dataset, section), versions))
@@ -319,7 +322,8 @@ class Inputs:
             if is_published:
                 found |= {key: identity for key, identity in known.items() if identity["source"] == "published"}
             elif known:
-                recipe, versions = self._recipe(section), corruption_versions(known)
+                versions = corruption_versions(known, self._image_size(dataset))
+                recipe = self._recipe(section)
                 found |= {key: identity for key, identity in known.items() if recipe.made(key, versions[key], identity)}
         return {key: found[key] for key in keys if key in found}
 

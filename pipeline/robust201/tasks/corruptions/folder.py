@@ -121,7 +121,7 @@ def generate_corruptions(
     """
     _check_keys(keys)
     recipe = GeneratorRecipe(GENERATOR_VERSION, seed, frost.identity())
-    versions = corruption_versions(keys)
+    versions = corruption_versions(keys, images.images.shape[-1])
     if (folder / MANIFEST).exists() and not unfinished_keys(folder, versions):
         return open_generated(folder, images, recipe)
     refuse_published(folder)
