@@ -629,12 +629,13 @@ class _Setup:
             model,
             shown,
             normalisation=self.normalisation,
-            n_classes=self.n_classes or len(given.class_names) or None,
+            n_classes=self.n_classes,
             device=self.device,
             batch_size=self.batch_size,
             randomised=self.randomised,
         )
         with prepared as classifier:
+            _check_class_folders(given, classifier)
             check_label_range(given.labels, classifier.n_classes)
             compiled = self._compile(classifier, shown) if self.engine == "fused" else None
             yield Context(
@@ -673,6 +674,17 @@ class _Setup:
             pixels = shown.to(classifier.device)
             check_compiled(classifier, compiled, pixels, precision="fp32", name=type(classifier.network).__name__)
         return compiled
+
+
+def _check_class_folders(given: ImageSet, classifier: Classifier) -> None:
+    """Check that class folders that number the classes are those of all classes of the network."""
+    n_folders = len(given.class_names)
+    if n_folders not in {0, classifier.n_classes}:
+        raise DatasetError(
+            f"Reading labels failed for the images of {n_folders:,} class folders: the network has "
+            f"{classifier.n_classes:,} classes, so the order of the folders does not give the labels. Write the label "
+            "of each folder into labels.json beside the folders, or evaluate another network."
+        )
 
 
 def _generated(images: ImageSet, seed: int) -> CorruptedImages:

@@ -259,7 +259,7 @@ def _read_numbers(option: str, text: str) -> tuple[float, ...]:
     return numbers
 
 
-def _read_resize(text: str | None) -> "Resize | None":
+def read_resize(text: str | None) -> "Resize | None":
     """Parse the resize rule ``256`` or ``256,bicubic``."""
     from robust201.images import Resize
 
@@ -272,6 +272,11 @@ def _read_resize(text: str | None) -> "Resize | None":
             "such as 256 or 256,bicubic. Correct it."
         )
     return Resize(int(side), resampling or Resize().resampling)
+
+
+def choose_size(image_size: int | None, resize: "Resize | None") -> int | None:
+    """Return the image size of a resize rule where none is given; None takes that of the first image."""
+    return _IMAGENET_SIZE if image_size is None and resize is not None else image_size
 
 
 def load_data(
@@ -287,12 +292,12 @@ def load_data(
     from robust201.images import DATASETS, load_images
     from robust201.images.specs import UNKNOWN_COUNT, own_dataset
 
-    path, rule = Path(data), _read_resize(resize)
+    path, rule = Path(data), read_resize(resize)
     if data in DATASETS:
         images = load_images(data, count=count, seed=seed)
     elif path.exists():
         # The number of classes comes from class folders or the network, which labels are compared with later.
-        size = image_size or (UNKNOWN_COUNT if rule is None else _IMAGENET_SIZE)
+        size = choose_size(image_size, rule) or UNKNOWN_COUNT
         spec = own_dataset(path.stem, image_size=size, channels=channels, resize=rule)
         images = load_images(spec, path=path, count=count, seed=seed)
     else:
