@@ -21,7 +21,7 @@ from robust201.images.checks import check_count, check_labels
 from robust201.images.decoding import ImageDecoder
 from robust201.images.specs import DatasetSpec
 
-LABELS_FILE = "labels.json"
+CLASS_NUMBERS_FILE = "labels.json"
 
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 _OTHER_IMAGES = (".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp")
@@ -71,7 +71,7 @@ def load_folders(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -
     if numbers is None and spec.n_classes not in {0, len(names)}:
         raise DatasetError(
             f"Reading images failed for {path}: expected {spec.n_classes:,} class folders, one per class, got "
-            f"{len(names):,}. Correct the number of classes, or number the folders in {path / LABELS_FILE}."
+            f"{len(names):,}. Correct the number of classes, or number the folders in {path / CLASS_NUMBERS_FILE}."
         )
     files: list[Path] = []
     labels: list[int] = []
@@ -118,7 +118,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 def _read_numbers(folder: Path, names: tuple[str, ...]) -> dict[str, int] | None:
     """Read the label of each class folder from `labels.json`; None without that file."""
-    path = folder / LABELS_FILE
+    path = folder / CLASS_NUMBERS_FILE
     if not path.exists():
         return None
     try:
