@@ -228,7 +228,7 @@ class DatasetSection(Section):
     corruptions: CorruptionsSection | None = None
     classes: Annotated[int, Field(ge=2, le=MAX_CLASSES)] | None = None
     image_size: Annotated[int, Field(ge=1, le=MAX_IMAGE_SIZE)] | None = None
-    channels: Literal[1, 3] | None = None
+    channels: Annotated[int, Field(ge=1, le=3)] | None = None
     resize: ResizeSection | None = None
     normalisation: NormalisationSection | None = None
 
@@ -327,7 +327,7 @@ def _check_form_of_images(name: str, section: DatasetSection) -> None:
     try:
         spec = make_dataset_spec(name, section)
     except ConfigError as error:
-        raise ValueError(f"{name}.resize: {error}") from error
+        raise ValueError(f"{name}: {error}") from error
     for field, values in (("mean", spec.normalisation.mean), ("std", spec.normalisation.std)):
         if len(values) != spec.channels:
             raise ValueError(
