@@ -134,7 +134,7 @@ def load_images(
     forms = [FORMS[name] for name in (spec.forms if form is None else [form])]
     root = data_folder() if path is None else path
     for candidate in forms:
-        for folder in (root, root / spec.folder_name):
+        for folder in dict.fromkeys((root, root / spec.name, root / spec.folder_name)):
             found = candidate.find(spec, folder, split)
             if found is not None:
                 return _image_set(spec, candidate.load(spec, found, split, verify=verify), count, seed)
