@@ -18,7 +18,7 @@ from robust201.cli.compare import compare
 from robust201.cli.curves import curves
 from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_style, verify
 from robust201.cli.demo import demo
-from robust201.cli.evaluate import evaluate
+from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, read_resize
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, HELP_OPTIONS, RUN, add_verbs
 from robust201.cli.images import fuse, import_images, robustify
@@ -345,9 +345,13 @@ def import_weights(
 
 def corrupt(
     out: Annotated[Path, typer.Option("--out", help="Folder for the .npy files, in the layout of CIFAR-10-C.")],
-    dataset: Annotated[str, typer.Option(help="Dataset whose test images are corrupted.")] = "digits",
+    dataset: Annotated[
+        str, typer.Option(help="Dataset whose test images are corrupted; with --data, a name for your own.")
+    ] = "digits",
     path: Annotated[Path | None, typer.Option("--data", help="Path of its images.")] = None,
     form: Annotated[str | None, typer.Option("--format", help="Format of the image files; detected if absent.")] = None,
+    image_size: ImageSize = None,
+    resize: ResizeRule = None,
     keys: Keys = None,
     count: Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")] = None,
     image_seed: Annotated[int, typer.Option(help="Seed of that subset.")] = 0,
@@ -367,20 +371,27 @@ def corrupt(
         typer.Option(help="Also draw the first image under every corruption and severity: a PNG, SVG or PDF file."),
     ] = None,
 ) -> None:
-    """Generate corrupted images with the constants of CIFAR-C, deterministic given the seed."""
-    from robust201.images import load_images, select
+    """Generate corrupted images, deterministic given the seed.
+
+    The constants are those of CIFAR-10-C, and from 224 pixels on those of ImageNet-C.
+    """
+    from robust201.images import load_images
     from robust201.tasks import expand_keys
     from robust201.tasks.corruptions.folder import corrupt_dataset
 
     named = split_names(keys)
     if sheet is not None:
         check_drawing(sheet)
+    rule = read_resize(resize)
+    size = choose_size(image_size, rule)
     with console.counting("Corrupting") as progress:
         lines, sound = corrupt_dataset(
             out,
             dataset=dataset,
             path=path,
             form=form,
+            image_size=size,
+            resize=rule,
             keys=None if named is None else expand_keys(named),
             count=count,
             image_seed=image_seed,
@@ -391,8 +402,7 @@ def corrupt(
             progress=progress,
         )
     if sheet is not None and not check_published:
-        images = load_images(dataset, path=path, form=form)
-        images = images if count is None else select(images, count=count, seed=image_seed)
+        images = load_images(dataset, path=path, form=form, count=count, seed=image_seed, image_size=size, resize=rule)
         draw_corruption_sheet(out, images, sheet)
     typer.echo("\n".join(lines))
     raise typer.Exit(0 if sound else 3)

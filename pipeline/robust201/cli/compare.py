@@ -10,6 +10,7 @@ from robust201.cli.evaluate import (
     DATA,
     KEYS_HELP,
     BatchSize,
+    Channels,
     Count,
     Device,
     Engine,
@@ -17,6 +18,7 @@ from robust201.cli.evaluate import (
     Mean,
     Quiet,
     Randomised,
+    ResizeRule,
     Seed,
     Settings,
     Std,
@@ -55,7 +57,9 @@ def compare(
     mean: Mean = None,
     std: Std = None,
     count: Count = None,
-    image_size: ImageSize = 32,
+    image_size: ImageSize = None,
+    resize: ResizeRule = None,
+    channels: Channels = 3,
     seed: Seed = 0,
     engine: Engine = "fused",
     batch_size: BatchSize = 250,
@@ -80,14 +84,14 @@ def compare(
     normalisation = read_normalisation(mean, std)
     chosen = read_keys(keys, settings or []) or {}
     parse_keys(chosen, engine, randomised=randomised)  # before the user's files are executed
-    images = load_data(data, image_size, count)
+    images = load_data(data, image_size=image_size, resize=resize, channels=channels, count=count, seed=seed)
     modules = {name: build_module(network, file) for name, (network, file) in named.items()}
     collect_as_usual()
     with calling_user_code(", ".join(named)):
         found = compare_networks(
             modules,
-            images.images,
-            images.labels,
+            images,
+            None,
             chosen,
             count=count,
             normalisation=normalisation,
