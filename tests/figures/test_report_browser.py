@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
     find_chromium() is None, reason="no chromium, chromium-browser or google-chrome is installed"
 )
 
-ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309, 991)
+ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309, 991, 1462, 3456, 9930)
 # A folder's name holds no slash, so this is one that looks like it.
 DATASETS = ("cifar10", "<script>alert(1)<⁄script>")
 KEYS = ("clean", "fgsm", "pgd", "fog", "snow")

@@ -24,7 +24,9 @@ from robust201.cli.images import fuse, import_images, robustify
 from robust201.cli.metrics import metrics
 from robust201.cli.monitoring import AsJson, doctor, logs, print_json, status
 from robust201.cli.pictures import check_drawing, draw_corruption_sheet, show
-from robust201.cli.plot import MEAN_HELP, plot
+from robust201.cli.plot import MEAN_HELP, Networks, plot
+from robust201.cli.plot import Keys as ShownKeys
+from robust201.cli.rank import Epsilon, rank
 from robust201.cli.search import search
 from robust201.cli.study import study
 from robust201.cli.submit import submit_app
@@ -263,17 +265,22 @@ def report(
     ],
     out: Annotated[Path | None, typer.Option("--out", help="The HTML file; DATASET-report.html if absent.")] = None,
     weights: Annotated[
-        str | None, typer.Option("--weights-name", help="Name of the weights, if DATASET has several per architecture.")
+        str | None,
+        typer.Option("--weights-name", help="Show this training only, if DATASET has several per architecture."),
     ] = None,
     mean: Annotated[str, typer.Option("--mean", help=MEAN_HELP)] = "over-evaluations",
+    epsilon: Epsilon = 1.0,
+    keys: ShownKeys = None,
+    architectures: Networks = None,
 ) -> None:
-    """Write one HTML file with figures, tables and a cell explorer of an exported dataset; it works offline."""
+    """Write one HTML file: which network is best, figures, tables and an explorer of a dataset; it works offline."""
     from robust201.figures.report import write_report
     from robust201.reader.dataset import RobustnessDataset
 
     named = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # such as `.`
     page = out or named.parent / f"{named.name}-report.html"
-    typer.echo(write_report(RobustnessDataset(dataset, weights=weights), page, mean=mean))
+    reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
+    typer.echo(write_report(reader, page, mean=mean, epsilon=epsilon))
 
 
 def fetch(
@@ -403,7 +410,7 @@ add_verbs(
     *(demo, bench, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
     *(verify, audit, export, diff, convert, meta),
-    *(report, plot, metrics, search, correlate, design),
+    *(report, plot, rank, metrics, search, correlate, design),
     *(study, fuse, import_images, robustify),
     *(evaluate, compare, show),
 )

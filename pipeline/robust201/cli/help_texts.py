@@ -29,7 +29,7 @@ PANELS = {
     "Set up": ("demo", "bench", "doctor", "fetch", "import-weights", "train", "corrupt"),
     RUN: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
     "Check and export its results": ("verify", "audit", "export", "diff", "convert"),
-    "Look at a dataset": ("report", "plot", "metrics", "search", "correlate", "design"),
+    "Look at a dataset": ("report", "rank", "plot", "metrics", "search", "correlate", "design"),
     "Run a study": ("study", "fuse", "import-images", "robustify"),
     "Evaluate your own networks": ("evaluate", "compare", "show"),
 }
@@ -85,7 +85,12 @@ EXAMPLES = {
     "plot": (
         "robust201 plot --list",
         "robust201 plot attacks dataset --out attacks.svg",
+        "robust201 plot attack-curves dataset --architectures 21,13714 --keys pgd,fgsm --out curves.pdf",
         "robust201 plot all dataset --out figures",
+    ),
+    "rank": (
+        "robust201 rank dataset --epsilon 8",
+        "robust201 rank dataset --keys clean,pgd:1,corruption --architectures 21,13714 --out table.tex",
     ),
     "metrics": (
         "robust201 metrics dataset --keys clean,pgd",

@@ -27,7 +27,8 @@ def metrics(
         int, typer.Option(min=0, metavar="DRAWS", help="Bootstrap draws, for intervals of medians, ranks and tau.")
     ] = 0,
     weights: Annotated[
-        str | None, typer.Option("--weights-name", help="Name of the weights, if DATASET has several per architecture.")
+        str | None,
+        typer.Option("--weights-name", help="Show this training only, if DATASET has several per architecture."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

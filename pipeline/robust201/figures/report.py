@@ -3,6 +3,7 @@
 import functools
 import html
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from robust201.analysis.dataset_results import DatasetResults
+    from robust201.analysis.leaderboard import Leaderboard
     from robust201.figures.table import FigureRow
 
 
@@ -31,6 +33,9 @@ PAGE_NEEDS = "window.vegaEmbed = vegaEmbed;"
 
 _MOST_NAMED = 20
 """Networks that the page names where weights are in doubt."""
+
+_MOST_ROWS = 20
+"""Networks on a leaderboard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +59,24 @@ def summary_table(dataset: RobustnessDataset) -> list[SummaryRow]:
     return [row for results in read_results(dataset) for row in _summarise(results)]
 
 
-def write_report(dataset: RobustnessDataset, out: Path, *, mean: str = "over-evaluations") -> Path:
+def write_report(
+    dataset: RobustnessDataset, out: Path, *, mean: str = "over-evaluations", epsilon: float = 1.0
+) -> Path:
     """Write one HTML page with the figures of every dataset and an explorer; it needs no other file and no network.
 
     Args:
         dataset: the results.
         out: the file.
         mean: how means weigh keys and strengths, a name of `dataset_results.MEANS`.
+        epsilon: the answer and the leaderboard show attacks at the epsilon nearest to this (see `make_leaderboard`).
     """
     check_output_file(out)
     import vl_convert
 
     from robust201.analysis.dataset_results import MEANS, read_results
+    from robust201.analysis.leaderboard import make_leaderboard
 
+    dataset = dataset.select()
     held = read_results(dataset, mean=mean)
     if not held:
         raise ResultsError(
@@ -75,7 +85,8 @@ def write_report(dataset: RobustnessDataset, out: Path, *, mean: str = "over-eva
     space = dataset.files.space
     named = "networks" if space is None else space.title
     title = f"Robustness of {named}: {', '.join(results.name for results in held)}"
-    sections = [_section(results) for results in held]
+    boards = [make_leaderboard(results, epsilon=epsilon, most=_MOST_ROWS) for results in held]
+    sections = [_section(results, board) for results, board in zip(held, boards, strict=True)]
     write_text(
         out,
         _fill(
@@ -83,6 +94,7 @@ def write_report(dataset: RobustnessDataset, out: Path, *, mean: str = "over-eva
             title=html.escape(title),
             style=_resource("report.css"),
             dataset_options="".join(f"<option>{html.escape(results.name)}</option>" for results in held),
+            answer=_answer(boards),
             overview=_overview(dataset, held),
             **_cell_parts(space),
             means=html.escape(MEANS[mean]),
@@ -235,16 +247,57 @@ def _attack_flags(results: "DatasetResults") -> str:
     return f'<div class="warning">Signs of weak attacks: <ul>{lines}</ul></div>'
 
 
-def _section(results: "DatasetResults") -> str:
+def _answer(boards: "Sequence[Leaderboard]") -> str:
+    """Say which networks are best, before anything else; nothing where there is no attack and no corruption."""
+    answers = [f"<p>{html.escape(board.answer)}</p>" for board in boards if board.answer]
+    basis = f'<p class="muted">{html.escape(boards[0].basis)}</p>'
+    return f'<section id="answer">{"".join(answers)}{basis}</section>' if answers else ""
+
+
+def _leaderboard(board: "Leaderboard") -> str:
+    """Show networks by evaluations; what is best, or tied with the best, is bold."""
+    if not board.standings:
+        return ""
+    frame = board.to_frame()
+    cells = {
+        (row["network"], row["evaluation"]): _leaderboard_cell(row["accuracy"], row["low"], row["high"], row["tied"])
+        for row in frame.to_dict("records")
+    }
+    lines = []
+    for network in board.networks:
+        name = html.escape(board.results.network_label(network))
+        if board.results.space is not None:
+            name = f'<a href="#cell={network}" data-cell="{network}">{name}</a>'
+        columns = "".join(f"<td>{cells.get((network, one.name), '–')}</td>" for one in board.standings)
+        lines.append(f"<tr><th>{name}</th>{columns}</tr>")
+    head = "".join(f"<th>{html.escape(one.label)}</th>" for one in board.standings)
+    n_all = len(board.results.accuracies)
+    shown = "" if len(lines) == n_all else f"The first {len(lines)} of {n_all:,} networks, by the first attack. "
+    label = f"Leaderboard of {html.escape(board.results.name)}"
+    return (
+        f'<h3>Leaderboard</h3><p class="muted">{shown}Accuracy in % with its 95% interval; bold is best or tied with '
+        f'the best.</p><div class="scroll" tabindex="0" role="region" aria-label="{label}"><table class="leaderboard">'
+        f"<thead><tr><th>network</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+    )
+
+
+def _leaderboard_cell(accuracy: float, low: float, high: float, tied: bool) -> str:
+    text = f"<strong>{100 * accuracy:.1f}</strong>" if tied else f"{100 * accuracy:.1f}"
+    return text if math.isnan(low) else f"{text} <small>[{100 * low:.1f}, {100 * high:.1f}]</small>"
+
+
+def _section(results: "DatasetResults", board: "Leaderboard") -> str:
     from robust201.figures.table import FIGURES
 
     blocks, links, lacking = [], [], []
     for row in FIGURES.values():
         if row.across:
             continue
-        frame = row.compute(results)
-        if frame.empty:
-            lacking.append(f"{row.title} (needs {row.needs.replace('`', '')})")
+        frame = row.numbers(results)
+        if frame.empty and row.most is None:
+            lacking.append(f"{row.title} (needs {row.requirement.replace('`', '')})")
+        elif frame.empty:  # others show as many networks
+            continue
         else:
             identifier = html.escape(f"{results.name}-{row.name}")
             blocks.append(_figure_block(row, frame, results, identifier))
@@ -253,7 +306,7 @@ def _section(results: "DatasetResults") -> str:
     count = f"<p>{results.extent}.</p>"
     left_out = html.escape(f"Left out, because the results are not enough: {'; '.join(lacking)}.") if lacking else ""
     return (
-        f'<section data-dataset="{name}"><h2>{name}</h2>{count}{_attack_flags(results)}'
+        f'<section data-dataset="{name}"><h2>{name}</h2>{count}{_attack_flags(results)}{_leaderboard(board)}'
         f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
         f'{"".join(blocks)}<p class="muted">{left_out}</p>'
         f"{_table(_summarise(results))}{_ranking_table(results)}{_measure_table(results)}</section>"
@@ -264,7 +317,7 @@ def _across_section(held: "Sequence[DatasetResults]") -> str:
     """The figures of all datasets at once; nothing where there is none."""
     from robust201.figures.table import FIGURES
 
-    frames = {row: row.compute(held[0]) for row in FIGURES.values() if row.across}
+    frames = {row: row.numbers(held[0]) for row in FIGURES.values() if row.across}
     blocks = [
         _figure_block(row, frame, held[0], f"across-{row.name}") for row, frame in frames.items() if not frame.empty
     ]
