@@ -17,7 +17,7 @@ from robust201.cli.bench import bench
 from robust201.cli.compare import compare
 from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_style, verify
 from robust201.cli.demo import demo
-from robust201.cli.evaluate import evaluate
+from robust201.cli.evaluate import ImageSize, evaluate, load_data
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, HELP_OPTIONS, RUN, AllowCode, add_verbs
 from robust201.cli.images import fuse, import_images, robustify
@@ -272,6 +272,15 @@ def report(
     epsilon: Epsilon = 1.0,
     keys: ShownKeys = None,
     architectures: Networks = None,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            "--images",
+            help="Show single images in the gallery, if DATASET has outcomes by image: the name of the dataset in the "
+            "data folder, or a file or folder with its test images.",
+        ),
+    ] = None,
+    image_size: ImageSize = 32,
 ) -> None:
     """Write one HTML file: which network is best, figures, tables and an explorer of a dataset; it works offline."""
     from robust201.figures.report import write_report
@@ -280,7 +289,8 @@ def report(
     named = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # such as `.`
     page = out or named.parent / f"{named.name}-report.html"
     reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
-    typer.echo(write_report(reader, page, mean=mean, epsilon=epsilon))
+    shown = None if images is None else load_data(images, image_size, None)
+    typer.echo(write_report(reader, page, mean=mean, epsilon=epsilon, images=shown))
 
 
 def fetch(

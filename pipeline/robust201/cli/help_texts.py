@@ -128,6 +128,7 @@ EXAMPLES = {
     "compare": (
         "robust201 compare plain.py:build robust.py:build --data cifar10 --count 500 --keys clean,autoattack",
         "robust201 compare net.py:build --weights plain.pth --weights robust.pth --data images.npz",
+        "robust201 compare dataset:13714 dataset:9930 --keys clean,pgd:8",
     ),
     "show": ("robust201 show my_model.py:build --data cifar10 --key pgd --set pgd.epsilons_255=8 --out attacked.png",),
 }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from robust201 import __version__
 from robust201.core.citation import PAPER_BIBTEX, software_bibtex
-from robust201.core.errors import ResultsError
+from robust201.core.errors import DatasetError, ResultsError
 from robust201.core.files import check_output_file, write_text
 from robust201.figures.palette import GRID
 from robust201.reader.dataset import RobustnessDataset
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from robust201.analysis.dataset_results import DatasetResults
     from robust201.analysis.leaderboard import Leaderboard
+    from robust201.core.records import ImageSet
     from robust201.figures.table import FigureRow
 
 
@@ -60,7 +61,12 @@ def summary_table(dataset: RobustnessDataset) -> list[SummaryRow]:
 
 
 def write_report(
-    dataset: RobustnessDataset, out: Path, *, mean: str = "over-evaluations", epsilon: float = 1.0
+    dataset: RobustnessDataset,
+    out: Path,
+    *,
+    mean: str = "over-evaluations",
+    epsilon: float = 1.0,
+    images: "ImageSet | None" = None,
 ) -> Path:
     """Write one HTML page with the figures of every dataset and an explorer; it needs no other file and no network.
 
@@ -69,6 +75,10 @@ def write_report(
         out: the file.
         mean: how means weigh keys and strengths, a name of `dataset_results.MEANS`.
         epsilon: the answer and the leaderboard show attacks at the epsilon nearest to this (see `make_leaderboard`).
+        images: the test images of the folder's one dataset, for thumbnails in the gallery of single images.
+
+    Raises:
+        DatasetError: the images are not those that were evaluated, or the folder has several datasets.
     """
     check_output_file(out)
     import vl_convert
@@ -85,8 +95,13 @@ def write_report(
     space = dataset.files.space
     named = "networks" if space is None else space.title
     title = f"Robustness of {named}: {', '.join(results.name for results in held)}"
+    if images is not None and len(held) > 1:
+        raise DatasetError(
+            f"Writing a report failed for {dataset.path}: expected one dataset with images for its gallery, got "
+            f"{', '.join(results.name for results in held)}. Leave the images out."
+        )
     boards = [make_leaderboard(results, epsilon=epsilon, most=_MOST_ROWS) for results in held]
-    sections = [_section(results, board) for results, board in zip(held, boards, strict=True)]
+    sections = [_section(results, board, images) for results, board in zip(held, boards, strict=True)]
     write_text(
         out,
         _fill(
@@ -286,7 +301,8 @@ def _leaderboard_cell(accuracy: float, low: float, high: float, tied: bool) -> s
     return text if math.isnan(low) else f"{text} <small>[{100 * low:.1f}, {100 * high:.1f}]</small>"
 
 
-def _section(results: "DatasetResults", board: "Leaderboard") -> str:
+def _section(results: "DatasetResults", board: "Leaderboard", images: "ImageSet | None") -> str:
+    from robust201.figures.image_cards import image_section
     from robust201.figures.table import FIGURES
 
     blocks, links, lacking = [], [], []
@@ -309,7 +325,8 @@ def _section(results: "DatasetResults", board: "Leaderboard") -> str:
         f'<section data-dataset="{name}"><h2>{name}</h2>{count}{_attack_flags(results)}{_leaderboard(board)}'
         f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
         f'{"".join(blocks)}<p class="muted">{left_out}</p>'
-        f"{_table(_summarise(results))}{_ranking_table(results)}{_measure_table(results)}</section>"
+        f"{_table(_summarise(results))}{_ranking_table(results)}{_measure_table(results)}"
+        f"{image_section(results, images)}</section>"
     )
 
 
