@@ -68,7 +68,7 @@ def test_pictures_are_those_of_the_evaluated_pixels(folder: Path, tmp_path: Path
     assert found is not None
     assert page.count("data:image/png") == len(found.most_broken) + len(found.least_broken)
     other = replace(images, images=255 - images.images)
-    with pytest.raises(DatasetError, match="expected the pixels that were evaluated .* got others"):
+    with pytest.raises(DatasetError, match=r"expected the pixels that were evaluated .* got others"):
         write_report(data, tmp_path / "other.html", images=other)
     few = replace(images, indices=images.indices + 1)
     with pytest.raises(DatasetError, match="got none"):

@@ -26,6 +26,7 @@ from robust201.planning.config import (
     make_dataset_spec,
     make_space,
 )
+from robust201.planning.plugins import SPACES_GROUP, is_installed
 from robust201.planning.sweep_yaml import ConfigPath
 from robust201.spaces import DEFAULT_SPACE
 from robust201.spaces.base import Space
@@ -205,6 +206,13 @@ class TrainingConfig(Section):
     def code_files(self) -> dict[str, Path]:
         """Python files that workers execute, by the field that names each."""
         return {"space": self.space.file} if isinstance(self.space, SpaceFile) else {}
+
+    @property
+    def installed_code(self) -> set[str]:
+        """Fields of `code_files` whose files belong to installed packages (see `SweepConfig`)."""
+        space = self.space
+        is_plugin = isinstance(space, SpaceFile) and is_installed(SPACES_GROUP, space.file, space.distribution)
+        return {"space"} if is_plugin else set()
 
     def targets(self, recipe: str) -> tuple[str, ...]:
         chosen = self.recipes[recipe].on
