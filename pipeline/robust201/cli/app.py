@@ -26,6 +26,7 @@ from robust201.cli.monitoring import AsJson, doctor, logs, print_json, status
 from robust201.cli.pictures import check_drawing, draw_corruption_sheet, show
 from robust201.cli.plot import MEAN_HELP, Networks, plot
 from robust201.cli.plot import Keys as ShownKeys
+from robust201.cli.push import push
 from robust201.cli.rank import Epsilon, rank
 from robust201.cli.search import search
 from robust201.cli.study import study
@@ -419,7 +420,7 @@ add_verbs(
     app,
     *(demo, bench, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
-    *(verify, audit, export, diff, convert, meta),
+    *(verify, audit, export, diff, convert, push, meta),
     *(report, plot, rank, metrics, search, correlate, design),
     *(study, fuse, import_images, robustify),
     *(evaluate, compare, show),

@@ -28,7 +28,7 @@ RUN = "Run a sweep"
 PANELS = {
     "Set up": ("demo", "bench", "doctor", "fetch", "import-weights", "train", "corrupt"),
     RUN: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
-    "Check and export its results": ("verify", "audit", "export", "diff", "convert"),
+    "Check and export its results": ("verify", "audit", "export", "diff", "convert", "push"),
     "Look at a dataset": ("report", "rank", "plot", "metrics", "search", "correlate", "design"),
     "Run a study": ("study", "fuse", "import-images", "robustify"),
     "Evaluate your own networks": ("evaluate", "compare", "show"),
@@ -81,6 +81,10 @@ EXAMPLES = {
     ),
     "diff": ("robust201 diff runs/paper published --tolerance 0.0005",),
     "convert": ("robust201 convert published",),
+    "push": (
+        "robust201 push dataset hf://me/my-robustness --dry-run",
+        "robust201 push dataset hf://me/my-robustness --public",
+    ),
     "report": ("robust201 report dataset --out report.html",),
     "plot": (
         "robust201 plot --list",

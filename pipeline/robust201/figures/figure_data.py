@@ -103,7 +103,9 @@ def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
     if not parts:
         return pd.DataFrame(columns=["network", "key", "strength", "accuracy", "low", "high"])
     frame = pd.concat(parts, ignore_index=True).dropna()
-    low, high = accuracy_intervals(frame["accuracy"], math.nan if results.n_images is None else results.n_images)
+    if results.n_images is None:
+        return frame.assign(low=np.nan, high=np.nan)
+    low, high = accuracy_intervals(frame["accuracy"], results.n_images)
     return frame.assign(low=low, high=high)
 
 
@@ -170,7 +172,7 @@ def curve_range(curves: pd.DataFrame) -> tuple[float, float]:
 
 
 def has_far_strength(strengths: Sequence[float]) -> bool:
-    """Whether the largest strength is so far from the others that these would have no room on one axis."""
+    """Whether the largest strength is so far from the others that these would have no room on an axis of numbers."""
     return len(strengths) > 2 and strengths[-1] > FAR_STRENGTH * strengths[-2]
 
 

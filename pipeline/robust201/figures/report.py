@@ -117,6 +117,7 @@ def write_report(
             sections="\n".join(sections),
             across=_across_section(held),
             citation=html.escape(f"{PAPER_BIBTEX}\n\n{software_bibtex(__version__)}"),
+            card=_card(dataset),
             protocol=_protocol(dataset),
             page_data=_embedded_figures(_page_data(held, space)),
             vega=vl_convert.javascript_bundle(PAGE_NEEDS),
@@ -425,6 +426,20 @@ def _cell_drawing(space: CellSpace) -> str:
     look = "font-size: .17px; text-anchor: middle; dominant-baseline: central"
     box = f"{left} {-top} {right - left} {top - bottom}"
     return f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{box}" style="{look}">{"".join(lines)}</svg>'
+
+
+def _card(dataset: RobustnessDataset) -> str:
+    """Render the dataset's card, without its metadata; HTML in it is escaped. Empty where there is none."""
+    from markdown_it import MarkdownIt
+
+    path = dataset.path / "README.md"
+    if not path.is_file():
+        return ""
+    text = re.sub(r"\A---\n.*?\n---\n", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    rendered = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    return (
+        f'<section id="card"><h2>Dataset card</h2><details><summary>README.md</summary>{rendered}</details></section>'
+    )
 
 
 def _protocol(dataset: RobustnessDataset) -> str:

@@ -108,8 +108,9 @@ def specify_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         names = palette.ticks(strengths, begins_clean=begins_clean)
         rows = rows.assign(place=palette.ticks(rows["strength"], begins_clean=begins_clean)).drop(columns="key")
         word = None if shared else palette.strength_word(key)
-        field = "place" if figure_data.has_far_strength(strengths) else "strength"
-        if field == "place":
+        is_named = len(strengths) == 1 or figure_data.has_far_strength(strengths)
+        field = "place" if is_named else "strength"
+        if is_named:
             x = category_axis(place, names, word, type="point", padding=0.3)
         else:
             x = strength_axis(strengths, names, word)
