@@ -31,6 +31,7 @@ VERBS = (
     *("demo", "bench", "meta", "plan", "run", "status", "export", "verify", "compact", "merge", "report", "fetch"),
     *("import-weights", "corrupt", "train", "doctor", "logs", "plot", "compare", "diff", "convert", "evaluate"),
     *("metrics", "correlate", "design", "audit", "search", "study", "fuse", "import-images", "robustify", "show"),
+    *("rank", "push"),
 )
 HIDDEN = {"meta"}
 ESCAPE = "\x1b"

@@ -326,7 +326,7 @@ def _section(results: "DatasetResults", board: "Leaderboard", images: "ImageSet 
         f'<section data-dataset="{name}"><h2>{name}</h2>{count}{_attack_flags(results)}{_leaderboard(board)}'
         f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
         f'{"".join(blocks)}<p class="muted">{left_out}</p>'
-        f"{_table(_summarise(results))}{_ranking_table(results)}{_measure_table(results)}"
+        f"{_table(_summarise(results))}{_measure_table(results)}"
         f"{image_section(results, images)}</section>"
     )
 
@@ -462,34 +462,6 @@ def _table(rows: Iterable[SummaryRow]) -> str:
         start = ' class="start"' if key else ""
         lines.append(f"<tr{start}><th>{html.escape(key)}</th><th>{html.escape(row.strength_label)}</th>{cells}</tr>")
     return _folded_table("Accuracy by key and strength", ("key", "strength"), lines)
-
-
-def _ranking_table(results: "DatasetResults") -> str:
-    """List the best architecture by key and strength, its interval, and how many these images do not tell from it."""
-    from robust201.analysis.labels import key_label, strength_label
-    from robust201.reader.rankings import list_rankings
-    from robust201.reader.result_files import paper_key
-
-    lines = []
-    previous = ""
-    known = results.n_images is not None
-    for row in list_rankings(results.reader.files, results.name, results.accuracies) if known else ():
-        key = paper_key(row.key)
-        name = key_label(key) if key != previous else ""
-        previous = key
-        best, accuracy = row.best, float(row.accuracies.iloc[0])
-        link = html.escape(str(best))
-        if results.space is not None:
-            link = f'<a href="#cell={best}" data-cell="{best}">#{best}</a>'
-        cells = f"<td>{link}</td><td>{accuracy:.2%}</td><td>[{100 * row.low[0]:.1f}, {100 * row.high[0]:.1f}]</td>"
-        cells += (
-            f"<td>{len(row.tied):,} of {len(row.accuracies):,}</td><td>{'images' if row.paired else 'accuracies'}</td>"
-        )
-        start = ' class="start"' if name else ""
-        label = html.escape(strength_label(key, row.strength, results.strengths(row.key)))
-        lines.append(f"<tr{start}><th>{html.escape(name)}</th><th>{label}</th>{cells}</tr>")
-    columns = ("best", "accuracy", "95% interval", "tied with the best", "compared by")
-    return _folded_table("The best, and ties with it", ("key", "strength"), lines, columns) if lines else ""
 
 
 def _measure_table(results: "DatasetResults") -> str:

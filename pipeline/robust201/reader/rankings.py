@@ -83,20 +83,6 @@ class Ranking:
         return payload
 
 
-def list_rankings(files: ResultFiles, dataset: str, accuracies: pd.DataFrame, level: float = 0.05) -> list[Ranking]:
-    """List how sure the order of architectures is under every key at every strength (see `derive_metrics`).
-
-    Args:
-        files: the folder, or several.
-        dataset: its name.
-        accuracies: by architecture and (key, strength).
-        level: of significance, for ties with the best.
-    """
-    keys = dict.fromkeys(accuracies.columns.get_level_values("key"))
-    by_key: dict[str, pd.DataFrame] = {str(key): accuracies[key] for key in keys}
-    return list(rank_evaluations(HeldResults(files, dataset, by_key), level, 0, 0))
-
-
 class HeldResults:
     """Accuracies of one dataset, by key in a frame of architectures and strengths, and outcomes, read once."""
 
