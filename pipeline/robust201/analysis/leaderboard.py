@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import ADVERSARIAL, CORRUPTION, OVER_EVALUATIONS, SCORES, DatasetResults
+from robust201.analysis.evaluation import LEVEL
 from robust201.analysis.labels import column_label, dataset_label, key_label, strength_label
 from robust201.analysis.latex_tables import leaderboard_latex
 from robust201.analysis.terms import evaluations_named
@@ -21,9 +22,6 @@ from robust201.reader.value_checks import CLEAN
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import unpack_outcomes
 from robust201.statistics.significance import image_mean_intervals, mean_ties_with_best
-
-LEVEL = 0.05
-"""Adjusted p-value from which on a network counts as tied with the best."""
 
 REFERENCE_EPSILON_255 = 1.0
 REFERENCE_SEVERITY = 3.0

@@ -24,8 +24,7 @@ from robust201.cli.images import fuse, import_images, robustify
 from robust201.cli.metrics import metrics
 from robust201.cli.monitoring import AsJson, doctor, logs, print_json, status
 from robust201.cli.pictures import check_drawing, draw_corruption_sheet, show
-from robust201.cli.plot import MEAN_HELP, Networks, plot
-from robust201.cli.plot import Keys as ShownKeys
+from robust201.cli.plot import MEAN_HELP, ShownKeys, ShownNetworks, plot
 from robust201.cli.push import push
 from robust201.cli.rank import Epsilon, rank
 from robust201.cli.search import search
@@ -272,7 +271,7 @@ def report(
     mean: Annotated[str, typer.Option("--mean", help=MEAN_HELP)] = "over-evaluations",
     epsilon: Epsilon = 1.0,
     keys: ShownKeys = None,
-    architectures: Networks = None,
+    architectures: ShownNetworks = None,
     images: Annotated[
         str | None,
         typer.Option(

@@ -15,8 +15,8 @@ MEAN_HELP = (
 )
 
 
-Keys = Annotated[str | None, typer.Option("--keys", help="Keys to show, separated by commas; clean images stay.")]
-Networks = Annotated[
+ShownKeys = Annotated[str | None, typer.Option("--keys", help="Keys to show, separated by commas; clean images stay.")]
+ShownNetworks = Annotated[
     str | None,
     typer.Option(
         "--architectures",
@@ -59,8 +59,8 @@ def plot(
             "random weights. Its measures stand beside those of DATASET. Repeat it for more folders.",
         ),
     ] = None,
-    keys: Keys = None,
-    architectures: Networks = None,
+    keys: ShownKeys = None,
+    architectures: ShownNetworks = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures and what each needs.")] = False,
 ) -> None:
     """Draw one figure of an exported dataset, or all of them, as PNG, SVG or PDF, or write their numbers as CSV."""

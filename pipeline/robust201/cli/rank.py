@@ -8,7 +8,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.plot import Networks
+from robust201.cli.plot import ShownNetworks
 from robust201.cli.sweeps import split_names
 from robust201.core.errors import ConfigError
 from robust201.core.files import check_output_file, write_text
@@ -46,7 +46,7 @@ def rank(
     by: Annotated[
         str | None, typer.Option(help="What rows are sorted by; default: the first of --keys but clean.")
     ] = None,
-    architectures: Networks = None,
+    architectures: ShownNetworks = None,
     count: Annotated[int, typer.Option("--count", min=1, help="Rows, the best first.")] = 20,
     weights: Annotated[
         str | None, typer.Option("--weights-name", help="Show this training only, if DATASET has several.")
