@@ -82,7 +82,7 @@ def push(upload: Upload, *, public: bool, say: Callable[[str], None]) -> str:
     """
     try:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-        from huggingface_hub.errors import HFValidationError, HTTPError
+        from huggingface_hub.errors import HFValidationError, HTTPError  # type: ignore[attr-defined] # of its HTTP library
     except ModuleNotFoundError as error:
         raise ConfigError(
             "Publishing failed: expected the package huggingface_hub, got none. Install robust201[hub]."
@@ -93,8 +93,10 @@ def push(upload: Upload, *, public: bool, say: Callable[[str], None]) -> str:
         stale = _find_stale(api.list_repo_files(upload.repository, repo_type="dataset"), upload)
         if stale:
             say(f"Removing {len(stale):,} files of an earlier version, such as {stale[0]}.")
-        additions = [CommitOperationAdd(name, path) for name, path in upload.files.items()]
-        operations = [*additions, *(CommitOperationDelete(name) for name in stale)]
+        operations: list[CommitOperationAdd | CommitOperationDelete] = [
+            *(CommitOperationAdd(name, path) for name, path in upload.files.items()),
+            *(CommitOperationDelete(name) for name in stale),
+        ]
         api.create_commit(upload.repository, operations, commit_message="Dataset of robust201", repo_type="dataset")
     except (HTTPError, HFValidationError, OSError) as error:
         raise StorageError(

@@ -664,7 +664,7 @@ def _parse_plugin(name: str, plugin: Plugin, given: Mapping[str, Any]) -> Parame
             )
     if not is_own_name(name):
         raise ConfigError(f"keys: expected a name that begins with a letter for a task, got {reprlib.repr(name)}.")
-    fields = plugin.fields | given | {"distribution": plugin.distribution}
+    fields = {**plugin.fields, **given, "distribution": plugin.distribution}
     return _parse_parameters(name, UserTaskParameters, fields)
 
 
