@@ -1,6 +1,7 @@
 """Which images are broken most and least often across networks, and which key and strength broke which."""
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -44,10 +45,9 @@ class BrokenImages(NamedTuple):
         """The least often broken first; none of `most_broken`."""
         return self.images.iloc[SHOWN:].tail(SHOWN)[::-1]
 
-    def counts_of(self, position: int) -> pd.Series:
+    def counts_of(self, position: int) -> dict[tuple[str, float], int]:
         """Count the networks that each evaluation breaks on an image, by key and strength."""
-        index = pd.MultiIndex.from_tuples(self.evaluations, names=["key", "strength"])
-        return pd.Series(self.counts[:, position], index)
+        return dict(zip(self.evaluations, self.counts[:, position].tolist(), strict=True))
 
 
 def find_broken_images(results: DatasetResults) -> BrokenImages | None:
@@ -75,12 +75,12 @@ def find_broken_images(results: DatasetResults) -> BrokenImages | None:
     return BrokenImages(ordered, by_image, evaluations, len(clean.architectures))
 
 
-def weakest_breaking(counts: "pd.Series[Any]", n_right: int) -> dict[str, float]:
+def weakest_breaking(counts: Mapping[tuple[str, float], int], n_right: int) -> dict[str, float]:
     """Return, by key, the lowest strength at which at least half of the networks fail; none for other keys."""
     found: dict[str, float] = {}
-    for (key, strength), count in counts.items():  # type: ignore[misc]
+    for (key, strength), count in counts.items():
         if 2 * count >= n_right:
-            found.setdefault(str(key), float(strength))  # strengths ascend
+            found.setdefault(key, strength)  # strengths ascend
     return found
 
 

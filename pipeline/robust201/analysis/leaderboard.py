@@ -166,6 +166,7 @@ def make_leaderboard(
     chosen = list(names) if names is not None else default_names(results, epsilon)
     held = HeldResults(results.reader.files, results.name, {})
     standings = [standing for name in chosen if len((standing := _find_standing(results, held, name)).accuracies)]
+    first: Standing | None
     if by is not None:
         first = next((one for one in standings if one.name == by), None) or _find_standing(results, held, by)
     else:
@@ -215,8 +216,8 @@ def _find_standing(results: DatasetResults, held: HeldResults, name: str) -> Sta
         only = outcomes[0] if single is not None and outcomes is not None else None
         ties, _ = find_ties(accuracies, n_images, only, level=LEVEL, what=f"{results.name} {name}")
         low, high = accuracy_intervals(accuracies, n_images)
-    ends = (pd.Series(np.asarray(end), accuracies.index) for end in (low, high, ties.p_values))
-    return Standing(name, label, accuracies, *ends, ties.paired, n_images)
+    lows, highs, p_values = (pd.Series(np.asarray(part), accuracies.index) for part in (low, high, ties.p_values))
+    return Standing(name, label, accuracies, lows, highs, p_values, ties.paired, n_images)
 
 
 def _stored_outcomes(

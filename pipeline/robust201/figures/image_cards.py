@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 import io
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,7 +73,7 @@ def _cards(
     return cards
 
 
-def _breaking(counts: "pd.Series[int]", n_right: int, results: "DatasetResults") -> str:
+def _breaking(counts: Mapping[tuple[str, float], int], n_right: int, results: "DatasetResults") -> str:
     """List what breaks an image for half of the networks, and, folded, how many networks each evaluation breaks."""
     weakest = weakest_breaking(counts, n_right)
     attacks = [key for key in results.keys("attack") if key in weakest]
@@ -83,10 +84,13 @@ def _breaking(counts: "pd.Series[int]", n_right: int, results: "DatasetResults")
         severity, first = by_severity[0]
         words.append(f"{len(by_severity)} of {len(corruptions)} corruptions, first {first} (severity {severity:g})")
     shown = html.escape("; ".join(words) or "nothing that was evaluated")
-    lines = []
-    for key, by_strength in counts.groupby(level="key", sort=False):
-        numbers = ", ".join(f"{strength:g}: {count}" for (_, strength), count in by_strength.items())  # type: ignore[misc]
-        lines.append(f"<tr><th>{html.escape(key_label(str(key)))}</th><td>{numbers}</td></tr>")
+    by_key: dict[str, list[str]] = {}
+    for (key, strength), count in counts.items():
+        by_key.setdefault(key, []).append(f"{strength:g}: {count}")
+    lines = [
+        f"<tr><th>{html.escape(key_label(key))}</th><td>{', '.join(numbers)}</td></tr>"
+        for key, numbers in by_key.items()
+    ]
     return (
         f'<p class="muted">{shown}</p><details><summary>Networks by strength</summary><div class="scroll">'
         f'<table class="numbers"><tbody>{"".join(lines)}</tbody></table></div></details>'

@@ -149,7 +149,7 @@ class RobustnessDataset:
 
         named = None
         if networks is not None:
-            listed = [networks] if isinstance(networks, str) else list(networks)
+            listed: list[int | str] = [networks] if isinstance(networks, str) else [*networks]
             named = [self._network_name(one) for one in listed]
         selected = copy.copy(self)
         selected._read_from(narrow_files(self.files, named, None if keys is None else as_names(keys, "key")))
@@ -439,7 +439,8 @@ class RobustnessDataset:
 
         if weights is None and (by_training := self.select()).files is not self.files:
             options: Any = {"measure": measure, "lowest_first": lowest_first, "isomorphs": isomorphs, "ties": ties}
-            return by_training.rank(dataset, key, strength, **options)
+            ranked: pd.Series[int] | pd.DataFrame = by_training.rank(dataset, key, strength, **options)
+            return ranked
         known = self.strengths(dataset, key)
         wanted = known if strength is None else (self._strength("Ranking", dataset, key, strength),)
         frame = self.to_frame(dataset, key, measure, isomorphs=isomorphs, weights=weights)
