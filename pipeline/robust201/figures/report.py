@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from robust201 import __version__
 from robust201.core.citation import PAPER_BIBTEX, software_bibtex
 from robust201.core.errors import DatasetError, ResultsError
-from robust201.core.files import check_output_file, write_text
+from robust201.core.files import check_output_file, read_file, write_text
 from robust201.figures.palette import GRID
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.weights_check import check_recorded
@@ -37,6 +37,8 @@ _MOST_NAMED = 20
 
 _MOST_ROWS = 20
 """Networks on a leaderboard."""
+
+_MAX_CARD_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,7 +437,8 @@ def _card(dataset: RobustnessDataset) -> str:
     path = dataset.path / "README.md"
     if not path.is_file():
         return ""
-    text = re.sub(r"\A---\n.*?\n---\n", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    card = read_file(path, _MAX_CARD_BYTES).decode(errors="replace")
+    text = re.sub(r"\A---\n.*?\n---\n", "", card, flags=re.DOTALL)
     rendered = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     return (
         f'<section id="card"><h2>Dataset card</h2><details><summary>README.md</summary>{rendered}</details></section>'
