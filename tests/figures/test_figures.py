@@ -317,7 +317,7 @@ def test_a_figure_that_lacks_something_says_what_there_is(tmp_path):
 
 # The figures with generated ids, dates and rasters between them.
 @pytest.mark.parametrize(
-    "chosen", [("clean-vs-robust",), pytest.param(("attack-curves", "best-cells"), marks=pytest.mark.slow)]
+    "chosen", [("clean-vs-robust",), pytest.param(("best-cells", "top-cells"), marks=pytest.mark.slow)]
 )
 def test_equal_results_give_equal_files(tied, tmp_path, chosen):
 

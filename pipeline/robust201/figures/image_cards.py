@@ -92,7 +92,8 @@ def _breaking(counts: Mapping[tuple[str, float], int], n_right: int, results: "D
         for key, numbers in by_key.items()
     ]
     return (
-        f'<p class="muted">{shown}</p><details><summary>Networks by strength</summary><div class="scroll">'
+        f'<p class="muted">{shown}</p><details><summary>Networks by strength</summary>'
+        '<div class="scroll" tabindex="0" role="region" aria-label="Networks by strength">'
         f'<table class="numbers"><tbody>{"".join(lines)}</tbody></table></div></details>'
     )
 
