@@ -426,20 +426,26 @@ def _estimate_time(
 
 
 def compare(
-    networks: Mapping[str, nn.Module | Evaluation] | Sequence[nn.Module | Evaluation],
+    networks: Mapping[str, nn.Module | Evaluation | str] | Sequence[nn.Module | Evaluation | str],
     images: Any = None,
     labels: Any = None,
-    keys: _Keys = ("clean", "fgsm", "pgd"),
+    keys: _Keys | None = None,
+    *,
+    data: str | None = None,
     **options: Any,
 ) -> Comparison:
     """Compare two or more networks on the same images, image by image.
 
     Args:
-        networks: modules, or tables that `evaluate` returned; by name, or in a list, where the names are those of the
-            classes, numbered if they are equal.
-        images: see `evaluate`; not needed if all networks are tables.
+        networks: modules, tables that `evaluate` returned, or networks of a dataset whose outcomes by image are stored,
+            as text: ``DATASET:ARCHITECTURE``, the dataset's folder and an architecture, or, of several trainings,
+            ``DATASET:ARCHITECTURE@WEIGHTS`` (without weights, all of them). By name, or in a list, where the names are
+            those of the classes, numbered if they are equal, and of the dataset's networks.
+        images: see `evaluate`; not needed without modules.
         labels: see `evaluate`.
-        keys: see `evaluate`.
+        keys: see `evaluate`; by default clean images, FGSM and PGD. Of networks of a dataset: names of keys, or keys at
+            a strength, such as ``"pgd:8"``; by default every key at one strength (that nearest to 1/255, severity 3).
+        data: which dataset of a dataset's folder, if it has several.
         options: further arguments of `evaluate`, the same for all modules, such as `seed`.
 
     Returns:
@@ -460,19 +466,59 @@ def compare(
             f"Comparing networks failed for {type(networks).__name__}: expected several networks, got one. Give a "
             "list, or a mapping of names to networks."
         )
-    named = networks if isinstance(networks, Mapping) else name_networks(networks)
-    evaluations = {
-        name: network if isinstance(network, pd.DataFrame) else evaluate(network, images, labels, keys, **options)
-        for name, network in named.items()
-    }
+    evaluations: dict[str, Evaluation] = {}
+    for name, network in _pair_with_names(networks):
+        if isinstance(network, str):
+            for stored, table in _read_stored(name, network, keys, data).items():
+                evaluations[network if stored in evaluations else stored] = table
+        elif isinstance(network, nn.Module):
+            asked = ("clean", "fgsm", "pgd") if keys is None else keys
+            evaluations[name] = evaluate(network, images, labels, asked, **options)
+        else:
+            evaluations[name] = network
     return compare_evaluations(evaluations)
+
+
+_Network = nn.Module | Evaluation | str
 
 
 def name_networks(networks: Sequence[NetworkT]) -> dict[str, NetworkT]:
     """Name networks by their classes, numbered where these are equal."""
+    return dict(zip(_class_names(networks), networks, strict=True))
+
+
+def _pair_with_names(networks: Mapping[str, _Network] | Sequence[_Network]) -> list[tuple[str, _Network]]:
+    """Pair networks with names: those given, or those of their classes, none for the networks of a dataset."""
+    if isinstance(networks, Mapping):
+        return list(networks.items())
+    names = zip(_class_names(networks), networks, strict=True)
+    return [("" if isinstance(network, str) else name, network) for name, network in names]
+
+
+def _class_names(networks: Sequence[object]) -> list[str]:
     classes = [type(network).__name__ for network in networks]
-    names = [name if classes.count(name) == 1 else f"{name} {n}" for n, name in enumerate(classes, start=1)]
-    return dict(zip(names, networks, strict=True))
+    return [name if classes.count(name) == 1 else f"{name} {n}" for n, name in enumerate(classes, start=1)]
+
+
+def _read_stored(name: str, network: str, keys: _Keys | None, data: str | None) -> dict[str, Evaluation]:
+    """Read what a dataset has of a network, or of all trainings of an architecture, under a name or their own."""
+    from robust201.analysis.stored_evaluations import read_evaluations
+
+    asked = [keys] if isinstance(keys, str) else keys
+    if asked is not None and not all(isinstance(key, str) for key in asked):
+        raise ConfigError(
+            f"Comparing networks failed for {network}: expected names of keys, such as pgd or pgd:8, got parameters. A "
+            "dataset has the parameters that it was made with."
+        )
+    found = read_evaluations(network, keys=None if asked is None else [str(key) for key in asked], data=data)
+    if not name:
+        return found
+    if len(found) > 1:
+        raise ConfigError(
+            f"Comparing networks failed for {name}: expected one network, got the trainings {', '.join(found)}. Name "
+            "one, or give a list."
+        )
+    return dict.fromkeys([name], next(iter(found.values())))
 
 
 def _digest(given: ImageSet) -> str:

@@ -18,7 +18,7 @@ from robust201.cli.compare import compare
 from robust201.cli.curves import curves
 from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_style, verify
 from robust201.cli.demo import demo
-from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, read_resize
+from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, load_data, read_resize
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, HELP_OPTIONS, RUN, add_verbs
 from robust201.cli.images import fuse, import_images, robustify
@@ -35,7 +35,6 @@ from robust201.cli.options import (
     Results,
     SlurmRequeue,
     Sweep,
-    WeightsName,
     Workers,
     load_sweep,
     make_filters,
@@ -45,7 +44,9 @@ from robust201.cli.options import (
     split_names,
 )
 from robust201.cli.pictures import check_drawing, draw_corruption_sheet, show
-from robust201.cli.plot import MEAN_HELP, plot
+from robust201.cli.plot import MEAN_HELP, ShownKeys, ShownNetworks, plot
+from robust201.cli.push import push
+from robust201.cli.rank import Epsilon, rank
 from robust201.cli.search import search
 from robust201.cli.study import study
 from robust201.cli.submit import submit_app
@@ -264,16 +265,33 @@ def merge(
 def report(
     dataset: Dataset,
     out: Annotated[Path | None, typer.Option("--out", help="The HTML file; DATASET-report.html if absent.")] = None,
-    weights: WeightsName = None,
+    weights: Annotated[
+        str | None,
+        typer.Option("--weights-name", help="Show this training only, if DATASET has several per architecture."),
+    ] = None,
     mean: Annotated[str, typer.Option("--mean", help=MEAN_HELP)] = "over-evaluations",
+    epsilon: Epsilon = 1.0,
+    keys: ShownKeys = None,
+    architectures: ShownNetworks = None,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            "--images",
+            help="Show single images in the gallery, if DATASET has outcomes by image: the name of the dataset in the "
+            "data folder, or a file or folder with its test images.",
+        ),
+    ] = None,
+    image_size: ImageSize = None,
 ) -> None:
-    """Write one HTML file with figures, tables and a cell explorer of an exported dataset; it works offline."""
+    """Write one HTML file: which network is best, figures, tables and an explorer of a dataset; it works offline."""
     from robust201.figures.report import write_report
     from robust201.reader.dataset import RobustnessDataset
 
     named = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # such as `.`
     page = out or named.parent / f"{named.name}-report.html"
-    typer.echo(write_report(RobustnessDataset(dataset, weights=weights), page, mean=mean))
+    reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
+    shown = None if images is None else load_data(images, image_size=image_size)
+    typer.echo(write_report(reader, page, mean=mean, epsilon=epsilon, images=shown))
 
 
 def fetch(
@@ -412,8 +430,8 @@ add_verbs(
     app,
     *(demo, bench, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
-    *(verify, audit, export, diff, convert, meta),
-    *(report, plot, metrics, search, correlate, design),
+    *(verify, audit, export, diff, convert, push, meta),
+    *(report, plot, rank, metrics, search, correlate, design),
     *(study, fuse, import_images, robustify),
     *(evaluate, compare, curves, show),
 )

@@ -8,7 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from robust201.core.errors import ArchitectureError, ConfigError, closest
 from robust201.core.host import MAX_THREADS
@@ -26,6 +35,14 @@ from robust201.core.user_code import UserFunction
 from robust201.images import DATASETS
 from robust201.images.specs import DatasetSpec, Resize, own_dataset
 from robust201.planning.field_errors import describe_problem
+from robust201.planning.plugins import (
+    SPACES_GROUP,
+    TASKS_GROUP,
+    Plugin,
+    find_plugin,
+    is_installed,
+    plugin_names,
+)
 from robust201.planning.sweep_yaml import ConfigPath, substitute_variables
 from robust201.planning.transfers import TransferParameters, read_transfers
 from robust201.planning.user_tasks import LONGEST_NAME, UserTaskParameters, is_own_name
@@ -192,6 +209,12 @@ class SpaceFile(Section):
     file: ConfigPath
     function: str = "build"
     gmacs: Size = DEFAULT_GMACS
+    distribution: str = ""
+
+    @model_serializer(mode="wrap")
+    def _leave_out_no_distribution(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = write(self)
+        return {name: value for name, value in fields.items() if name != "distribution" or value}
 
 
 class NormalisationSection(Section):
@@ -327,10 +350,13 @@ def _check_space(value: object) -> object:
             return SpaceFile.model_validate(value)
         except ValidationError as error:
             raise ConfigError(describe_problem(error, SpaceFile, ("space",))) from error
-    if not isinstance(value, SpaceFile) and value not in tuple(SPACES):
-        near = closest(value, SPACES) if isinstance(value, str) else ""
-        raise ValueError(f"expected {', '.join(SPACES)} or a file of your own, got {reprlib.repr(value)}.{near}")
-    return value
+    if isinstance(value, SpaceFile) or value in tuple(SPACES):
+        return value
+    if isinstance(value, str) and (plugin := find_plugin(SPACES_GROUP, value)) is not None:
+        return _check_space(plugin.fields | {"distribution": plugin.distribution})
+    known = [*SPACES, *plugin_names(SPACES_GROUP)]
+    near = closest(value, known) if isinstance(value, str) else ""
+    raise ValueError(f"expected {', '.join(known)} or a file of your own, got {reprlib.repr(value)}.{near}")
 
 
 def check_datasets(value: Mapping[str, DatasetSection]) -> None:
@@ -414,9 +440,10 @@ class WorkSection(Section):
         """Make the space; networks of a file can be built only if `code` has its hash, under ``space``."""
         space: Space
         if isinstance(self.space, SpaceFile):
-            space = UserFileSpace(
-                UserFunction(self.space.file, self.space.function, code.get("space", "")), self.space.gmacs
+            function = UserFunction(
+                self.space.file, self.space.function, code.get("space", ""), distribution=self.space.distribution
             )
+            space = UserFileSpace(function, self.space.gmacs)
         else:
             space = SPACES[self.space]
         return space if self.network == NetworkSection() else space.sized(**self.network.model_dump())
@@ -664,6 +691,17 @@ class SweepConfig(WorkSection):
         own = {key: given for key, given in self.parameters.items() if isinstance(given, UserTaskParameters)}
         return super().code_files() | {f"keys.{key}": given.file for key, given in own.items()}
 
+    @property
+    def installed_code(self) -> set[str]:
+        """Fields of `code_files` whose files belong to installed packages, which the user chose by installing them."""
+        named = {}
+        if isinstance(self.space, SpaceFile):
+            named["space"] = SPACES_GROUP, self.space.file, self.space.distribution
+        for key, given in self.parameters.items():
+            if isinstance(given, UserTaskParameters):
+                named[f"keys.{key}"] = TASKS_GROUP, given.file, given.distribution
+        return {field for field, place in named.items() if is_installed(*place)}
+
     def keys_named(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the keys of this sweep by their names in either spelling, or a group's; other names as they are."""
         by_published = {row.published_key: key for key, row in self.tasks.items()}
@@ -709,16 +747,39 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
                     raise ValueError(f"expected different names, got {transfer!r} twice. Name one of them otherwise.")
                 own[transfer] = parameters
             continue
+        if name not in _SPELLINGS and (plugin := find_plugin(TASKS_GROUP, name)) is not None:
+            own[name] = _parse_plugin(name, plugin, given)
+            continue
         try:
             row = find_task(name)
         except ConfigError as error:
-            near = closest_key(name, [*TASKS, *KEY_GROUPS])
+            near = closest_key(name, [*TASKS, *KEY_GROUPS, *plugin_names(TASKS_GROUP)])
             place = f"keys.{name}" if is_own_name(name) else "keys"
             raise ConfigError(f"{place}: expected a known key, got {reprlib.repr(name)}.{near}") from error
         if row.key in written_out:
             raise ValueError(f"expected each key in one spelling, got {row.key!r} and {row.published_key!r}.")
         written_out[row.key] = _parse_parameters(name, row.parameters, given)
     return {key: written_out[key] for key in TASKS if key in written_out} | own
+
+
+_SPELLINGS = {spelling for key, row in TASKS.items() for spelling in (key, row.published_key)}
+
+_OF_A_SWEEP = ("strengths", "parameters", "passes", "split", "images", "image_seed")
+"""Fields of an installed package's task that a YAML may set otherwise."""
+
+
+def _parse_plugin(name: str, plugin: Plugin, given: Mapping[str, Any]) -> Parameters:
+    """Parse a task of an installed package, with what the YAML sets otherwise."""
+    for field in given:
+        if field not in _OF_A_SWEEP:
+            raise ConfigError(
+                f"keys.{name}.{field}: expected {', '.join(_OF_A_SWEEP)}, as {plugin.distribution} declares the rest, "
+                f"got {field!r}.{closest(field, _OF_A_SWEEP)}"
+            )
+    if not is_own_name(name):
+        raise ConfigError(f"keys: expected a name that begins with a letter for a task, got {reprlib.repr(name)}.")
+    fields = {**plugin.fields, **given, "distribution": plugin.distribution}
+    return _parse_parameters(name, UserTaskParameters, fields)
 
 
 def _parse_parameters(name: str, model: type[Parameters], given: Mapping[str, Any]) -> Parameters:
