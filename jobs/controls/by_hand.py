@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, required=True, help="folder `images` of the export: which images")
     parser.add_argument("--weights", type=Path, default=Path("runs/controls/weights"))
     parser.add_argument("--out", type=Path, default=Path("runs/controls/by-hand"))
+    parser.add_argument("--keys", help="keys separated by commas; all of the sweep by default")
     options = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -109,7 +110,7 @@ def main() -> None:
     out = options.out / f"{options.network}.json"
     results = json.loads(out.read_text()) if out.exists() else {}
     for key, parameters in yaml.safe_load(options.sweep.read_text())["keys"].items():
-        if key in results:
+        if key in results or (options.keys and key not in options.keys.split(",")):
             continue
         start = time.process_time()
         adversarial = perturb(key, parameters, model, images, labels)
