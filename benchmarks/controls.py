@@ -132,10 +132,13 @@ def print_comparisons(comparisons: list[Comparison]) -> None:
 
 
 def print_published(results: dict[tuple[str, str], tuple[float, Correct]]) -> None:
-    rows = [
-        (network, f"`{key}`", f"{len(correct):,}", f"{correct.mean():.4f}", f"{PUBLISHED[network, key] / 10_000:.4f}")
-        for (network, key), (_, correct) in results.items()
-    ]
+    rows = []
+    for (network, key), published in PUBLISHED.items():
+        fused, n_images = "–", ""
+        if (network, key) in results:
+            correct = results[network, key][1]
+            fused, n_images = f"{correct.mean():.4f}", f"{len(correct):,}"
+        rows.append((network, f"`{key}`", n_images, fused, f"{published / 10_000:.4f}"))
     print_table(("network", "key", "images", "fused", "published"), rows)
 
 
