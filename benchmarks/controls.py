@@ -52,11 +52,14 @@ Correct = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Comparison:
-    """One network under one key: which images are classified correctly, (N,) for each way to compute it."""
+    """One network under one key: which images are classified correctly, (N,) for each way that computed it.
+
+    `strength` is None if no engine computed it.
+    """
 
     network: str
     key: str
-    strength: float
+    strength: float | None
     correct: dict[str, Correct]
 
     def p_value(self, other: str) -> float | None:
@@ -72,14 +75,13 @@ def read_export(path: Path) -> dict[tuple[str, str], tuple[float, Correct]]:
     if not path.exists():
         return {}
     n_images = len(pd.read_parquet(path / "images"))
-    rows = pd.read_parquet(path / "parquet").astype({"architecture": str, "key": str})
-    rows = rows.sort_values(["architecture", "key"], key=lambda column: column.map(lambda name: ORDER.get(name, name)))
+    rows = pd.read_parquet(path / "parquet").to_dict("records")
     return {
-        (row.architecture, row.key): (
-            row.strength,
-            np.unpackbits(np.frombuffer(row.correct_bits, np.uint8), count=n_images).astype(bool),
+        (str(row["architecture"]), str(row["key"])): (
+            row["strength"],
+            np.unpackbits(np.frombuffer(row["correct_bits"], np.uint8), count=n_images).astype(bool),
         )
-        for row in rows.itertuples()
+        for row in rows
     }
 
 
@@ -91,14 +93,19 @@ def read_by_hand(file: Path) -> dict[str, Correct]:
 
 
 def read_comparisons(folder: Path, sweep: str) -> Iterator[Comparison]:
-    """Read what the fused engine computed in a sweep, with the results of the other ways."""
+    """Read what each way computed of a sweep, sorted by network and key."""
     exports = {engine: read_export(folder / f"{sweep}-{engine}-dataset") for engine in ENGINES}
-    by_hand = {network: read_by_hand(folder / "by-hand" / f"{network}.json") for network in SWEEPS[sweep]}
-    for (network, key), (strength, _) in exports["fused"].items():
-        correct = {engine: results[network, key][1] for engine, results in exports.items() if (network, key) in results}
-        if key in by_hand[network]:
-            correct[BY_HAND] = by_hand[network][key]
-        yield Comparison(network, key, strength, correct)
+    for network in SWEEPS[sweep]:
+        by_hand = read_by_hand(folder / "by-hand" / f"{network}.json")
+        keys = {key for results in exports.values() for name, key in results if name == network} | by_hand.keys()
+        for key in sorted(keys, key=lambda key: ORDER.get(key, key)):
+            computed = {
+                engine: results[network, key] for engine, results in exports.items() if (network, key) in results
+            }
+            correct = {engine: outcomes for engine, (_, outcomes) in computed.items()}
+            if key in by_hand:
+                correct[BY_HAND] = by_hand[key]
+            yield Comparison(network, key, next((strength for strength, _ in computed.values()), None), correct)
 
 
 def print_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
@@ -111,8 +118,9 @@ def print_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
 
 def make_row(comparison: Comparison) -> Iterator[str]:
     """Return the cells of a comparison's row."""
-    yield from (comparison.network, f"`{comparison.key}`", f"{comparison.strength:g}")
-    yield str(len(comparison.correct["fused"]))
+    yield from (comparison.network, f"`{comparison.key}`")
+    yield "–" if comparison.strength is None else f"{comparison.strength:g}"
+    yield str(len(next(iter(comparison.correct.values()))))
     for way in (*ENGINES, BY_HAND):
         yield f"{comparison.correct[way].mean():.3f}" if way in comparison.correct else "–"
     for way in (ENGINES[1], BY_HAND):
