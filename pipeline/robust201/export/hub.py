@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from robust201.core.errors import ConfigError, ResultsError, StorageError, one_line
-from robust201.reader.listings import CHECKSUM_FILE, read_checksums
 from robust201.reader.file_cache import hash_once
+from robust201.reader.listings import CHECKSUM_FILE, read_checksums
 from robust201.reader.result_files import IMAGES_FOLDER, PARQUET_FOLDER
 
 PAGE_FILE = "index.html"
