@@ -84,7 +84,7 @@ def make_values(rng: np.random.Generator, bank: list[dict[str, Any]]) -> dict[st
     turned = {
         name: np.roll(array, (shift, shift), (0, 1)) if array.ndim == 2 else array for name, array in values.items()
     }
-    return {name: turned[name] for name in columns_of(MEASUREMENTS)}
+    return {name: turned[name] for name in columns_of(MEASUREMENTS, N_CLASSES)}
 
 
 def make_bank(

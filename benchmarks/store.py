@@ -127,7 +127,7 @@ def write_compacted_shards(store: ShardStore, plan: Plan, tables: MakeTables) ->
     from robust201.shards.parquet import Footer, write_tables
     from robust201.tasks.columns import columns_of
 
-    columns, n_rows = columns_of(plan.measurements), 0
+    columns, n_rows = columns_of(plan.measurements, _N_CLASSES), 0
     for dataset in plan.datasets:
         units = sorted((u for u in plan.units if u.dataset == dataset), key=lambda u: (u.key, u.architecture))
         rows = ((unit, strength) for unit in units for strength in unit.strengths)

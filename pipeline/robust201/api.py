@@ -26,9 +26,8 @@ from robust201.core.files import bundled
 from robust201.core.records import ArchitectureId, EvaluationResult, ImageSet, Normalisation, Part, Unit
 from robust201.images import check_selection, data_folder, load_images, select
 from robust201.images import dataset as dataset_spec
-from robust201.images.checks import LabelledImages
 from robust201.images.corrupted import open_published
-from robust201.images.user_arrays import as_labelled_images, check_label_range
+from robust201.images.user_arrays import as_image_set, check_label_range
 from robust201.models.classifier import Classifier
 from robust201.models.model import CompiledNetwork
 from robust201.models.network_check import check_compiled
@@ -63,7 +62,7 @@ _CHECKED_IMAGES = 64
 _TIMED_PASSES = 100_000
 """Passes of an evaluation from which on a pass is timed, so that progress knows the time left."""
 
-_MEASURED = ("accuracy", "confidence", PREDICTIONS)
+_MEASURED = ("accuracy", "confidence_prediction", PREDICTIONS)
 
 
 def load_model(
@@ -172,9 +171,12 @@ def evaluate(
     image, and frost is synthetic.
 
     Args:
-        model: any module from (B, 3, H, W) float32 in [0, 1] to logits (B, C), up to 256 classes.
-        images: (N, 3, H, W) or (N, H, W, 3), NumPy or torch; uint8, or floats in [0, 1] that are multiples of 1/255
-            (others are refused, as attacks start from pixels of 8 bits).
+        model: any module from (B, 3, H, W) float32 in [0, 1] to logits (B, C), up to 32,767 classes. A module whose
+            parameters are all float16, bfloat16 or float64 is shown images of that type and computes its gradients in
+            it; its logits are then converted to float32, and `protocols` of the result says so.
+        images: (N, 3, H, W) or (N, H, W, 3), NumPy or torch; 1 channel for networks of grey images; uint8, or floats in
+            [0, 1]. Attacks start from floats that are not multiples of 1/255 as they are, and `protocols` of the result
+            says so. Or what `robust201.images.load_images` returned, without labels.
         labels: (N,) integers in [0, C).
         keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``;
             ``"corruptions"`` stands for all corruptions, ``"autoattack"`` for AutoAttack, ``"all"`` for the keys of the
@@ -215,8 +217,8 @@ def evaluate(
         EvaluationError: the module fails, or its output is not logits, NaN, or different for the same images.
 
     Warns:
-        RobustWarning: the module seems to end in a softmax, steps are too short for their ball, a weaker attack beat a
-            stronger one, or another sign of a weak attack (docs/trust.md).
+        RobustWarning: the module seems to end in a softmax or computes in half precision, steps are too short for their
+            ball, a weaker attack beat a stronger one, or another sign of a weak attack (docs/trust.md).
     """
     leaderboard = None if benchmark is None else find_benchmark(benchmark)
     if leaderboard is not None:
@@ -240,7 +242,10 @@ def evaluate(
         image_set = _image_set(given, context.classifier)
         if chosen is None:
             keys_of_look = first_keys(
-                image_set.n_classes, given.images.shape[2:], epsilon=epsilon, randomised=randomised
+                image_set.n_classes,
+                corruptions=_corruption_refusal(given) is None,
+                epsilon=epsilon,
+                randomised=randomised,
             )
             chosen = parse_keys(keys_of_look, engine)
             count = _plan_first_look(context, image_set, chosen, count, state)
@@ -259,12 +264,10 @@ def evaluate(
     _warn_of_weak_attacks(rows, name, len(image_set), image_set.n_classes)
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measured = dict.fromkeys(column for row, _ in chosen for column in row.columns)
-    shared = {"seed": seed, "engine": engine, "batch_size": batch_size if engine == "reference" else None}
-    if randomised:
-        shared["randomised"] = True
+    shared = setup.shared_protocol(given, context.classifier)
     if count is not None:
         subset = "class-stratified subset" if leaderboard is None else "first images"
-        shared["images"] = f"{subset}, {count} of {len(given.labels)}"
+        shared["images"] = f"{subset}, {count} of {given.n_split or len(given)}"
     if leaderboard is not None and leaderboard.is_corrupted:
         shared["corruptions"] = "published"
     protocols = {row.key: shared | parameters.identity() for row, parameters in chosen}
@@ -281,19 +284,16 @@ def _check_no_keys(leaderboard: Benchmark, keys: _Keys | None) -> None:
         )
 
 
-def _read_images(leaderboard: Benchmark | None, images: Any, labels: Any) -> LabelledImages:
+def _read_images(leaderboard: Benchmark | None, images: Any, labels: Any) -> ImageSet:
     """Read the images given; for a benchmark check their size, or load the test images if none are given."""
     if leaderboard is None:
-        return as_labelled_images(images, labels)
-    if images is None and labels is None:
-        test = load_images(DATASET)
-        images, labels = test.images, test.labels
-    given = as_labelled_images(images, labels)
+        return as_image_set(images, labels)
+    given = as_image_set(load_images(DATASET) if images is None and labels is None else images, labels)
     _check_benchmark_images(leaderboard, given)
     return given
 
 
-def _check_benchmark_images(leaderboard: Benchmark, given: LabelledImages) -> None:
+def _check_benchmark_images(leaderboard: Benchmark, given: ImageSet) -> None:
     size = dataset_spec(DATASET).image_size
     if given.images.shape[2:] != (size, size):
         raise DatasetError(
@@ -353,15 +353,9 @@ def _evaluate_keys(
     return rows, outcomes, distances
 
 
-def _image_set(given: LabelledImages, classifier: Classifier) -> ImageSet:
-    return ImageSet(
-        dataset="images",
-        images=given.images,
-        labels=given.labels,
-        indices=np.arange(len(given.labels)),
-        n_classes=classifier.n_classes,
-        normalisation=_normalisation_of(classifier),
-        sha256="",
+def _image_set(given: ImageSet, classifier: Classifier) -> ImageSet:
+    return dataclasses.replace(
+        given, dataset="images", n_classes=classifier.n_classes, normalisation=_normalisation_of(classifier), sha256=""
     )
 
 
@@ -401,7 +395,8 @@ def _plan_first_look(
     costs = dataclasses.replace(_measure_costs(context, pilot), resisting=float(attacked.values["accuracy"]))
     by_time = count is None
     count = choose_count(costs, parameters_by_key, len(images)) if count is None else count
-    state.say(describe_plan(count, len(images), context.seed, by_time=by_time, costs=costs, keys=parameters_by_key))
+    n_split = images.n_split or len(images)
+    state.say(describe_plan(count, n_split, context.seed, by_time=by_time, costs=costs, keys=parameters_by_key))
     state.costs = {key: costs.seconds(key, parameters, count) for key, parameters in parameters_by_key.items()}
     state.seconds_per_cost = 1.0
     return count
@@ -431,20 +426,26 @@ def _estimate_time(
 
 
 def compare(
-    networks: Mapping[str, nn.Module | Evaluation] | Sequence[nn.Module | Evaluation],
+    networks: Mapping[str, nn.Module | Evaluation | str] | Sequence[nn.Module | Evaluation | str],
     images: Any = None,
     labels: Any = None,
-    keys: _Keys = ("clean", "fgsm", "pgd"),
+    keys: _Keys | None = None,
+    *,
+    data: str | None = None,
     **options: Any,
 ) -> Comparison:
     """Compare two or more networks on the same images, image by image.
 
     Args:
-        networks: modules, or tables that `evaluate` returned; by name, or in a list, where the names are those of the
-            classes, numbered if they are equal.
-        images: see `evaluate`; not needed if all networks are tables.
+        networks: modules, tables that `evaluate` returned, or networks of a dataset whose outcomes by image are stored,
+            as text: ``DATASET:ARCHITECTURE``, the dataset's folder and an architecture, or, of several trainings,
+            ``DATASET:ARCHITECTURE@WEIGHTS`` (without weights, all of them). By name, or in a list, where the names are
+            those of the classes, numbered if they are equal, and of the dataset's networks.
+        images: see `evaluate`; not needed without modules.
         labels: see `evaluate`.
-        keys: see `evaluate`.
+        keys: see `evaluate`; by default clean images, FGSM and PGD. Of networks of a dataset: names of keys, or keys at
+            a strength, such as ``"pgd:8"``; by default every key at one strength (that nearest to 1/255, severity 3).
+        data: which dataset of a dataset's folder, if it has several.
         options: further arguments of `evaluate`, the same for all modules, such as `seed`.
 
     Returns:
@@ -465,19 +466,59 @@ def compare(
             f"Comparing networks failed for {type(networks).__name__}: expected several networks, got one. Give a "
             "list, or a mapping of names to networks."
         )
-    named = networks if isinstance(networks, Mapping) else name_networks(networks)
-    evaluations = {
-        name: network if isinstance(network, pd.DataFrame) else evaluate(network, images, labels, keys, **options)
-        for name, network in named.items()
-    }
+    evaluations: dict[str, Evaluation] = {}
+    for name, network in _pair_with_names(networks):
+        if isinstance(network, str):
+            for stored, table in _read_stored(name, network, keys, data).items():
+                evaluations[network if stored in evaluations else stored] = table
+        elif isinstance(network, nn.Module):
+            asked = ("clean", "fgsm", "pgd") if keys is None else keys
+            evaluations[name] = evaluate(network, images, labels, asked, **options)
+        else:
+            evaluations[name] = network
     return compare_evaluations(evaluations)
+
+
+_Network = nn.Module | Evaluation | str
 
 
 def name_networks(networks: Sequence[NetworkT]) -> dict[str, NetworkT]:
     """Name networks by their classes, numbered where these are equal."""
+    return dict(zip(_class_names(networks), networks, strict=True))
+
+
+def _pair_with_names(networks: Mapping[str, _Network] | Sequence[_Network]) -> list[tuple[str, _Network]]:
+    """Pair networks with names: those given, or those of their classes, none for the networks of a dataset."""
+    if isinstance(networks, Mapping):
+        return list(networks.items())
+    names = zip(_class_names(networks), networks, strict=True)
+    return [("" if isinstance(network, str) else name, network) for name, network in names]
+
+
+def _class_names(networks: Sequence[object]) -> list[str]:
     classes = [type(network).__name__ for network in networks]
-    names = [name if classes.count(name) == 1 else f"{name} {n}" for n, name in enumerate(classes, start=1)]
-    return dict(zip(names, networks, strict=True))
+    return [name if classes.count(name) == 1 else f"{name} {n}" for n, name in enumerate(classes, start=1)]
+
+
+def _read_stored(name: str, network: str, keys: _Keys | None, data: str | None) -> dict[str, Evaluation]:
+    """Read what a dataset has of a network, or of all trainings of an architecture, under a name or their own."""
+    from robust201.analysis.stored_evaluations import read_evaluations
+
+    asked = [keys] if isinstance(keys, str) else keys
+    if asked is not None and not all(isinstance(key, str) for key in asked):
+        raise ConfigError(
+            f"Comparing networks failed for {network}: expected names of keys, such as pgd or pgd:8, got parameters. A "
+            "dataset has the parameters that it was made with."
+        )
+    found = read_evaluations(network, keys=None if asked is None else [str(key) for key in asked], data=data)
+    if not name:
+        return found
+    if len(found) > 1:
+        raise ConfigError(
+            f"Comparing networks failed for {name}: expected one network, got the trainings {', '.join(found)}. Name "
+            "one, or give a list."
+        )
+    return dict.fromkeys([name], next(iter(found.values())))
 
 
 def _digest(given: ImageSet) -> str:
@@ -547,14 +588,14 @@ def attack(
     asked = None if radii is None else np.atleast_1d(np.asarray(radii)).tolist()
     read = _parse_parameters(row, parameters | ({} if asked is None else {field: asked}), engine)
     strengths = read.strengths
-    given = as_labelled_images(images, labels)
+    given = as_image_set(images, labels)
     _check_shape(given, row, read)
     _warn_of_parameters(row, read)
     setup = _Setup(as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
     with setup.context(model, given, key=row.key) as context:
         where = context.classifier.device
         pixels, classes = torch.from_numpy(given.images).to(where), torch.from_numpy(given.labels).to(where)
-        request = Request(strengths, pixels, classes, np.arange(len(classes)))
+        request = Request(strengths, pixels, classes, given.indices)
         places = [strengths.index(strength) for strength in (asked or strengths)]
         found = torch.empty((len(strengths), *pixels.shape), device=where)
         perturbed = perturb(row, context, read, request)
@@ -638,7 +679,7 @@ class _Setup:
     randomised: bool = False
 
     @contextmanager
-    def context(self, model: nn.Module, given: LabelledImages, key: str = "") -> Iterator[Context]:
+    def context(self, model: nn.Module, given: ImageSet, key: str = "") -> Iterator[Context]:
         """Check a model and the labels, and surround an evaluation with what it needs."""
         if self.batch_size < 1:
             raise ConfigError(f"Reading arguments failed for batch_size: expected 1 or more, got {self.batch_size}.")
@@ -653,18 +694,37 @@ class _Setup:
             randomised=self.randomised,
         )
         with prepared as classifier:
+            _check_class_folders(given, classifier)
             check_label_range(given.labels, classifier.n_classes)
             compiled = self._compile(classifier, shown) if self.engine == "fused" else None
             yield Context(
                 classifier,
                 self.seed,
                 self.batch_size,
-                corrupted=_generated(given.images, self.seed),
+                corrupted=_generated(given, self.seed),
                 key=key,
                 engine=self.engine,
                 model=compiled,
                 model_batch=None if compiled is None else self.batch_size,
             )
+
+    def shared_protocol(self, given: ImageSet, classifier: Classifier) -> dict[str, Any]:
+        """Return what decides the numbers of every key, apart from model, images and parameters."""
+        is_reference = self.engine == "reference"
+        shared: dict[str, Any] = {
+            "seed": self.seed,
+            "engine": self.engine,
+            "batch_size": self.batch_size if is_reference else None,
+        }
+        if self.randomised:
+            shared["randomised"] = True
+        if given.images.dtype != np.uint8:
+            shared["pixels"] = "floats, not multiples of 1/255"
+        if classifier.dtype is not torch.float32:
+            shared["precision"] = str(classifier.dtype).removeprefix("torch.")
+        if given.decoder:
+            shared["decoder"] = dict(given.decoder)
+        return shared
 
     @staticmethod
     def _compile(classifier: Classifier, shown: torch.Tensor) -> CompiledNetwork | None:
@@ -675,46 +735,85 @@ class _Setup:
         return compiled
 
 
-def _generated(images: NDArray[np.uint8], seed: int) -> CorruptedImages:
+def _check_class_folders(given: ImageSet, classifier: Classifier) -> None:
+    """Check that class folders that number the classes are those of all classes of the network."""
+    n_folders = len(given.class_names)
+    if n_folders not in {0, classifier.n_classes}:
+        raise DatasetError(
+            f"Reading labels failed for the images of {n_folders:,} class folders: the network has "
+            f"{classifier.n_classes:,} classes, so the order of the folders does not give the labels. Write the label "
+            "of each folder into labels.json beside the folders, or evaluate another network."
+        )
+
+
+def _generated(images: ImageSet, seed: int) -> CorruptedImages:
     def corrupted(key: str, severity: int, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        clean = np.ascontiguousarray(images[rows].transpose(0, 2, 3, 1))
+        positions = np.searchsorted(images.indices, rows)
+        clean = np.ascontiguousarray(images.images[positions].transpose(0, 2, 3, 1))
         found = corrupt(clean, key, severity, seed=seed, indices=rows, frost=synthetic_frost(seed))
         return found.transpose(0, 3, 1, 2)
 
     return corrupted
 
 
-def _check_shape(given: LabelledImages, row: Task, parameters: Parameters) -> None:
+def _corruption_refusal(given: ImageSet) -> str | None:
+    """Return why images cannot be corrupted, and what to do; None where they can."""
+    channels, height, width = given.images.shape[1:]
+    if height != width or height < SMALLEST_SIZE:
+        size = f"expected square images of {SMALLEST_SIZE} pixels or more, got {height}x{width}."
+        return f"{size} {_shape_advice(height, width)}"
+    if channels != 3:
+        return "corruptions are of RGB images, but these have one channel."
+    if given.images.dtype != np.uint8:
+        return (
+            "corruptions start from pixels of 8 bits, but some of these floats are not multiples of 1/255. Round them, "
+            "as in (images * 255).round() / 255,"
+        )
+    return None
+
+
+def _shape_advice(height: int, width: int) -> str:
+    return "Give larger images," if height == width else "Crop or pad them to a square first,"
+
+
+def _check_shape(given: ImageSet, row: Task, parameters: Parameters) -> None:
     height, width = given.images.shape[2:]
-    refusal = parameters.shape_refusal(height, width)
-    if row.kind == "corruption" and (height != width or height < SMALLEST_SIZE):
-        refusal = f"expected square images of {SMALLEST_SIZE} pixels or more, got {height}x{width}."
+    if row.kind == "corruption":
+        what, refusal = "Corrupting", _corruption_refusal(given)
+    else:
+        what, refusal = "Attacking", parameters.shape_refusal(height, width)
+        refusal = refusal and f"{refusal} {_shape_advice(height, width)}"
     if refusal is not None:
-        what = "Corrupting" if row.kind == "corruption" else "Attacking"
-        advice = "Give larger images" if height == width else "Crop or pad them to a square first"
-        raise DatasetError(f"{what} images failed for {row.key!r}: {refusal} {advice}, or leave the key out.")
+        remedy = "Leave the key out." if refusal.endswith(".") else "or leave the key out."
+        raise DatasetError(f"{what} images failed for {row.key!r}: {refusal} {remedy}")
 
 
 def _normalisation_of(classifier: Classifier) -> Normalisation:
     means, stds = classifier.mean.flatten().tolist(), classifier.std.flatten().tolist()
-    return Normalisation((means[0], means[1], means[2]), (stds[0], stds[1], stds[2]))
+    return Normalisation(tuple(means), tuple(stds))
+
+
+def _wrong_normalisation(given: object) -> ConfigError:
+    return ConfigError(
+        f"Reading arguments failed for normalisation: expected (mean, std) of three numbers each, or of one for grey "
+        f"images, got {reprlib.repr(given)}. Give means and standard deviations of pixels in [0, 1]."
+    )
 
 
 def as_normalisation(given: Normalisation | tuple[Sequence[float], Sequence[float]] | None) -> Normalisation | None:
-    """Check a normalisation given as (mean, std) of three numbers each; raises ConfigError."""
+    """Check a normalisation given as (mean, std), a number per channel each; raises ConfigError."""
     if given is None:
         return None
     if isinstance(given, Normalisation):
         normalisation = given
     else:
         try:
-            (red, green, blue), (red_std, green_std, blue_std) = (tuple(float(v) for v in values) for values in given)
+            mean, std = (tuple(float(value) for value in values) for values in given)
         except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"Reading arguments failed for normalisation: expected (mean, std) of three numbers each, got "
-                f"{reprlib.repr(given)}. Give means and standard deviations of pixels in [0, 1]."
-            ) from error
-        normalisation = Normalisation((red, green, blue), (red_std, green_std, blue_std))
+            raise _wrong_normalisation(given) from error
+        if len(mean) != len(std) or len(mean) not in {1, 3}:
+            raise _wrong_normalisation(given)
+        normalisation = Normalisation(mean, std)
     if (problem := normalisation.problem) is not None:
         raise ConfigError(f"Reading arguments failed for normalisation ({problem.field}): {problem.text}")
     return normalisation

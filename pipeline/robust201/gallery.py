@@ -11,7 +11,7 @@ from robust201.analysis.labels import column_label, key_label
 from robust201.api import as_normalisation, attack
 from robust201.core.errors import ConfigError
 from robust201.core.records import Normalisation
-from robust201.images.user_arrays import as_labelled_images
+from robust201.images.user_arrays import as_image_set
 from robust201.models.classifier import Classifier
 from robust201.models.user_module import as_classifier
 from robust201.tasks import find_task
@@ -65,7 +65,7 @@ def show(
 
     if np.ndim(images) == 3:
         images, labels = images[None], np.atleast_1d(labels)
-    given = as_labelled_images(images, labels)
+    given = as_image_set(images, labels)
     n_images = len(given.labels)
     if n_images > MAX_SHOWN:
         raise ConfigError(f"Showing images failed: {MAX_SHOWN} fit in a figure, got {n_images}. Choose some of them.")

@@ -9,7 +9,7 @@ from torch import nn
 from robust201.api import evaluate, name_networks
 from robust201.core.errors import ConfigError, closest
 from robust201.figures.security_curves import SecurityCurves
-from robust201.images.user_arrays import as_labelled_images
+from robust201.images.user_arrays import as_image_set
 from robust201.tasks import TASKS, Task
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import STRENGTH_FIELDS, MinimumNorm
@@ -26,7 +26,7 @@ DEFAULT_ATTACKS = {
 def curves(
     networks: Mapping[str, nn.Module] | Sequence[nn.Module] | nn.Module,
     images: Any,
-    labels: Any,
+    labels: Any = None,
     norm: str = "Linf",
     attacks: str | Mapping[str, Mapping[str, Any]] | Sequence[str] | None = None,
     **options: Any,
@@ -67,11 +67,11 @@ def curves(
         )
     keys = parse_attacks(norm, attacks)
     named = networks if isinstance(networks, Mapping) else name_networks(_as_list(networks))
-    given = as_labelled_images(images, labels)
+    given = as_image_set(images, labels)
     constraint = CONSTRAINTS[norm]
-    largest = constraint.divisor * constraint.largest_radius(given.images.shape[-1])
+    largest = constraint.divisor * constraint.largest_radius(max(given.images.shape[2:]))
     at_largest = {key: {**fields, _strength_field(TASKS[key]): [largest]} for key, fields in keys.items()}
-    tables = {name: evaluate(module, images, labels, at_largest, **options) for name, module in named.items()}
+    tables = {name: evaluate(module, given, None, at_largest, **options) for name, module in named.items()}
     passes = sum(_passes(TASKS[key], fields) for key, fields in at_largest.items())
     further = {
         "passes": [passes] * len(tables),

@@ -185,11 +185,6 @@ def test_dropout_that_evaluation_mode_switches_off_is_no_error() -> None:
     assert model[1].training
 
 
-def test_more_classes_than_can_be_stored() -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 257))
-    refusal(EvaluationError, r"expected up to 256 classes, got 257\. .* stored in one byte", model=model)
-
-
 def test_other_numbers_of_classes_than_stated() -> None:
     refusal(
         EvaluationError, r"expected logits \(21, 7\), got shape \(21, 5\).*correct the number of classes", n_classes=7
@@ -205,13 +200,12 @@ IMAGES_GIVEN = {
     "above 1": (PIXELS.astype(np.float32), r"expected uint8, or float32 or float64 in \[0, 1\], got 0 to 255"),
     "normalised": (FLOATS * 2 - 1, r"got -1 to 1. Give pixels before any normalisation"),
     "NaN": (np.where(PIXELS[4, 1, 2, 3] == PIXELS, np.nan, FLOATS), r"got nan to nan"),
-    "no multiples of 1/255": (FLOATS * 0.999, r"image 0: expected multiples of 1/255.*\(images \* 255\)\.round\(\)"),
     "int64": (PIXELS.astype(np.int64), r"got int64\. Convert"),
     "float16": (FLOATS.astype(np.float16), r"got float16\. Convert"),
     "bfloat16": (torch.from_numpy(FLOATS).bfloat16(), r"expected a NumPy array or a tensor of numbers, got torch.bf"),
-    "text": (["a", "b"], r"expected shape \(N, 3, H, W\) or \(N, H, W, 3\), got \(2,\)"),
+    "text": (["a", "b"], r"expected shape \(N, C, H, W\) or \(N, H, W, C\) with 3 channels.*, got \(2,\)"),
     "one image": (PIXELS[0], r"got \(3, 8, 8\)"),
-    "grey": (PIXELS[:, :1], r"got \(21, 1, 8, 8\)"),
+    "two channels": (PIXELS[:, :2], r"got \(21, 2, 8, 8\)"),
     "none": (PIXELS[:0], r"got \(0, 3, 8, 8\)"),
     "three columns": (PIXELS[:, :, :, :3], r"shape \(21, 3, 8, 3\) is ambiguous"),
     "three rows and columns": (PIXELS[:, :, :3, :3], r"shape \(21, 3, 3, 3\) is ambiguous"),

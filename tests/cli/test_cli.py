@@ -43,6 +43,7 @@ VERBS = (
         "evaluate",
     ),
     *("metrics", "correlate", "design", "audit", "search", "study", "fuse", "import-images", "robustify", "show"),
+    *("rank", "push"),
 )
 HIDDEN = {"meta"}
 ESCAPE = "\x1b"

@@ -17,6 +17,7 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.cells import edit_distance, kernel_parameters, neighbours
 from robust201.spaces.nasbench201.space import NasBench201
+from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import TASKS
 from tests.support.fabricated import N_IMAGES, export, make_plan
 from tests.support.small_results import results_of, write_results
@@ -408,3 +409,27 @@ def test_columns_are_in_the_order_of_the_table(tmp_path):
     values = dict(itertools.islice({"fog": {"0": [0.5] * 5}, "pgd": {"0": [0.1, 0.2]}, "clean": {"0": 0.9}}.items(), 3))
     results = results_of(write_results(tmp_path, values))
     assert [key for key, _ in results.columns] == ["clean", *["pgd"] * 2, *["fog"] * 5]
+
+
+def test_curves_of_few_networks_have_intervals_and_begin_at_the_clean_accuracy(tmp_path):
+    write_results(tmp_path, {"clean": {"0": 0.9, "2": 0.8}, "pgd": {"0": [0.5, 0.25], "2": [0.75, 0.0]}})
+    results = results_of(tmp_path)
+    curves = FIGURES["attack-curves"].numbers(results).sort_values(["network", "strength"])
+    assert curves["network"].tolist() == ["#0"] * 3 + ["#2"] * 3
+    assert curves["strength"].tolist() == [0.0, 1.0, 8.0] * 2
+    assert curves["accuracy"].tolist() == [0.9, 0.5, 0.25, 0.8, 0.75, 0.0]
+    low, high = accuracy_intervals(curves["accuracy"].to_numpy(), 10_000)  # of the whole test split
+    assert curves["low"].to_numpy() == pytest.approx(low)
+    assert curves["high"].to_numpy() == pytest.approx(high)
+    results.__dict__["n_images"] = None  # as in a folder that does not tell
+    assert FIGURES["attack-curves"].numbers(results)["low"].isna().all()
+
+
+@pytest.mark.parametrize(("count", "expected"), [(11, {"attack-curves"}), (12, {"attacks", "rank-correlation"})])
+def test_a_few_networks_are_shown_by_name_and_more_are_summarised(tmp_path, count, expected):
+    cells = nasbench201.evaluated_indices()[:count]
+    values = {str(cell): place / 20 for place, cell in enumerate(cells)}
+    write_results(tmp_path, {"clean": values, "pgd": {cell: [one / 2, one / 3] for cell, one in values.items()}})
+    results = results_of(tmp_path)
+    named = {"attack-curves", "attacks", "rank-correlation"}
+    assert {name for name in named if len(FIGURES[name].numbers(results))} == expected

@@ -29,7 +29,7 @@ from tests.support.small_results import results_of, write_results
 WIDTH = 486.0
 """Points, as wide as a page."""
 
-ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309, 1462, 3456, 9930)
+ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309, 1462, 3456, 9930, 13714)
 
 
 def parts_of(spec) -> list[dict]:
@@ -287,8 +287,8 @@ def test_confidences_say_what_autoattacks_images_are(tmp_path, keys, noted):
     ("keys", "names"),
     [
         pytest.param(["clean"], ["best-cells", "top-cells"], marks=pytest.mark.slow),
-        (["pgd"], ["attacks", "best-cells", "kernel-parameters", "rank-correlation-attacks", "top-cells"]),
-        pytest.param(["fog"], ["best-cells", "corruptions", "top-cells"], marks=pytest.mark.slow),
+        (["pgd"], ["attack-curves", "best-cells", "top-cells"]),
+        pytest.param(["fog"], ["best-cells", "corruption-curves", "top-cells"], marks=pytest.mark.slow),
     ],
 )
 def test_figures_are_those_the_results_are_enough_for(tmp_path, keys, names):
@@ -302,20 +302,22 @@ def test_figures_are_those_the_results_are_enough_for(tmp_path, keys, names):
 def test_one_architecture_and_any_dataset_are_enough(tmp_path, name):
     export(tmp_path / "dataset", make_plan([0], ("clean", "pgd", "fog"), [name]))
     paths = save_plots(RobustnessDataset(tmp_path / "dataset"), tmp_path)
-    drawn = ("attacks", "corruptions", "confidence", "confusion", "clean-vs-robust", "clean-vs-corrupted")
-    drawn = (*drawn, "kernel-parameters", "top-cells", "best-cells")
+    drawn = ("attack-curves", "corruption-curves", "confidence", "confusion", "clean-vs-robust", "clean-vs-corrupted")
+    drawn = (*drawn, "top-cells", "best-cells")
     assert [path.name for path in paths] == [f"{name}-{figure}.png" for figure in drawn]
 
 
 def test_a_figure_that_lacks_something_says_what_there_is(tmp_path):
     export(tmp_path / "dataset", make_plan([0], ("clean", "pgd")))
-    with pytest.raises(ResultsError, match="two architectures, got results of 1 architecture under clean, pgd"):
+    with pytest.raises(
+        ResultsError, match="two keys, of 12 networks or more, got results of 1 architecture under clean, pgd"
+    ):
         save_plot(RobustnessDataset(tmp_path / "dataset"), "rank-correlation", tmp_path / "figure.png")
 
 
 # The figures with generated ids, dates and rasters between them.
 @pytest.mark.parametrize(
-    "chosen", [("clean-vs-robust",), pytest.param(("attacks", "best-cells"), marks=pytest.mark.slow)]
+    "chosen", [("clean-vs-robust",), pytest.param(("best-cells", "top-cells"), marks=pytest.mark.slow)]
 )
 def test_equal_results_give_equal_files(tied, tmp_path, chosen):
 

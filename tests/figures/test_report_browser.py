@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
     find_chromium() is None, reason="no chromium, chromium-browser or google-chrome is installed"
 )
 
-ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309, 991)
+ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309, 991, 1462, 3456, 9930)
 # A folder's name holds no slash, so this is one that looks like it.
 DATASETS = ("cifar10", "<script>alert(1)<⁄script>")
 KEYS = ("clean", "fgsm", "pgd", "fog", "snow")
@@ -322,8 +322,9 @@ def test_a_dataset_named_like_a_script_is_a_name_and_a_missing_cell_is_missing(p
 def test_names_that_look_like_markup_are_text_and_run_nothing(tmp_path):
     evil = "<img src=x onerror=ran()><script>ran()<⁄script>'\"{{title}}{title}<b>&amp;"
     folder = tmp_path / evil
-    rows = {"0": [0.5, 0.25], "2": [0.4, 0.2]}
-    write_results(folder, {"clean": {"0": 0.9, "2": 0.8}, "pgd": rows, evil: rows}, dataset=evil)
+    clean = {str(cell): 0.9 - cell / 100 for cell in nasbench201.evaluated_indices()[:12]}
+    rows = {cell: [accuracy / 2, accuracy / 4] for cell, accuracy in clean.items()}
+    write_results(folder, {"clean": clean, "pgd": rows, evil: rows}, dataset=evil)
     sweep = {"format": 1, "robust201": evil, "sweep": {"name": evil}, "measurements": ["accuracy"]}
     strengths = {evil: {"clean": [0], "pgd": [1, 8], evil: [1, 8]}}
     (folder / "sweep.json").write_text(json.dumps(sweep | {"strengths": strengths}))
@@ -434,14 +435,14 @@ def test_the_table_of_architectures_sorts_filters_and_downloads(dataset, page, t
         tell("accurate", ids());
         tell("place", $("page-place").textContent);
         $("filters").reset();
-        await until(() => ids().length === 9);
+        await until(() => ids().length === 12);
         $("filter-front").click();
         tell("front", ids());
         tell("csv", csvText());
         tell("text", ["=1", "+a", "-a", "@a", "a;=1", "a-b", "-", "-0.5", -0.5, 3].map(withoutFormulas));
         $("filter-front").click();
         // Of more rows than a page has, the rest is on the next.
-        listing.rows = [...Array(120).keys()].map((place) => place % 9);
+        listing.rows = [...Array(120).keys()].map((place) => place % 12);
         showTable();
         tell("first page", [ids().length, $("page-back").disabled, $("page-on").disabled]);
         $("page-on").click(); $("page-on").click();
@@ -461,7 +462,7 @@ def test_the_table_of_architectures_sorts_filters_and_downloads(dataset, page, t
     assert told["by id"] == sorted(ARCHITECTURES)
     assert 991 in told["named"]
     assert told["accurate"] == [i for i in ARCHITECTURES if scores["clean"][i] >= 0.8]
-    assert told["place"].endswith(", chosen from 9")
+    assert told["place"].endswith(f", chosen from {len(ARCHITECTURES)}")
     front = pareto_front(scores["clean"], scores["adversarial"])
     assert sorted(told["front"]) == [i for i, marked in zip(results.architectures, front, strict=True) if marked]
     header, *lines = told["csv"].splitlines()

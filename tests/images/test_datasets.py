@@ -45,8 +45,8 @@ def test_row_of_a_dataset_is_consistent(name: str) -> None:
     assert row.name == name
     assert len(set(row.class_names)) == row.n_classes
     assert all(form in FORMS for form in row.forms)
-    unchanged = row.normalisation == Normalisation((0, 0, 0), (1, 1, 1))
-    assert unchanged == (name == "mnist")
+    unchanged = row.normalisation == Normalisation((0, 0, 0), (1, 1, 1)).of_channels(row.channels)
+    assert unchanged == (row.folder_name == "mnist")
     assert unchanged or all(0 < value < 1 for value in (*row.normalisation.mean, *row.normalisation.std))
     assert row.licence
     assert row.citation

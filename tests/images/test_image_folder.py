@@ -244,8 +244,8 @@ def test_the_command_converts_and_names_what_is_missing(robust201: RunCommand, t
     assert (ended.code, ended.err) == (0, "")
     section = {"path": str(tmp_path / "robust"), "classes": 10, "image_size": 8}
     assert yaml.safe_load(ended.out) == {"datasets": {"robust": section}}
-    ended = robust201("import-images", tmp_path / "source", "--out", tmp_path / "other", "--classes", "257")
-    assert (ended.code, "less than or equal to 256" in ended.err) == (2, True)
+    ended = robust201("import-images", tmp_path / "source", "--out", tmp_path / "other", "--classes", "40000")
+    assert (ended.code, "less than or equal to 32767" in ended.err) == (2, True)
     assert "got a file" in robust201("import-images", tmp_path / "source", "--out", labels).refusal(2)
     labels.unlink()
     ended = robust201("import-images", tmp_path / "source", "--out", tmp_path / "other")

@@ -32,7 +32,7 @@ NO_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2
             {"datasets": {"digits": {"normalisation": {"mean": [0, 0, 0], "std": [-1, 1, 1]}}}},
             "normalisation.std.0: expected",
         ),
-        ({"datasets": {"mine": {"path": ".", "classes": 257}}}, "classes: expected at most 256, got 257."),
+        ({"datasets": {"mine": {"path": ".", "classes": 40_000}}}, "classes: expected at most 32,767, got 40000."),
         ({"datasets": {"digits": {"form": "digit", "corruptions": {"source": "generated"}}}}, "Did you mean 'digits'?"),
         ({"measurements": ["acuracy"]}, "Did you mean 'accuracy'?"),
         ({"execution": {"executor": "rai"}}, "Did you mean 'ray'?"),

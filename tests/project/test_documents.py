@@ -52,7 +52,9 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder in which runs/demo/dataset lies where the demo puts it, with Parquet."""
     monkeypatch.chdir(tmp_path)
     export(
-        tmp_path / DEMO / "dataset", fabricate_plan((0, 2, 13714), datasets=("digits",)), formats=("json", "parquet")
+        tmp_path / DEMO / "dataset",
+        fabricate_plan((*evaluated_indices()[:11], 13714), datasets=("digits",)),
+        formats=("json", "parquet"),
     )
     return tmp_path
 

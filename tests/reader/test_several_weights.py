@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from robust201.analysis.class_summaries import summarise_classes
-from robust201.core.errors import ConfigError
+from robust201.core.errors import ArchitectureError, ConfigError
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
 from tests.support.fabricated import export, make_plan
@@ -67,7 +67,6 @@ def test_a_query_without_a_name_is_refused_with_the_names_in_one_line(folder):
         data.query,
         data.to_frame,
         lambda: data.accuracy(2, "cifar10", "pgd"),
-        lambda: data.rank("cifar10", "pgd"),
     ):
         with pytest.raises(ConfigError, match="expected weights 'e12-s0' or 'e200-s0', got no name") as refused:
             ask()
@@ -75,6 +74,50 @@ def test_a_query_without_a_name_is_refused_with_the_names_in_one_line(folder):
     assert "weights e12-s0, e200-s0" in repr(data)
     with pytest.raises(ConfigError, match=r"'e13-s0': expected e12-s0, e200-s0.*Did you mean 'e12-s0'"):
         data.to_frame(weights="e13-s0")
+
+
+NETWORKS = ("0@e12-s0", "10@e200-s0", "2@e12-s0", "2@e200-s0")
+
+
+def test_trainings_of_an_architecture_are_networks_side_by_side(folder, parts):
+    data, part = RobustnessDataset(folder), RobustnessDataset(parts["e12-s0"])
+    networks = data.select()
+    assert sorted(networks.non_isomorph_ids) == list(NETWORKS)
+    assert networks.files.space is None
+    assert networks.accuracy("2@e12-s0", "cifar10", "pgd", 8.0) == part.accuracy(2, "cifar10", "pgd", 8.0)
+    assert networks.accuracy("2@e200-s0", "cifar10", "pgd", 8.0) == part.accuracy(2, "cifar10", "pgd", 8.0) / 2
+    values = {name: networks.accuracy(name, "cifar10", "pgd", 8.0) for name in NETWORKS}
+    ranks = data.rank("cifar10", "pgd", 8.0)
+    assert {**ranks} == {one: 1 + sum(other > values[one] for other in values.values()) for one in NETWORKS}
+    (ranking, *_) = data.metrics(keys=["clean"]).rankings
+    assert sorted(ranking.accuracies.index) == list(NETWORKS)
+    assert networks.value("2@e12-s0", "cifar10", "pgd", "cm") == part.value(2, "cifar10", "pgd", "cm")
+    with pytest.raises(ArchitectureError, match="got '10@e12-s0'"):
+        networks.accuracy("10@e12-s0", "cifar10", "pgd")
+
+
+def test_networks_and_keys_are_selected(folder, parts):
+    data, part = RobustnessDataset(folder), RobustnessDataset(parts["e12-s0"])
+    assert list(data.select([2]).rank("cifar10", "pgd").sort_index().index) == ["2@e12-s0", "2@e200-s0"]
+    assert list(data.select("10@e200-s0").rank("cifar10", "pgd").index) == ["10@e200-s0"]
+    assert data.select(keys="pgd").keys_all == ["clean", "pgd"]
+    assert part.select().files is part.files
+    one = part.select([2], keys=["clean"])
+    assert (one.to_frame()["architecture"].tolist(), one.keys_all) == ([2], ["clean"])
+    assert one.files.space is part.files.space
+    several = RobustnessDataset(parts["e12-s0"], parts["e200-s0"]).select([2, 10])
+    assert several.to_frame("cifar10", "clean")["architecture"].tolist() == [2, 10]
+    with pytest.raises(ConfigError, match=r"'10': expected a network that was evaluated, such as 0, 2, got another"):
+        part.select([10])
+    with pytest.raises(ConfigError, match=r"'pdg': expected one of its keys, got another\. Did you mean 'pgd'"):
+        part.select(keys="pdg")
+
+
+def test_a_report_shows_trainings_side_by_side(folder, tmp_path):
+    page = write_report(RobustnessDataset(folder), tmp_path / "page.html").read_text()
+    assert 'data-figure="attack-curves"' in page
+    assert 'data-figure="attacks"' not in page
+    assert all(name in page for name in NETWORKS)
 
 
 def test_a_reader_of_one_choice_needs_no_name(folder, parts, tmp_path):

@@ -116,6 +116,6 @@ def test_boxes_and_reports_do_not_call_it_clean(data: RobustnessDataset, folder:
     text = write_report(data, tmp_path / "page.html").read_text()
     assert "<th>Grid 775</th><th></th>" in text
     assert '"strength":0.0,"axis":"strength"' in text
-    save_plot(data, "attacks", tmp_path / "attacks.svg")
+    save_plot(data, "attack-curves", tmp_path / "attacks.svg")
     labels = re.findall(">([^<>]+)</text>", (tmp_path / "attacks.svg").read_text())
     assert [label for label in labels if label in ("clean", "0", "1", "8")] == ["clean", "1", "8", "0", "0"]

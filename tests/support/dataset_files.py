@@ -20,8 +20,12 @@ Labels = NDArray[np.int64]
 
 def fabricate(spec: DatasetSpec, count: int, seed: int = 0) -> tuple[Pixels, Labels]:
     draws = np.random.default_rng(seed)
-    images = draws.integers(0, 256, (count, 3, spec.image_size, spec.image_size), dtype=np.uint8)
-    if "idx" in spec.forms:  # read in 28x28 grey pixels: of one brightness each, which upscaling leaves as it is
+    images = draws.integers(0, 256, (count, spec.channels, spec.image_size, spec.image_size), dtype=np.uint8)
+    if "folders" in spec.forms:  # read class by class, and each class has a folder
+        return images, np.sort(np.arange(count) % spec.n_classes)
+    if (
+        "idx" in spec.forms and spec.channels == 3
+    ):  # read in 28x28 grey pixels: of one brightness each, which upscaling leaves as it is
         images[:] = images[:, :1, :1, :1]
     return images, draws.integers(0, spec.n_classes, count)
 
@@ -70,7 +74,7 @@ def write_pickles(folder: Path, names: list[str], key: str, images: Pixels, labe
 
 def encode(image: Pixels, kind: str = "PNG") -> bytes:
     stream = io.BytesIO()
-    Image.fromarray(image.transpose(1, 2, 0)).save(stream, kind)
+    Image.fromarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0)).save(stream, kind)
     return stream.getvalue()
 
 
@@ -93,6 +97,14 @@ def write_npz(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels:
     return [root / f"{split}.npz"]
 
 
+def write_folders(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
+    files = [root / split / f"class{label:04d}" / f"{place:05d}.png" for place, label in enumerate(labels)]
+    for file, image in zip(files, images, strict=True):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(encode(image))
+    return files
+
+
 def idx_bytes(array: NDArray[np.uint8]) -> bytes:
     return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
 
@@ -113,6 +125,7 @@ WRITERS: dict[str, Callable[[Path, DatasetSpec, str, Pixels, Labels], list[Path]
     "imagenet16": write_imagenet16,
     "parquet": write_parquet,
     "npz": write_npz,
+    "folders": write_folders,
     "idx": write_idx,
 }
 # The digits of scikit-learn are found whatever the folder holds, so a Parquet of digits is read where it is asked for.

@@ -166,8 +166,8 @@ def test_what_the_published_dataset_has_is_measured_by_default():
 
 
 def test_a_count_too_large_for_its_column_is_refused():
-    with pytest.raises(ValueError, match="predictions that are no whole numbers up to 255"):
-        columns_of_json("predictions", [3, 300])
+    with pytest.raises(ValueError, match="predictions that are no whole numbers up to 65535"):
+        columns_of_json("predictions", [3, 70_000])
 
 
 @pytest.mark.parametrize("key", ["grid775", "grid135", "grid775_10", "rot30", "rot10"])

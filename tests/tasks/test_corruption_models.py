@@ -25,7 +25,7 @@ def corrupted(images: NDArray[np.uint8], key: str, severity: int) -> NDArray[np.
 def test_glass_swaps_views_as_numpy_does(size: int, reach: int) -> None:
     images = natural_images(2, size)
     for severity in (1, 4):
-        sigma, _, rounds = blurs.GLASS_STEPS[severity - 1]
+        sigma, _, rounds = blurs.GLASS_STEPS.cifar[severity - 1]
         sigma *= size / 32
         for number, made in enumerate(corrupted(images, "glass_blur", severity)):
             smooth = np.stack(
@@ -45,7 +45,7 @@ def test_glass_swaps_views_as_numpy_does(size: int, reach: int) -> None:
 
 @pytest.mark.parametrize("severity", [1, 3, 4, 5])
 def test_defocus_is_a_correlation_with_a_smoothed_disk(severity: int) -> None:
-    radius, sigma = blurs.DEFOCUS_RADII[severity - 1]
+    radius, sigma = blurs.DEFOCUS_RADII.cifar[severity - 1]
     grid = np.mgrid[-4:5, -4:5]
     disk = ((grid**2).sum(0) <= radius**2).astype(float)
     kernel = ndimage.gaussian_filter(disk / disk.sum(), sigma, radius=1, mode="constant")
@@ -93,7 +93,7 @@ def test_zoom_equals_scipy(size: int, factor: float) -> None:
 @pytest.mark.parametrize("size", [16, 32])
 def test_elastic_equals_scipys_interpolation(severity: int, size: int) -> None:
     images, scale = natural_images(2, size), size / 32
-    strength, smoothing, shift = (32 * share for share in digital.ELASTIC_SHARES[severity - 1])
+    strength, smoothing, shift = (32 * share for share in digital.ELASTIC_SHARES.cifar[severity - 1])
     grid = np.mgrid[:size, :size].astype(float)
     for number, made in enumerate(corrupted(images, "elastic_transform", severity)):
         uniform = generator(0, "elastic_transform", number).uniform(-1, 1, 6 + 2 * 32 * 32)
@@ -151,7 +151,7 @@ def test_brightness_equals_colorsys(severity: int) -> None:
     made = corrupted(images, "brightness", severity)
     for pixel, got in zip(images.reshape(-1, 3), made.reshape(-1, 3), strict=True):
         hue, saturation, value = colorsys.rgb_to_hsv(*(pixel / 255.0))
-        wanted = colorsys.hsv_to_rgb(hue, saturation, min(1, value + weather.BRIGHTNESS_STEPS[severity - 1]))
+        wanted = colorsys.hsv_to_rgb(hue, saturation, min(1, value + weather.BRIGHTNESS_STEPS.cifar[severity - 1]))
         assert np.abs(np.array(wanted) * 255 - got).max() < 1.001
 
 

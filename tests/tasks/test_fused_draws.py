@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from robust201.tasks.attack_kit.draws import CounterDraws, _swap, generator
+from robust201.tasks.attack_kit.draws import CounterDraws, _swap, _uniform_block, generator
 from robust201.tasks.perturbations.square import side_of
 from tests.support.tiny_networks import SIZE
 
@@ -107,3 +107,17 @@ def test_sides_follow_the_published_schedule():
     assert {query: side_of(query, 0.8, shape) for query in edges} == edges
     assert side_of(9999, 0.8, shape) == 1
     assert side_of(0, 1.0, (3, 16, 8)) == 8
+
+
+@pytest.mark.parametrize("shape", [(3, 224, 224), (3, 260, 260)])
+def test_draws_of_large_images_are_those_of_the_image_alone_and_few_are_kept(shape: tuple[int, int, int]) -> None:
+    draws = CounterDraws(5, "large")
+    before = _uniform_block.cache_info().currsize
+    uniforms = draws.uniforms(0, np.array([3, 70]), shape)
+    n_values = int(np.prod(shape))
+    for position, image in enumerate((3, 70)):
+        words = generator(5, "large", "start", 0, image).bit_generator.random_raw(-(-n_values // 2)).astype("<u8")
+        expected = (words.view("<u4")[:n_values] >> np.uint32(8)) * np.float32(2**-24)
+        np.testing.assert_array_equal(uniforms[position].flatten().numpy(), expected)
+    # One block for each image of 224 pixels; larger images fill more than a block may.
+    assert _uniform_block.cache_info().currsize - before == (2 if shape[1] == 224 else 0)

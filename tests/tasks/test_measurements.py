@@ -128,7 +128,7 @@ def test_columns_have_the_form_of_the_table_and_pass_the_checks(sample):
     n_classes = logits.shape[1]
     for measurements in (ALL, ("accuracy",), ("confidence",), ("predictions", "cm")):
         values = measure(logits, labels, measurements=measurements)
-        assert tuple(values) == columns_of(measurements)
+        assert tuple(values) == columns_of(measurements, n_classes)
         assert {"accuracy", "cm"} <= set(values)
         for name, array in values.items():
             assert array.shape == COLUMNS[name].shape(n_classes, len(labels))

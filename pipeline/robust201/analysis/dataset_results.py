@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -166,6 +167,10 @@ class DatasetResults:
     def column(self, key: str, strength: float = CLEAN_STRENGTH) -> pd.Series:
         return self.accuracies[key, strength]
 
+    def network_label(self, architecture: ArchitectureId) -> str:
+        """Name a network for people: a cell by the sign # and its index, others by their names."""
+        return f"#{architecture}" if self.space is not None else str(architecture)
+
     def spec(self, architecture: ArchitectureId) -> str:
         return self.reader.id_to_string(architecture)
 
@@ -262,6 +267,26 @@ def read_results(
         if accuracies.notna().to_numpy().any():
             folder.append(DatasetResults(name, reader, accuracies, mean, folder, measure_weights))
     return folder
+
+
+def choose_results(
+    several: Sequence[DatasetResults], data: str | None, path: Path, what: str = "Drawing"
+) -> DatasetResults:
+    """Return the results of one of a folder's datasets, by its name, which may be left out where there is one."""
+    names = [results.name for results in several]
+    if data is None and len(several) == 1:
+        return several[0]
+    if data is None:
+        every = ", or draw all figures of all by `plot all`" if what == "Drawing" else ""
+        raise ConfigError(
+            f"{what} failed for {path}: expected the name of one dataset, got none and a folder with "
+            f"{', '.join(names) or 'no results'}. Give --dataset{every}."
+        )
+    if data not in names:
+        raise ConfigError(
+            f"{what} failed for {path}: expected one of its datasets, got {data!r}.{closest(data, names)}"
+        )
+    return several[names.index(data)]
 
 
 def quartiles(values: NDArray[np.float64]) -> tuple[float, float, float]:

@@ -4,13 +4,12 @@ The strongest attack is always among the keys, however few images the time allow
 make the network look more robust than it is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from robust201.core.errors import ConfigError
 from robust201.tasks import PAPER_KEYS, TASKS, standard_passes
-from robust201.tasks.corruptions.generator import SMALLEST_SIZE
 from robust201.tasks.parameters import Parameters, parse_radius
 
 SECONDS = 60.0
@@ -63,14 +62,14 @@ class Costs:
 
 
 def first_keys(
-    n_classes: int, shape: Sequence[int], *, epsilon: str | float | None = None, randomised: bool = False
+    n_classes: int, *, corruptions: bool = True, epsilon: str | float | None = None, randomised: bool = False
 ) -> dict[str, dict[str, Any]]:
     """Choose the keys of a first look, with their parameters.
 
     Args:
         n_classes: of the network. AutoAttack's standard version needs four; with fewer, its attacks that need fewer
             are chosen.
-        shape: height and width of the images. Images that cannot be corrupted are attacked only.
+        corruptions: whether the images can be corrupted; else they are attacked only.
         epsilon: radius of the Linf ball in units of pixels, as in ``"8/255"``; None for `EPSILON`.
         randomised: whether the network's outputs are random.
 
@@ -87,8 +86,7 @@ def first_keys(
             f"{float(radius):g}. Write {float(radius):g}/255 if it is in units of 1/255."
         )
     attacks = {key: {"epsilons": [float(radius)]} for key in ("fgsm", "pgd", *_strongest(n_classes, randomised))}
-    height, width = shape
-    corrupted = _CORRUPTIONS if height == width >= SMALLEST_SIZE else ()
+    corrupted = _CORRUPTIONS if corruptions else ()
     return {"clean": {}, **attacks, **{key: {"severities": [SEVERITY]} for key in corrupted}}
 
 

@@ -1,7 +1,8 @@
 """Tables of evaluations and comparisons for papers, in LaTeX without packages."""
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -49,6 +50,29 @@ def comparison_latex(table: pd.DataFrame, level: float) -> str:
         cells = [rf"\textbf{{{text}}}" if name in bold else text for name, text in zip(networks, shown, strict=True)]
         rows.append([*_evaluation_cells(str(key), float(str(strength))), *cells])
     return _tabular("ll" + "r" * len(networks), ["Key", "Strength", *map(_escape, networks)], rows)
+
+
+def leaderboard_latex(table: pd.DataFrame, labels: Mapping[str, str]) -> str:
+    """Return a tabular of accuracies in percent with 95% intervals: a row per network, a column per evaluation.
+
+    Args:
+        table: with the columns `network`, `evaluation`, `accuracy`, `low`, `high` and `tied`; what is tied is bold.
+        labels: of the evaluations, in the order of the columns.
+    """
+    cells = {
+        (row["network"], row["evaluation"]): _leaderboard_cell(row["accuracy"], row["low"], row["high"], row["tied"])
+        for row in table.to_dict("records")
+    }
+    rows = [
+        [_escape(str(network)), *(cells.get((network, evaluation), "--") for evaluation in labels)]
+        for network in dict.fromkeys(table["network"])
+    ]
+    return _tabular("l" + "r" * len(labels), ["Network", *map(_escape, labels.values())], rows)
+
+
+def _leaderboard_cell(accuracy: float, low: float, high: float, tied: bool) -> str:
+    text = rf"\textbf{{{_percent(accuracy)}}}" if tied else _percent(accuracy)
+    return text if math.isnan(low) else rf"{text} {{\scriptsize {_interval(low, high)}}}"
 
 
 def _evaluation_cells(key: str, strength: float) -> list[str]:

@@ -18,7 +18,7 @@ from robust201.cli.compare import compare
 from robust201.cli.curves import curves
 from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_style, verify
 from robust201.cli.demo import demo
-from robust201.cli.evaluate import evaluate
+from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, load_data, read_resize
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, HELP_OPTIONS, RUN, add_verbs
 from robust201.cli.images import fuse, import_images, robustify
@@ -35,7 +35,6 @@ from robust201.cli.options import (
     Results,
     SlurmRequeue,
     Sweep,
-    WeightsName,
     Workers,
     load_sweep,
     make_filters,
@@ -45,7 +44,9 @@ from robust201.cli.options import (
     split_names,
 )
 from robust201.cli.pictures import check_drawing, draw_corruption_sheet, show
-from robust201.cli.plot import MEAN_HELP, plot
+from robust201.cli.plot import MEAN_HELP, ShownKeys, ShownNetworks, plot
+from robust201.cli.push import push
+from robust201.cli.rank import Epsilon, rank
 from robust201.cli.search import search
 from robust201.cli.study import study
 from robust201.cli.submit import submit_app
@@ -264,16 +265,33 @@ def merge(
 def report(
     dataset: Dataset,
     out: Annotated[Path | None, typer.Option("--out", help="The HTML file; DATASET-report.html if absent.")] = None,
-    weights: WeightsName = None,
+    weights: Annotated[
+        str | None,
+        typer.Option("--weights-name", help="Show this training only, if DATASET has several per architecture."),
+    ] = None,
     mean: Annotated[str, typer.Option("--mean", help=MEAN_HELP)] = "over-evaluations",
+    epsilon: Epsilon = 1.0,
+    keys: ShownKeys = None,
+    architectures: ShownNetworks = None,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            "--images",
+            help="Show single images in the gallery, if DATASET has outcomes by image: the name of the dataset in the "
+            "data folder, or a file or folder with its test images.",
+        ),
+    ] = None,
+    image_size: ImageSize = None,
 ) -> None:
-    """Write one HTML file with figures, tables and a cell explorer of an exported dataset; it works offline."""
+    """Write one HTML file: which network is best, figures, tables and an explorer of a dataset; it works offline."""
     from robust201.figures.report import write_report
     from robust201.reader.dataset import RobustnessDataset
 
     named = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # such as `.`
     page = out or named.parent / f"{named.name}-report.html"
-    typer.echo(write_report(RobustnessDataset(dataset, weights=weights), page, mean=mean))
+    reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
+    shown = None if images is None else load_data(images, image_size=image_size)
+    typer.echo(write_report(reader, page, mean=mean, epsilon=epsilon, images=shown))
 
 
 def fetch(
@@ -345,9 +363,13 @@ def import_weights(
 
 def corrupt(
     out: Annotated[Path, typer.Option("--out", help="Folder for the .npy files, in the layout of CIFAR-10-C.")],
-    dataset: Annotated[str, typer.Option(help="Dataset whose test images are corrupted.")] = "digits",
+    dataset: Annotated[
+        str, typer.Option(help="Dataset whose test images are corrupted; with --data, a name for your own.")
+    ] = "digits",
     path: Annotated[Path | None, typer.Option("--data", help="Path of its images.")] = None,
     form: Annotated[str | None, typer.Option("--format", help="Format of the image files; detected if absent.")] = None,
+    image_size: ImageSize = None,
+    resize: ResizeRule = None,
     keys: Keys = None,
     count: Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")] = None,
     image_seed: Annotated[int, typer.Option(help="Seed of that subset.")] = 0,
@@ -367,20 +389,27 @@ def corrupt(
         typer.Option(help="Also draw the first image under every corruption and severity: a PNG, SVG or PDF file."),
     ] = None,
 ) -> None:
-    """Generate corrupted images with the constants of CIFAR-C, deterministic given the seed."""
-    from robust201.images import load_images, select
+    """Generate corrupted images, deterministic given the seed.
+
+    The constants are those of CIFAR-10-C, and from 224 pixels on those of ImageNet-C.
+    """
+    from robust201.images import load_images
     from robust201.tasks import expand_keys
     from robust201.tasks.corruptions.folder import corrupt_dataset
 
     named = split_names(keys)
     if sheet is not None:
         check_drawing(sheet)
+    rule = read_resize(resize)
+    size = choose_size(image_size, rule)
     with console.counting("Corrupting") as progress:
         lines, sound = corrupt_dataset(
             out,
             dataset=dataset,
             path=path,
             form=form,
+            image_size=size,
+            resize=rule,
             keys=None if named is None else expand_keys(named),
             count=count,
             image_seed=image_seed,
@@ -391,8 +420,7 @@ def corrupt(
             progress=progress,
         )
     if sheet is not None and not check_published:
-        images = load_images(dataset, path=path, form=form)
-        images = images if count is None else select(images, count=count, seed=image_seed)
+        images = load_images(dataset, path=path, form=form, count=count, seed=image_seed, image_size=size, resize=rule)
         draw_corruption_sheet(out, images, sheet)
     typer.echo("\n".join(lines))
     raise typer.Exit(0 if sound else 3)
@@ -402,8 +430,8 @@ add_verbs(
     app,
     *(demo, bench, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
-    *(verify, audit, export, diff, convert, meta),
-    *(report, plot, metrics, search, correlate, design),
+    *(verify, audit, export, diff, convert, push, meta),
+    *(report, plot, rank, metrics, search, correlate, design),
     *(study, fuse, import_images, robustify),
     *(evaluate, compare, curves, show),
 )

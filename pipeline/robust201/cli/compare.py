@@ -1,4 +1,4 @@
-"""`robust201 compare`: two or more networks of the user's own on the same images; a sentence, a table, a CSV."""
+"""`robust201 compare`: two or more networks on the same images, or of a dataset; a sentence, a table, a CSV."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,9 +7,9 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.evaluate import (
-    DATA,
     KEYS_HELP,
     BatchSize,
+    Channels,
     Count,
     Device,
     Engine,
@@ -17,6 +17,7 @@ from robust201.cli.evaluate import (
     Mean,
     Quiet,
     Randomised,
+    ResizeRule,
     Seed,
     Settings,
     Std,
@@ -28,6 +29,7 @@ from robust201.cli.evaluate import (
     write_table,
 )
 from robust201.cli.monitoring import AsJson, print_json
+from robust201.cli.options import split_names
 from robust201.core.errors import ConfigError
 from robust201.core.files import check_output_file
 from robust201.core.memory import collect_as_usual
@@ -40,22 +42,39 @@ def compare(
     networks: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE:FUNCTION...", help="Two or more Python files, each with its function that returns a network."
+            metavar="NETWORK...",
+            help="Two or more Python files, each with its function that returns a network, as FILE:FUNCTION; or two or "
+            "more networks of datasets that have outcomes by image, as DATASET:ARCHITECTURE or, of several trainings, "
+            "DATASET:ARCHITECTURE@WEIGHTS.",
         ),
     ],
-    data: Annotated[str, DATA],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="A .npz or Parquet file of images, a folder with one, or a dataset's name. Of networks of a DATASET: "
+            "which of its datasets, if it has several."
+        ),
+    ] = None,
     weights: Annotated[
         list[Path] | None,
         typer.Option(
             help="A file of a state_dict, safetensors or PyTorch, for each network in their order. Repeatable."
         ),
     ] = None,
-    keys: Annotated[str, typer.Option(help=KEYS_HELP)] = "clean,fgsm,pgd",
+    keys: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{KEYS_HELP} Default: clean,fgsm,pgd. Of networks of a DATASET: also at a strength, such as pgd:8; "
+            "default: every key at one strength."
+        ),
+    ] = None,
     settings: Settings = None,
     mean: Mean = None,
     std: Std = None,
     count: Count = None,
-    image_size: ImageSize = 32,
+    image_size: ImageSize = None,
+    resize: ResizeRule = None,
+    channels: Channels = 3,
     seed: Seed = 0,
     engine: Engine = "fused",
     batch_size: BatchSize = 250,
@@ -67,27 +86,38 @@ def compare(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare your own networks on the same images: differences with intervals, and a test. The files are executed.
+    """Compare networks on the same images: differences with intervals, and a test. Python files are executed.
 
     One file with several --weights compares these weights.
     """
+    from robust201.analysis.stored_evaluations import split_network
     from robust201.api import compare as compare_networks
     from robust201.api import parse_keys
 
     if out is not None:
         check_output_file(out)
+    if any(split_network(network) for network in networks):
+        _refuse_options_of_files(weights, settings)
+        found = compare_networks(networks, keys=split_names(keys), data=data)
+        _report(found, out, as_json, "images of the dataset")
+        return
+    if data is None:
+        raise ConfigError(
+            "Reading the command line failed for robust201 compare: expected --data with images for FILE:FUNCTION, got "
+            "none. Name some, such as --data cifar10."
+        )
     named = name_networks(networks, weights or [], command="compare")
     normalisation = read_normalisation(mean, std)
-    chosen = read_keys(keys, settings or []) or {}
+    chosen = read_keys(keys or "clean,fgsm,pgd", settings or []) or {}
     parse_keys(chosen, engine, randomised=randomised)  # before the user's files are executed
-    images = load_data(data, image_size, count)
+    images = load_data(data, image_size=image_size, resize=resize, channels=channels, count=count, seed=seed)
     modules = {name: build_module(network, file) for name, (network, file) in named.items()}
     collect_as_usual()
     with calling_user_code(", ".join(named)):
         found = compare_networks(
             modules,
-            images.images,
-            images.labels,
+            images,
+            None,
             chosen,
             count=count,
             normalisation=normalisation,
@@ -99,12 +129,25 @@ def compare(
             progress=not quiet,
         )
     n_images = len(images) if count is None else count
+    _report(found, out, as_json, f"{console.show_count(n_images, 'image')} of {data}")
+
+
+def _refuse_options_of_files(weights: list[Path] | None, settings: list[str] | None) -> None:
+    for option, value in (("--weights", weights), ("--set", settings)):
+        if value:
+            raise ConfigError(
+                f"Reading the command line failed for {option}: it is an option of networks from Python files; those "
+                "of a dataset were evaluated before. Leave it out."
+            )
+
+
+def _report(found: "Comparison", out: Path | None, as_json: bool, title: str) -> None:
     if out is not None:
         write_table(out, found)
     if as_json:
         print_json({"summary": found.summary.splitlines(), "comparisons": found.to_dict("records")})
     else:
-        _show(found, f"{console.show_count(n_images, 'image')} of {data}")
+        _show(found, title)
 
 
 def name_networks(

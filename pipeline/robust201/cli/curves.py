@@ -11,12 +11,14 @@ from robust201.cli.compare import name_networks
 from robust201.cli.evaluate import (
     DATA,
     BatchSize,
+    Channels,
     Count,
     Device,
     Engine,
     ImageSize,
     Mean,
     Quiet,
+    ResizeRule,
     Seed,
     Settings,
     Std,
@@ -61,7 +63,9 @@ def curves(
     mean: Mean = None,
     std: Std = None,
     count: Count = None,
-    image_size: ImageSize = 32,
+    image_size: ImageSize = None,
+    resize: ResizeRule = None,
+    channels: Channels = 3,
     seed: Seed = 0,
     engine: Engine = "fused",
     batch_size: BatchSize = 250,
@@ -90,14 +94,14 @@ def curves(
     chosen = read_keys(attacks or ",".join(DEFAULT_ATTACKS.get(norm, ())) or None, settings or [])
     if chosen is not None:
         parse_attacks(norm, chosen)  # before the user's files are executed
-    images = load_data(data, image_size, count)
+    images = load_data(data, image_size=image_size, resize=resize, channels=channels, count=count, seed=seed)
     modules = {name: build_module(network, file) for name, (network, file) in named.items()}
     collect_as_usual()
     with calling_user_code(", ".join(named)):
         found = compute_curves(
             modules,
-            images.images,
-            images.labels,
+            images,
+            None,
             norm,
             chosen,
             count=count,

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,9 +22,15 @@ if TYPE_CHECKING:
 
     from robust201.analysis.evaluation import Comparison, Evaluation
     from robust201.core.records import ImageSet, Normalisation
+    from robust201.images import Resize
 
+_IMAGENET_SIZE = 224
+"""Image size with a resize rule, unless another is given: that of torchvision's networks."""
 
-DATA = typer.Option(help="A .npz or Parquet file of images, a folder with one, or a dataset's name.")
+DATA = typer.Option(
+    help="A .npz or Parquet file of images, a folder with one, a folder of JPEG or PNG files per class, or a dataset's "
+    "name."
+)
 KEYS_HELP = "Keys separated by commas, such as clean,pgd,autoattack,corruptions."
 Settings = Annotated[
     list[str] | None,
@@ -36,12 +41,27 @@ Settings = Annotated[
         "--set pgd.rel_stepsize=0.25.",
     ),
 ]
-Mean = Annotated[str | None, typer.Option(metavar="R,G,B", help="Channel means, subtracted from pixels in [0, 1].")]
+Mean = Annotated[
+    str | None,
+    typer.Option(metavar="R,G,B", help="Channel means, subtracted from pixels in [0, 1]; one for grey images."),
+]
 Std = Annotated[
     str | None, typer.Option(metavar="R,G,B", help="Channel standard deviations, by which the result is divided.")
 ]
 Count = Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")]
-ImageSize = Annotated[int, typer.Option(min=1, help="Height and width of the images in a file.")]
+ImageSize = Annotated[
+    int | None, typer.Option(min=1, help="Height and width of the images in a file. [default: those of the first]")
+]
+ResizeRule = Annotated[
+    str | None,
+    typer.Option(
+        "--resize",
+        metavar="N[,FILTER]",
+        help="Resize the shorter side of JPEG and PNG files to N pixels, then cut out the middle --image-size (224 if "
+        "absent). 256 is torchvision's rule for ImageNet. FILTER is bilinear if absent.",
+    ),
+]
+Channels = Annotated[int, typer.Option(min=1, max=3, help="Channels of the images in a file: 3, or 1 for grey ones.")]
 Seed = Annotated[int, typer.Option(help="Seed of the subset and of every draw.")]
 Engine = Annotated[str, typer.Option(help="fused, or reference for the libraries themselves.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Maximum number of images per batch.")]
@@ -84,7 +104,9 @@ def evaluate(
     mean: Mean = None,
     std: Std = None,
     count: Count = None,
-    image_size: ImageSize = 32,
+    image_size: ImageSize = None,
+    resize: ResizeRule = None,
+    channels: Channels = 3,
     seed: Seed = 0,
     engine: Engine = "fused",
     batch_size: BatchSize = 250,
@@ -120,14 +142,16 @@ def evaluate(
     if data is None and benchmark is None:
         raise ConfigError("Reading the command line failed for --data: it is missing. Name images to evaluate on.")
     data = data or DATASET
-    images = load_data(data, image_size, count)
+    # A benchmark takes the first images, so it needs all in their order.
+    n_loaded = count if benchmark is None else None
+    images = load_data(data, image_size=image_size, resize=resize, channels=channels, count=n_loaded, seed=seed)
     module = build_module(network, weights)
     collect_as_usual()
     with calling_user_code(network):
         frame = evaluate_model(
             module,
-            images.images,
-            images.labels,
+            images,
+            None,
             chosen,
             benchmark=benchmark,
             epsilon=epsilon,
@@ -224,44 +248,71 @@ def read_normalisation(mean: str | None, std: str | None) -> "Normalisation | No
         raise ConfigError(
             "Reading the command line failed for --mean and --std: expected both, got one of them. Give the other too."
         )
-    normalisation = Normalisation(_three_numbers("--mean", mean), _three_numbers("--std", std))
+    normalisation = Normalisation(_read_numbers("--mean", mean), _read_numbers("--std", std))
     if (problem := normalisation.problem) is not None:
         raise ConfigError(f"Reading the command line failed for --{problem.field}: {problem.text}")
     return normalisation
 
 
-def _three_numbers(option: str, text: str) -> tuple[float, float, float]:
+def _read_numbers(option: str, text: str) -> tuple[float, ...]:
     try:
-        red, green, blue = map(float, text.split(","))
-    except ValueError as error:
+        numbers = tuple(map(float, text.split(",")))
+    except ValueError:
+        numbers = ()
+    if len(numbers) not in {1, 3}:
         raise ConfigError(
-            f"Reading the command line failed for {option}: expected three numbers such as 0.49,0.48,0.45, got "
-            f"{text!r}. Give one for each channel."
-        ) from error
-    return red, green, blue
+            f"Reading the command line failed for {option}: expected three numbers such as 0.49,0.48,0.45, or one for "
+            f"grey images, got {text!r}. Give one for each channel."
+        )
+    return numbers
 
 
-def load_data(data: str, image_size: int, count: int | None) -> "ImageSet":
-    """Load the images of a file, a folder or a dataset's name, and check that there are `count` of them."""
-    from robust201.core.records import MAX_CLASSES
-    from robust201.images import DATASETS, check_selection, load_images
-    from robust201.images.specs import own_dataset
+def read_resize(text: str | None) -> "Resize | None":
+    """Parse the resize rule ``256`` or ``256,bicubic``."""
+    from robust201.images import Resize
 
-    path = Path(data)
+    if text is None:
+        return None
+    side, _, resampling = (part.strip() for part in text.partition(","))
+    if not side.isdecimal():
+        raise ConfigError(
+            f"Reading the command line failed for --resize {text!r}: expected a number of pixels and perhaps a filter, "
+            "such as 256 or 256,bicubic. Correct it."
+        )
+    return Resize(int(side), resampling or Resize().resampling)
+
+
+def choose_size(image_size: int | None, resize: "Resize | None") -> int | None:
+    """Return the image size of a resize rule where none is given; None takes that of the first image."""
+    return _IMAGENET_SIZE if image_size is None and resize is not None else image_size
+
+
+def load_data(
+    data: str,
+    *,
+    image_size: int | None = None,
+    resize: str | None = None,
+    channels: int = 3,
+    count: int | None = None,
+    seed: int = 0,
+) -> "ImageSet":
+    """Load the images of a file, a folder or a dataset's name: all, or the subset of `evaluate`."""
+    from robust201.images import DATASETS, load_images
+    from robust201.images.specs import UNKNOWN_COUNT, own_dataset
+
+    path, rule = Path(data), read_resize(resize)
     if data in DATASETS:
-        images = load_images(data)
+        images = load_images(data, count=count, seed=seed)
     elif path.exists():
-        # How many classes there are the network says, and labels are compared with it later.
-        spec = own_dataset(path.stem, n_classes=MAX_CLASSES, image_size=image_size)
-        images = load_images(spec, path=path)
-        images = replace(images, n_classes=int(images.labels.max()) + 1)
+        # The number of classes comes from class folders or the network, which labels are compared with later.
+        size = choose_size(image_size, rule) or UNKNOWN_COUNT
+        spec = own_dataset(path.stem, image_size=size, channels=channels, resize=rule)
+        images = load_images(spec, path=path, count=count, seed=seed)
     else:
         raise ConfigError(
             f"Reading the command line failed for --data: expected a file, a folder or a dataset's name, got {data!r}."
             f"{closest(data, DATASETS)}"
         )
-    if count is not None:
-        check_selection(count, len(images), data)
     return images
 
 

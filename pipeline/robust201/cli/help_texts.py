@@ -17,8 +17,8 @@ RUN = "Run a sweep"
 PANELS = {
     "Set up": ("demo", "bench", "doctor", "fetch", "import-weights", "train", "corrupt"),
     RUN: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
-    "Check and export its results": ("verify", "audit", "export", "diff", "convert"),
-    "Look at a dataset": ("report", "plot", "metrics", "search", "correlate", "design"),
+    "Check and export its results": ("verify", "audit", "export", "diff", "convert", "push"),
+    "Look at a dataset": ("report", "rank", "plot", "metrics", "search", "correlate", "design"),
     "Run a study": ("study", "fuse", "import-images", "robustify"),
     "Evaluate your own networks": ("evaluate", "compare", "curves", "show"),
 }
@@ -70,11 +70,20 @@ EXAMPLES = {
     ),
     "diff": ("robust201 diff runs/paper published --tolerance 0.0005",),
     "convert": ("robust201 convert published",),
+    "push": (
+        "robust201 push dataset hf://me/my-robustness --dry-run",
+        "robust201 push dataset hf://me/my-robustness --public",
+    ),
     "report": ("robust201 report dataset --out report.html",),
     "plot": (
         "robust201 plot --list",
         "robust201 plot attacks dataset --out attacks.svg",
+        "robust201 plot attack-curves dataset --architectures 21,13714 --keys pgd,fgsm --out curves.pdf",
         "robust201 plot all dataset --out figures",
+    ),
+    "rank": (
+        "robust201 rank dataset --epsilon 8",
+        "robust201 rank dataset --keys clean,pgd:1,corruption --architectures 21,13714 --out table.tex",
     ),
     "metrics": (
         "robust201 metrics dataset --keys clean,pgd",
@@ -116,6 +125,7 @@ EXAMPLES = {
     "compare": (
         "robust201 compare plain.py:build robust.py:build --data cifar10 --count 500 --keys clean,autoattack",
         "robust201 compare net.py:build --weights plain.pth --weights robust.pth --data images.npz",
+        "robust201 compare dataset:13714 dataset:9930 --keys clean,pgd:8",
     ),
     "show": ("robust201 show my_model.py:build --data cifar10 --key pgd --set pgd.epsilons_255=8 --out attacked.png",),
 }

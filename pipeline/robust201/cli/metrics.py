@@ -7,7 +7,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.options import Dataset, Datasets, Keys, WeightsName, split_names
+from robust201.cli.options import Dataset, Datasets, Keys, split_names
 from robust201.core.errors import ConfigError
 from robust201.core.records import show_architecture
 
@@ -29,7 +29,10 @@ def metrics(
     bootstrap: Annotated[
         int, typer.Option(min=0, metavar="DRAWS", help="Bootstrap draws, for intervals of medians, ranks and tau.")
     ] = 0,
-    weights: WeightsName = None,
+    weights: Annotated[
+        str | None,
+        typer.Option("--weights-name", help="Show this training only, if DATASET has several per architecture."),
+    ] = None,
     worst_case: Annotated[
         str | None,
         typer.Option(

@@ -9,9 +9,11 @@ import typer
 from robust201.cli import console
 from robust201.cli.evaluate import (
     DATA,
+    Channels,
     Device,
     ImageSize,
     Mean,
+    ResizeRule,
     Seed,
     Settings,
     Std,
@@ -45,7 +47,9 @@ def show(
     weights: Annotated[Path | None, typer.Option(help="A file of its state_dict, safetensors or PyTorch.")] = None,
     mean: Mean = None,
     std: Std = None,
-    image_size: ImageSize = 32,
+    image_size: ImageSize = None,
+    resize: ResizeRule = None,
+    channels: Channels = 3,
     seed: Seed = 0,
     device: Device = "cpu",
 ) -> None:
@@ -57,7 +61,7 @@ def show(
     check_drawing(out)
     normalisation = read_normalisation(mean, std)
     parameters = read_keys(key, settings or []) or {}
-    every = load_data(data, image_size, None)
+    every = load_data(data, image_size=image_size, resize=resize, channels=channels)
     places = _read_places(images, len(every))
     module = build_module(network, weights)
     name, given = next(iter(parameters.items()))
@@ -68,7 +72,7 @@ def show(
             every.labels[places],
             name,
             normalisation=normalisation,
-            class_names=DATASETS[data].class_names if data in DATASETS else None,
+            class_names=DATASETS[data].class_names if data in DATASETS else every.class_names or None,
             seed=seed,
             device=device,
             **given,

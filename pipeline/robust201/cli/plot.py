@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from robust201.cli.options import split_names
 from robust201.core.errors import ConfigError
 
 ALL = "all"
@@ -12,6 +13,16 @@ MEAN_HELP = (
     "Weights of mean adversarial and mean corruption accuracy: over-evaluations (each pair of key and strength counts "
     "once) or over-keys (each key counts once)."
 )
+
+
+ShownKeys = Annotated[str | None, typer.Option("--keys", help="Keys to show, separated by commas; clean images stay.")]
+ShownNetworks = Annotated[
+    str | None,
+    typer.Option(
+        "--architectures",
+        help="Networks to show, separated by commas: architectures, or trainings of them as ARCHITECTURE@WEIGHTS.",
+    ),
+]
 
 
 def plot(
@@ -36,7 +47,8 @@ def plot(
     title: Annotated[bool, typer.Option("--title", help="Write a title above the figure.")] = False,
     mean: Annotated[str, typer.Option("--mean", help=MEAN_HELP)] = "over-evaluations",
     weights: Annotated[
-        str | None, typer.Option("--weights-name", help="Name of the weights, if DATASET has several per architecture.")
+        str | None,
+        typer.Option("--weights-name", help="Show this training only, if DATASET has several per architecture."),
     ] = None,
     measures: Annotated[
         list[Path] | None,
@@ -47,6 +59,8 @@ def plot(
             "random weights. Its measures stand beside those of DATASET. Repeat it for more folders.",
         ),
     ] = None,
+    keys: ShownKeys = None,
+    architectures: ShownNetworks = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures and what each needs.")] = False,
 ) -> None:
     """Draw one figure of an exported dataset, or all of them, as PNG, SVG or PDF, or write their numbers as CSV."""
@@ -55,7 +69,7 @@ def plot(
     if show_list:
         for row in FIGURES.values():
             source = f" ({row.source} of the paper)" if row.source else ""
-            typer.echo(f"{row.name:<30}{row.title}{source}; needs {row.needs}")
+            typer.echo(f"{row.name:<30}{row.title}{source}; needs {row.requirement}")
         return
     if name is None or dataset is None or out is None:
         given = {"NAME": name, "DATASET": dataset, "--out": out}
@@ -69,7 +83,7 @@ def plot(
     from robust201.figures.plots import save_plot, save_plots
     from robust201.reader.dataset import RobustnessDataset
 
-    reader = RobustnessDataset(dataset, weights=weights)
+    reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
     if name == ALL:
         if measures:
             raise ConfigError(

@@ -65,8 +65,11 @@ def study(
 
 
 def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consent: StepConsent) -> int:
-    """Run the steps and sweeps of a study, unless there are exports, and write its page; return the exit code."""
-    from robust201.planning.code_consent import check_consent, consent_words
+    """Run the steps and sweeps of a study, unless there are exports, and write its page; return the exit code.
+
+    `root` is the context of the whole command line.
+    """
+    from robust201.planning.code_consent import check_consent, consent_words, files_to_consent
     from robust201.planning.loading import load_config
     from robust201.studies.config import DynamicsStudy, load_study
 
@@ -75,7 +78,7 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
     if not exports:
         sweeps = {path: load_config(path) for path in config.sweeps}
         for path, sweep in sweeps.items():  # `run` checks again; a study should not find out after its trainings
-            check_consent(sweep.code_files().values(), path, consent.allowed)
+            check_consent(files_to_consent(sweep), path, consent.allowed)
         steps = config.step_words()
         for words in steps:
             _check_step_consent(root, words, consent)
@@ -103,13 +106,13 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
 
 def _check_step_consent(root: Any, words: list[str], consent: StepConsent) -> None:
     """Check consent to the Python files that a step names, by reading its words as the step itself will."""
-    from robust201.planning.code_consent import check_consent
+    from robust201.planning.code_consent import check_consent, files_to_consent
     from robust201.planning.loading import load_training
 
     parameters = root.command.get_command(root, words[0]).make_context(words[0], words[1:], parent=root).params
     if words[0] == "train":
         path = parameters["trainings"]
-        check_consent(load_training(path).code_files().values(), path, consent.allowed)
+        check_consent(files_to_consent(load_training(path)), path, consent.allowed)
     elif words[0] == "robustify" and ":" in (network := parameters["network"]):
         check_consent([Path(network.rpartition(":")[0])], consent.study, consent.allowed)
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # the records are also those of a machine where a package is 
 
 CLEAN_STRENGTH = 0.0
 
-MAX_CLASSES = 256
-"""The most classes of a dataset: predictions are stored in one byte."""
+MAX_CLASSES = 32_767
+"""The most classes of a dataset: results store their number as a signed integer of two bytes."""
 
 ArchitectureId: TypeAlias = int | str
 """Names an architecture within its space: an index, or text that begins with a letter."""
@@ -50,8 +50,12 @@ class FieldProblem(NamedTuple):
 class Normalisation:
     """Per-channel mean and standard deviation of pixels in [0, 1], applied inside the classifier."""
 
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def of_channels(self, channels: int) -> Normalisation:
+        """Return the normalisation of the first channels."""
+        return Normalisation(self.mean[:channels], self.std[:channels])
 
     @property
     def problem(self) -> FieldProblem | None:
@@ -64,6 +68,10 @@ class Normalisation:
                 divide = " Divide those of pixels from 0 to 255 by 255." if max(values) > 1 else " Correct them."
                 return FieldProblem(name, f"expected {expected}, since pixels are in [0, 1], got {shown}.{divide}")
         return None
+
+
+PIXELS_AS_THEY_ARE = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+"""Of RGB images that networks are shown without a normalisation."""
 
 
 Split: TypeAlias = Literal["test", "train"]
@@ -83,26 +91,33 @@ class ImageSet:
     """Images of one dataset's test split, or a selection of them.
 
     Attributes:
-        images: (N, 3, H, W) uint8.
+        images: (N, C, H, W) uint8, C 3 (RGB) or 1 (grey). Images that a user hands over as arrays may also be float32
+            in [0, 1] (see `images.user_arrays`).
         labels: (N,) int64 in [0, n_classes).
         indices: (N,) int64, each image's row in the dataset's full split, ascending.
         normalisation: what the networks of this dataset were trained with.
         sha256: 64 hex digits of `images`, `labels` and `indices` together (see `image_hash`).
+        class_names: names of the class folders that the images lie in, by label; empty where there are none.
+        decoder: libraries and versions that decided the pixels, by what they did (see `images.decoding`).
+        n_split: images in the full split; 0 where these are all.
     """
 
     dataset: str
-    images: NDArray[np.uint8]
+    images: NDArray[Any]
     labels: NDArray[np.int64]
     indices: NDArray[np.int64]
     n_classes: int
     normalisation: Normalisation
     sha256: str
+    class_names: tuple[str, ...] = ()
+    decoder: Mapping[str, str] = field(default_factory=dict)
+    n_split: int = 0
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
-def image_hash(images: NDArray[np.uint8], labels: NDArray[np.int64], indices: NDArray[np.int64]) -> str:
+def image_hash(images: NDArray[Any], labels: NDArray[np.int64], indices: NDArray[np.int64]) -> str:
     """Hash what a network is shown to 64 hex digits: shape, pixels, labels and indices, in that order."""
     digest = hashlib.sha256(canonical_json(list(images.shape)).encode())
     for array in (images, labels.astype("<i8"), indices.astype("<i8")):
@@ -264,9 +279,10 @@ class EvaluationResult:
 
     Attributes:
         strength: the one strength of it that this is.
-        values: columns (see `tasks.columns`): of answers `accuracy` () float64, `cm` (C, C) int32, and, where asked
-            for, `confidence_label` (C, C), `confidence_argmax` (C, C), `confidence_prediction` (2,) float64 and
-            `predictions` (n,) uint8; of a measure its own, () or (n,) float64.
+        values: columns (see `tasks.columns`): of answers `accuracy` () float64, `cm` (C, C) int32 or, beyond 256
+            classes where no matrix is asked for, `outcome_counts` (2,) int32, and, where asked for, `confidence_label`
+            (C, C), `confidence_argmax` (C, C), `confidence_prediction` (2,) float64 and `predictions` (n,) uint8 or
+            uint16; of a measure its own, () or (n,) float64.
         seconds: wall time of the evaluation; where the fused engine attacks several strengths at once, that of all of
             them lies with the strength that is complete first, and only their sum means something.
         provenance: versions, host and device that made it; never part of identity.

@@ -48,23 +48,26 @@ class UserFunction:
     Attributes:
         sha256: of the file; empty before anybody hashed it.
         origin: the user's own file, where `path` is a copy of it.
+        distribution: name and version of the installed package that registers it, such as ``my-attacks==1.2``.
     """
 
     path: Path
     name: str
     sha256: str = ""
     origin: Path | None = None
+    distribution: str = ""
 
     @property
     def label(self) -> str:
         return f"{self.name} in {self.origin or self.path}"
 
     def located(self, path: Path, sha256: str) -> "UserFunction":
-        return UserFunction(path, self.name, sha256, self.origin or self.path)
+        return UserFunction(path, self.name, sha256, self.origin or self.path, self.distribution)
 
     def identity(self) -> dict[str, str]:
         """What decides its numbers: a JSON value without the path."""
-        return {"function": self.name, "file_sha256": self.sha256}
+        origin = {"distribution": self.distribution} if self.distribution else {}
+        return {"function": self.name, "file_sha256": self.sha256} | origin
 
     def load(self) -> Callable[..., Any]:
         """Execute the file, once per process and content, and find the function.

@@ -58,6 +58,7 @@ class ParquetFile(ResultFile):
             measured=measured,
             weights=self.weights.values(),
             outcomes=self.labels is not None,
+            n_classes=self.n_classes or 0,
         )
 
     @property

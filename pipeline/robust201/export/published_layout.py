@@ -99,12 +99,12 @@ def describe_strength(task: Task | None) -> str:
     return "Epsilon in units of 1/255 for attacks, severity 1 to 5 for corruptions, 0 for clean."
 
 
-def _measured_columns(measurements: Sequence[str], example: Values) -> dict[str, ParquetColumn]:
+def _measured_columns(measurements: Sequence[str], example: Values, n_classes: int) -> dict[str, ParquetColumn]:
     columns = {}
     for name, form in (item for measurement in measurements for item in parquet_forms(measurement).items()):
         if form.source in COLUMNS:
             column = COLUMNS[form.source]
-            dtype, n_axes = column.dtype, len(column.dimensions) - (form.element is not None)
+            dtype, n_axes = column.dtype_for(n_classes), len(column.dimensions) - (form.element is not None)
         else:
             dtype, n_axes = np.dtype(np.float64), np.ndim(example[name])
         columns[name] = ParquetColumn(_nested(pa.from_numpy_dtype(dtype), n_axes), form.meaning, form)
@@ -126,11 +126,13 @@ def parquet_columns(
     measured: Values | None = None,
     weights: Collection[Weights] = (),
     outcomes: bool = False,
+    n_classes: int = 0,
 ) -> dict[str, ParquetColumn]:
     """Return the columns of a file in order.
 
     They are those of the architecture (see `layout_of`), of its weights where these are several, and of the
     measurements. Of a measure, `measured` are the values of one evaluation, which distinguish numbers from lists.
+    Predicted classes take more bytes where `n_classes` are many.
     """
     place = dict(_PLACE)
     if measured is not None:
@@ -143,7 +145,7 @@ def parquet_columns(
         **_weights_columns(weights),
         "strength": ParquetColumn(pa.float64(), strength),
         **_SIZES,
-        **_measured_columns(measurements, measured or {}),
+        **_measured_columns(measurements, measured or {}, n_classes),
         **(_OUTCOMES if outcomes and measured is None else {}),
         **_ORIGIN,
     }

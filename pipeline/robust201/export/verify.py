@@ -100,7 +100,7 @@ def verify_results(
 ) -> Verdict:
     """Check a results folder, and an export made of it file by file.
 
-    With `attack_flags` accuracies are searched for signs of weak attacks (see `export.attack_flags`).
+    With `attack_flags` accuracies are searched for signs of weak attacks.
     To requeue is to move what is wrong out of the way, so that the next run computes it again and nothing else.
     `on_progress` receives after each shard how many of how many are checked.
 

@@ -247,6 +247,7 @@ def _columns_of_answers(plan: Plan, groups: Sequence[Group], form: FileForm) -> 
         " ".join(strengths),
         weights=[plan.weights[name] for name in names] if len(names) > 1 else (),
         outcomes=form.outcomes is not None,
+        n_classes=max(plan.n_classes(group.dataset) or 0 for group in groups),
     )
 
 

@@ -15,21 +15,18 @@ from numpy.typing import ArrayLike, NDArray
 from robust201.analysis import design
 from robust201.analysis.dataset_results import ADVERSARIAL, SCORE_KINDS, SCORES, DatasetResults, quartiles
 from robust201.analysis.labels import column_label, dataset_label, key_label, measure_label, strength_label
+from robust201.analysis.leaderboard import nearest_strength
 from robust201.analysis.measure_correlations import correlate_measures
 from robust201.analysis.measure_folders import read_measure_folders
 from robust201.analysis.network_costs import FLOPS
 from robust201.analysis.terms import measure_name
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader.result_files import kind_of
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.intervals import NORMAL_QUANTILE, accuracy_intervals, mean_intervals
 from robust201.statistics.pareto import on_front
 from robust201.statistics.rank_correlation import kendall_taus
 from robust201.statistics.robustness import robustness_r
-
-REFERENCE_EPSILON_255 = 1.0
-REFERENCE_SEVERITY = 3.0
 
 FENCE = 1.5
 """Whiskers end at the furthest accuracy within this many times the distance of the quartiles (Tukey)."""
@@ -50,6 +47,9 @@ AXIS_STEP = 0.05
 """Axes of boxes end at multiples of this."""
 
 TOP_CELLS = 20
+
+FAR_STRENGTH = 4.0
+"""A strength that is larger than the one before by more than this factor is far from it."""
 
 ALL_CELLS = "all evaluated cells"
 
@@ -76,6 +76,37 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
         + [(key, strength) for strength in results.strengths(key)]
     }
     return _boxes(groups, ["key", "strength"])
+
+
+def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
+    """List the accuracies of a few networks over the strengths of each key.
+
+    Returns:
+        One row per point: `network` (see `DatasetResults.network_label`), `key`, `strength` (0 is clean, in front of
+        every key where there is a clean accuracy, but for those evaluated at 0), `accuracy`, and the ends `low` and
+        `high` of its 95% interval (see `accuracy_intervals`), NaN where the number of images is unknown.
+    """
+    has_clean = bool(results.keys("clean"))
+    columns = [
+        (key, strength, results.column(*evaluation))
+        for key in results.keys(kind)
+        for strength, evaluation in (
+            ([(CLEAN_STRENGTH, (CLEAN, CLEAN_STRENGTH))] if has_clean and results.begins_clean(key) else [])
+            + [(strength, (key, strength)) for strength in results.strengths(key)]
+        )
+    ]
+    names = [results.network_label(architecture) for architecture in results.architectures]
+    parts = [
+        pd.DataFrame({"network": names, "key": key, "strength": strength, "accuracy": accuracies.to_numpy()})
+        for key, strength, accuracies in columns
+    ]
+    if not parts:
+        return pd.DataFrame(columns=["network", "key", "strength", "accuracy", "low", "high"])
+    frame = pd.concat(parts, ignore_index=True).dropna()
+    if results.n_images is None:
+        return frame.assign(low=np.nan, high=np.nan)
+    low, high = accuracy_intervals(frame["accuracy"], results.n_images)
+    return frame.assign(low=low, high=high)
 
 
 def accuracy_by_kernel_parameters(results: DatasetResults) -> pd.DataFrame:
@@ -130,6 +161,19 @@ def box_range(boxes: pd.DataFrame) -> tuple[float, float]:
     if ends[0] == ends[1]:
         ends = ends[0] - 1, ends[1] + 1
     return max(0.0, round(ends[0] * AXIS_STEP, 6)), min(1.0, round(ends[1] * AXIS_STEP, 6))
+
+
+def curve_range(curves: pd.DataFrame) -> tuple[float, float]:
+    """Choose the ends of the axis of some curves (see `accuracy_curves`), multiples of `AXIS_STEP` around all."""
+    low, high = float(curves["low"].min()), float(curves["high"].max())
+    return max(0.0, round(math.floor(low / AXIS_STEP) * AXIS_STEP, 6)), min(
+        1.0, round(math.ceil(high / AXIS_STEP) * AXIS_STEP, 6)
+    )
+
+
+def has_far_strength(strengths: Sequence[float]) -> bool:
+    """Whether the largest strength is so far from the others that these would have no room on an axis of numbers."""
+    return len(strengths) > 2 and strengths[-1] > FAR_STRENGTH * strengths[-2]
 
 
 def bulk_range(values: ArrayLike, *, logarithmic: bool = False) -> tuple[float, float]:
@@ -302,7 +346,7 @@ def confusion_columns(sums: pd.DataFrame) -> list[KeyStrength]:
 def reference_columns(columns: Sequence[KeyStrength]) -> list[KeyStrength]:
     """Choose one strength a key: that nearest to ε = 1/255 (in other norms to 1), or to severity 3."""
     keys = dict.fromkeys(key for key, _ in columns)
-    return [(key, reference_strength(key, [held for name, held in columns if name == key])) for key in keys]
+    return [(key, nearest_strength(key, [held for name, held in columns if name == key])) for key in keys]
 
 
 def confusion_shares(sums: pd.DataFrame, key: str, strength: float) -> pd.DataFrame:
@@ -359,7 +403,7 @@ def measures_against(results: DatasetResults) -> pd.DataFrame:
     parts = []
     for measure, values in results.measures.items():
         for key in keys:
-            strength = reference_strength(key, results.strengths(key))
+            strength = nearest_strength(key, results.strengths(key))
             pairs = pd.concat({"value": values, "accuracy": results.column(key, strength)}, axis=1).dropna()
             if pairs.empty:
                 continue
@@ -499,12 +543,6 @@ def accuracy_ends(results: DatasetResults, accuracy: float) -> tuple[float, floa
     """
     low, high = accuracy_intervals(accuracy, math.nan if results.n_images is None else results.n_images)
     return float(low), float(high)
-
-
-def reference_strength(key: str, strengths: Sequence[float]) -> float:
-    """Choose the strength nearest to 1 in its units (1/255 in an L∞ ball), or to severity 3; the lower of two."""
-    wanted = REFERENCE_SEVERITY if kind_of(key) == "corruption" else REFERENCE_EPSILON_255
-    return min(strengths, key=lambda strength: (abs(strength - wanted), strength))
 
 
 def operation_codes(rows: pd.DataFrame, space: CellSpace) -> pd.DataFrame:

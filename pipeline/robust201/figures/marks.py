@@ -42,6 +42,15 @@ def category_axis(place: PanelPlace, names: Sequence[str], title: str | None, **
     return {"type": "nominal", "scale": {"domain": list(names), **scale}, "axis": {"title": title, **angle}}
 
 
+def strength_axis(strengths: Sequence[float], names: Sequence[str], title: str | None) -> Spec:
+    """Let the horizontal axis show strengths by their size, with their names as far as there is room."""
+    named = dict(zip(map(float, strengths), names, strict=True))
+    texts = json.dumps({f"{strength:g}": name for strength, name in named.items()}, ensure_ascii=False)
+    scale = {"domain": [min(named), max(named)], "nice": False, "zero": False, "padding": 6}
+    axis = {"title": title, "values": list(named), "labelExpr": f"{texts}[format(datum.value, '~g')]"}
+    return {"type": "quantitative", "scale": scale, "axis": axis | {"labelOverlap": "greedy", "labelSeparation": 2}}
+
+
 def chance_layers(chance: float | None, limits: tuple[float, float], *, right: bool = False) -> list[Spec]:
     """Draw the accuracy of guessing, where it is known and shown; its word at the right or at the left."""
     low, high = limits

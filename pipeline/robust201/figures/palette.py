@@ -41,6 +41,18 @@ CORRUPTION_GROUPS = {
 CONFIDENCE_COLOURS = ("#009e73", "#d55e00", "#1f83c4")
 """In the order of `figures.figure_data.CONFIDENCES`."""
 
+FEW_NETWORKS = 11
+"""Up to so many networks, figures show each by its name; more are summarised by boxes and rank correlations."""
+
+NETWORK_COLOURS = (
+    *("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#b9770e", "#56a8e0"),
+    *("#7f5fc4", "#a0522d", "#7fa83a", "#1b9aaa", "#8b949e"),
+)
+"""In the order of a figure's networks; those of Okabe and Ito first, without black and yellow."""
+
+NETWORK_SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
+"""In turn, so that neighbours in the legend differ in grey too."""
+
 CORRELATION = "redblue"
 """RdBu of ColorBrewer (Brewer, 2003); reversed: red above zero, blue below."""
 
@@ -94,7 +106,9 @@ def strength_word(key: str) -> str:
 
 
 def agreement_words(rows: "pd.DataFrame") -> str:
-    """Write the rank correlations of some rows of `measures_against` of one measure and key."""
+    """Write the rank correlations of some rows of `measures_against` of one measure and key; none of a few networks."""
+    if len(rows) <= FEW_NETWORKS:
+        return ""
     return f"Spearman {short(rows['spearman'].iloc[0])}, Kendall {short(rows['kendall'].iloc[0])}"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from robust201.analysis.dataset_results import MEANS, OVER_EVALUATIONS, DatasetResults, read_results
+from robust201.analysis.dataset_results import MEANS, OVER_EVALUATIONS, DatasetResults, choose_results, read_results
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError, closest
 from robust201.core.files import atomic_write, check_output_file
@@ -68,6 +68,9 @@ def save_plots(
         title: whether a title stands above a figure.
         mean: how means weigh keys and strengths, a name of `dataset_results.MEANS`.
 
+    Every training is a network of its own where the folder has several and none was chosen (see
+    `RobustnessDataset.select`, which also chooses networks and keys).
+
     Returns:
         The files, ``<dataset>-<figure>.<format>``, of figures across datasets ``<figure>.<format>``.
     """
@@ -78,8 +81,8 @@ def save_plots(
         )
     inches = parse_width(width)
     rows = list(FIGURES.values()) if figures is None else [figure_row(name) for name in figures]
-    held = read_results(dataset, mean=mean)
-    chosen = held if data is None else [_choose(held, data, dataset.path)]
+    held = read_results(dataset.select(), mean=mean)
+    chosen = held if data is None else [choose_results(held, data, dataset.path)]
     jobs = [
         (results, row, out / f"{stem}.{file_format}") for results, row, stem in _list_jobs(chosen, rows, data is None)
     ]
@@ -87,7 +90,7 @@ def save_plots(
         check_output_file(path)
     paths = [path for results, row, path in jobs if _save(results, row, path, inches, title)]
     if not paths:
-        needs = "; ".join(sorted({f"{row.name} needs {row.needs}" for row in rows}))
+        needs = "; ".join(sorted({f"{row.name} needs {row.requirement}" for row in rows}))
         raise ResultsError(
             f"Drawing failed for {dataset.path}: expected enough results for a figure, got too few ({needs}). "
             "Export more keys or measurements."
@@ -124,20 +127,29 @@ def save_plot(
         )
     inches = parse_width(width)
     check_output_file(out)
-    held = read_results(dataset, mean=mean)
+    held = read_results(dataset.select(), mean=mean)
     if row.across and data is not None:
         raise ConfigError(
             f"Drawing {name} failed for dataset {data!r}: expected no dataset, as the figure is of all, got one. "
             "Leave out --dataset."
         )
-    results = held[0] if row.across and held else _choose(held, data, dataset.path)
+    results = held[0] if row.across and held else choose_results(held, data, dataset.path)
     if not _save(replace(results, measure_folders=measures), row, out, inches, title):
         whose = "" if row.across else f"{results.name} of "
         raise ResultsError(
-            f"Drawing {name} failed for {whose}{dataset.path}: expected {row.needs}, got results of "
-            f"{_describe(results)}. Choose another figure, or export more."
+            f"Drawing {name} failed for {whose}{dataset.path}: expected {row.requirement}, got results of "
+            f"{_describe(results)}. {_advise(row, results)}"
         )
     return out
+
+
+def _advise(row: FigureRow, results: DatasetResults) -> str:
+    n_networks = len(results.accuracies)
+    if row.most is not None and n_networks > row.most:
+        return f"Choose up to {row.most} by --architectures, or another figure."
+    if n_networks < row.least:
+        return "For few networks, draw attack-curves or corruption-curves."
+    return "Choose another figure, or export more."
 
 
 def _list_jobs(
@@ -158,27 +170,11 @@ def _describe(results: DatasetResults) -> str:
     return f"{count:,} architecture{'' if count == 1 else 's'} under {', '.join(keys)}"
 
 
-def _choose(held: Sequence[DatasetResults], data: str | None, path: Path) -> DatasetResults:
-    names = [results.name for results in held]
-    if data is None and len(held) == 1:
-        return held[0]
-    if data is None:
-        raise ConfigError(
-            f"Drawing failed for {path}: expected the name of one dataset, got none and a folder with "
-            f"{', '.join(names) or 'no results'}. Give --dataset, or draw all figures of all by `plot all`."
-        )
-    if data not in names:
-        raise ConfigError(
-            f"Drawing failed for {path}: expected one of its datasets, got {data!r}.{closest(data, names)}"
-        )
-    return held[names.index(data)]
-
-
 def _save(results: DatasetResults, row: FigureRow, path: Path, width: float, titled: bool) -> bool:
     """Draw a figure into a file; False where the results are not enough."""
     from robust201.figures.vega_files import draw_file
 
-    frame = row.compute(results)
+    frame = row.numbers(results)
     if frame.empty:
         return False
     format_name = path.suffix.lstrip(".")

@@ -3,6 +3,7 @@
 import functools
 import html
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from robust201 import __version__
 from robust201.core.citation import PAPER_BIBTEX, software_bibtex
-from robust201.core.errors import ResultsError
-from robust201.core.files import check_output_file, write_text
+from robust201.core.errors import DatasetError, ResultsError
+from robust201.core.files import check_output_file, read_file, write_text
 from robust201.figures.palette import GRID
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.weights_check import check_recorded
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from robust201.analysis.dataset_results import DatasetResults
+    from robust201.analysis.leaderboard import Leaderboard
+    from robust201.core.records import ImageSet
     from robust201.figures.table import FigureRow
 
 
@@ -31,6 +34,11 @@ PAGE_NEEDS = "window.vegaEmbed = vegaEmbed;"
 
 _MOST_NAMED = 20
 """Networks that the page names where weights are in doubt."""
+
+_MOST_ROWS = 20
+"""Networks on a leaderboard."""
+
+_MAX_CARD_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +62,33 @@ def summary_table(dataset: RobustnessDataset) -> list[SummaryRow]:
     return [row for results in read_results(dataset) for row in _summarise(results)]
 
 
-def write_report(dataset: RobustnessDataset, out: Path, *, mean: str = "over-evaluations") -> Path:
+def write_report(
+    dataset: RobustnessDataset,
+    out: Path,
+    *,
+    mean: str = "over-evaluations",
+    epsilon: float = 1.0,
+    images: "ImageSet | None" = None,
+) -> Path:
     """Write one HTML page with the figures of every dataset and an explorer; it needs no other file and no network.
 
     Args:
         dataset: the results.
         out: the file.
         mean: how means weigh keys and strengths, a name of `dataset_results.MEANS`.
+        epsilon: the answer and the leaderboard show attacks at the epsilon nearest to this (see `make_leaderboard`).
+        images: the test images of the folder's one dataset, for thumbnails in the gallery of single images.
+
+    Raises:
+        DatasetError: the images are not those that were evaluated, or the folder has several datasets.
     """
     check_output_file(out)
     import vl_convert
 
     from robust201.analysis.dataset_results import MEANS, read_results
+    from robust201.analysis.leaderboard import make_leaderboard
 
+    dataset = dataset.select()
     held = read_results(dataset, mean=mean)
     if not held:
         raise ResultsError(
@@ -75,7 +97,13 @@ def write_report(dataset: RobustnessDataset, out: Path, *, mean: str = "over-eva
     space = dataset.files.space
     named = "networks" if space is None else space.title
     title = f"Robustness of {named}: {', '.join(results.name for results in held)}"
-    sections = [_section(results) for results in held]
+    if images is not None and len(held) > 1:
+        raise DatasetError(
+            f"Writing a report failed for {dataset.path}: expected one dataset with images for its gallery, got "
+            f"{', '.join(results.name for results in held)}. Leave the images out."
+        )
+    boards = [make_leaderboard(results, epsilon=epsilon, most=_MOST_ROWS) for results in held]
+    sections = [_section(results, board, images) for results, board in zip(held, boards, strict=True)]
     write_text(
         out,
         _fill(
@@ -83,6 +111,7 @@ def write_report(dataset: RobustnessDataset, out: Path, *, mean: str = "over-eva
             title=html.escape(title),
             style=_resource("report.css"),
             dataset_options="".join(f"<option>{html.escape(results.name)}</option>" for results in held),
+            answer=_answer(boards),
             overview=_overview(dataset, held),
             **_cell_parts(space),
             means=html.escape(MEANS[mean]),
@@ -90,6 +119,7 @@ def write_report(dataset: RobustnessDataset, out: Path, *, mean: str = "over-eva
             sections="\n".join(sections),
             across=_across_section(held),
             citation=html.escape(f"{PAPER_BIBTEX}\n\n{software_bibtex(__version__)}"),
+            card=_card(dataset),
             protocol=_protocol(dataset),
             page_data=_embedded_figures(_page_data(held, space)),
             vega=vl_convert.javascript_bundle(PAGE_NEEDS),
@@ -235,16 +265,58 @@ def _attack_flags(results: "DatasetResults") -> str:
     return f'<div class="warning">Signs of weak attacks: <ul>{lines}</ul></div>'
 
 
-def _section(results: "DatasetResults") -> str:
+def _answer(boards: "Sequence[Leaderboard]") -> str:
+    """Say which networks are best, before anything else; nothing where there is no attack and no corruption."""
+    answers = [f"<p>{html.escape(board.answer)}</p>" for board in boards if board.answer]
+    basis = f'<p class="muted">{html.escape(boards[0].basis)}</p>'
+    return f'<section id="answer">{"".join(answers)}{basis}</section>' if answers else ""
+
+
+def _leaderboard(board: "Leaderboard") -> str:
+    """Show networks by evaluations; what is best, or tied with the best, is bold."""
+    if not board.standings:
+        return ""
+    frame = board.to_frame()
+    cells = {
+        (row["network"], row["evaluation"]): _leaderboard_cell(row["accuracy"], row["low"], row["high"], row["tied"])
+        for row in frame.to_dict("records")
+    }
+    lines = []
+    for network in board.networks:
+        name = html.escape(board.results.network_label(network))
+        if board.results.space is not None:
+            name = f'<a href="#cell={network}" data-cell="{network}">{name}</a>'
+        columns = "".join(f"<td>{cells.get((network, one.name), '–')}</td>" for one in board.standings)
+        lines.append(f"<tr><th>{name}</th>{columns}</tr>")
+    head = "".join(f"<th>{html.escape(one.label)}</th>" for one in board.standings)
+    n_all = len(board.results.accuracies)
+    shown = "" if len(lines) == n_all else f"The first {len(lines)} of {n_all:,} networks, by the first attack. "
+    label = f"Leaderboard of {html.escape(board.results.name)}"
+    return (
+        f'<h3>Leaderboard</h3><p class="muted">{shown}Accuracy in % with its 95% interval; bold is best or tied with '
+        f'the best.</p><div class="scroll" tabindex="0" role="region" aria-label="{label}"><table class="leaderboard">'
+        f"<thead><tr><th>network</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+    )
+
+
+def _leaderboard_cell(accuracy: float, low: float, high: float, tied: bool) -> str:
+    text = f"<strong>{100 * accuracy:.1f}</strong>" if tied else f"{100 * accuracy:.1f}"
+    return text if math.isnan(low) else f"{text} <small>[{100 * low:.1f}, {100 * high:.1f}]</small>"
+
+
+def _section(results: "DatasetResults", board: "Leaderboard", images: "ImageSet | None") -> str:
+    from robust201.figures.image_cards import image_section
     from robust201.figures.table import FIGURES
 
     blocks, links, lacking = [], [], []
     for row in FIGURES.values():
         if row.across:
             continue
-        frame = row.compute(results)
-        if frame.empty:
-            lacking.append(f"{row.title} (needs {row.needs.replace('`', '')})")
+        frame = row.numbers(results)
+        if frame.empty and row.most is None:
+            lacking.append(f"{row.title} (needs {row.requirement.replace('`', '')})")
+        elif frame.empty:  # others show as many networks
+            continue
         else:
             identifier = html.escape(f"{results.name}-{row.name}")
             blocks.append(_figure_block(row, frame, results, identifier))
@@ -253,10 +325,11 @@ def _section(results: "DatasetResults") -> str:
     count = f"<p>{results.extent}.</p>"
     left_out = html.escape(f"Left out, because the results are not enough: {'; '.join(lacking)}.") if lacking else ""
     return (
-        f'<section data-dataset="{name}"><h2>{name}</h2>{count}{_attack_flags(results)}'
+        f'<section data-dataset="{name}"><h2>{name}</h2>{count}{_attack_flags(results)}{_leaderboard(board)}'
         f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
         f'{"".join(blocks)}<p class="muted">{left_out}</p>'
-        f"{_table(_summarise(results))}{_ranking_table(results)}{_measure_table(results)}</section>"
+        f"{_table(_summarise(results))}{_measure_table(results)}"
+        f"{image_section(results, images)}</section>"
     )
 
 
@@ -264,7 +337,7 @@ def _across_section(held: "Sequence[DatasetResults]") -> str:
     """The figures of all datasets at once; nothing where there is none."""
     from robust201.figures.table import FIGURES
 
-    frames = {row: row.compute(held[0]) for row in FIGURES.values() if row.across}
+    frames = {row: row.numbers(held[0]) for row in FIGURES.values() if row.across}
     blocks = [
         _figure_block(row, frame, held[0], f"across-{row.name}") for row, frame in frames.items() if not frame.empty
     ]
@@ -357,6 +430,21 @@ def _cell_drawing(space: CellSpace) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{box}" style="{look}">{"".join(lines)}</svg>'
 
 
+def _card(dataset: RobustnessDataset) -> str:
+    """Render the dataset's card, without its metadata; HTML in it is escaped. Empty where there is none."""
+    from markdown_it import MarkdownIt
+
+    path = dataset.path / "README.md"
+    if not path.is_file():
+        return ""
+    card = read_file(path, _MAX_CARD_BYTES).decode(errors="replace")
+    text = re.sub(r"\A---\n.*?\n---\n", "", card, flags=re.DOTALL)
+    rendered = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    return (
+        f'<section id="card"><h2>Dataset card</h2><details><summary>README.md</summary>{rendered}</details></section>'
+    )
+
+
 def _protocol(dataset: RobustnessDataset) -> str:
     if dataset.sweep is None:
         return ""
@@ -377,34 +465,6 @@ def _table(rows: Iterable[SummaryRow]) -> str:
         start = ' class="start"' if key else ""
         lines.append(f"<tr{start}><th>{html.escape(key)}</th><th>{html.escape(row.strength_label)}</th>{cells}</tr>")
     return _folded_table("Accuracy by key and strength", ("key", "strength"), lines)
-
-
-def _ranking_table(results: "DatasetResults") -> str:
-    """List the best architecture by key and strength, its interval, and how many these images do not tell from it."""
-    from robust201.analysis.labels import key_label, strength_label
-    from robust201.reader.rankings import list_rankings
-    from robust201.reader.result_files import paper_key
-
-    lines = []
-    previous = ""
-    known = results.n_images is not None
-    for row in list_rankings(results.reader.files, results.name, results.accuracies) if known else ():
-        key = paper_key(row.key)
-        name = key_label(key) if key != previous else ""
-        previous = key
-        best, accuracy = row.best, float(row.accuracies.iloc[0])
-        link = html.escape(str(best))
-        if results.space is not None:
-            link = f'<a href="#cell={best}" data-cell="{best}">#{best}</a>'
-        cells = f"<td>{link}</td><td>{accuracy:.2%}</td><td>[{100 * row.low[0]:.1f}, {100 * row.high[0]:.1f}]</td>"
-        cells += (
-            f"<td>{len(row.tied):,} of {len(row.accuracies):,}</td><td>{'images' if row.paired else 'accuracies'}</td>"
-        )
-        start = ' class="start"' if name else ""
-        label = html.escape(strength_label(key, row.strength, results.strengths(row.key)))
-        lines.append(f"<tr{start}><th>{html.escape(name)}</th><th>{label}</th>{cells}</tr>")
-    columns = ("best", "accuracy", "95% interval", "tied with the best", "compared by")
-    return _folded_table("The best, and ties with it", ("key", "strength"), lines, columns) if lines else ""
 
 
 def _measure_table(results: "DatasetResults") -> str:

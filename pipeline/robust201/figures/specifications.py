@@ -13,6 +13,7 @@ import pandas as pd
 
 from robust201.analysis.dataset_results import ADVERSARIAL, SCORES, DatasetResults
 from robust201.analysis.labels import column_label, dataset_label, key_label, strength_label
+from robust201.analysis.leaderboard import REFERENCE_SEVERITY, nearest_strength
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.figures import figure_data, palette
 from robust201.figures.marks import (
@@ -28,6 +29,7 @@ from robust201.figures.marks import (
     point_layers,
     share_axes,
     spec_rows,
+    strength_axis,
 )
 from robust201.figures.panels import LEAST_NUMBER, SMALL, Figure, Panel, PanelPlace, Spec
 from robust201.reader.result_files import kind_of
@@ -82,6 +84,55 @@ def specify_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
     panels = [Panel(key_label(key), partial(draw, key=key)) for key in keys]
     return Figure(panels, 90 if corrupted else 187, label=shared)
+
+
+def specify_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+    """Draw accuracies with their 95% intervals over strengths: one panel per key, a curve per network.
+
+    Where one strength is far beyond the others, such as ε = 255/255, strengths stand at equal distances.
+    """
+    keys = palette.grouped(list(frame["key"].unique()))
+    networks = list(frame["network"].unique())
+    colours = dict(zip(networks, palette.NETWORK_COLOURS, strict=False))
+    shapes = [palette.NETWORK_SHAPES[place % len(palette.NETWORK_SHAPES)] for place in range(len(networks))]
+    has_intervals = frame["low"].notna().all()
+    shown = frame if has_intervals else frame.assign(low=frame["accuracy"], high=frame["accuracy"])
+    limits = figure_data.curve_range(shown)
+    words = {palette.strength_word(key) for key in keys}
+    shared = words.pop() if len(words) == 1 else ""
+
+    def draw(place: PanelPlace, key: str) -> Spec:
+        rows = shown[shown["key"] == key]
+        strengths = sorted(rows["strength"].unique())
+        begins_clean = results.begins_clean(key)
+        names = palette.ticks(strengths, begins_clean=begins_clean)
+        rows = rows.assign(place=palette.ticks(rows["strength"], begins_clean=begins_clean)).drop(columns="key")
+        word = None if shared else palette.strength_word(key)
+        is_named = len(strengths) == 1 or figure_data.has_far_strength(strengths)
+        field = "place" if is_named else "strength"
+        if is_named:
+            x = category_axis(place, names, word, type="point", padding=0.3)
+        else:
+            x = strength_axis(strengths, names, word)
+        tooltip = [{"field": "network"}, {"field": "place", "title": "at"}, {"field": "accuracy", "format": ".2%"}]
+        tooltip += [{"field": name, "format": ".2%"} for name in ("low", "high") if has_intervals]
+        colour = {"field": "network"}
+        layers = band_layers(rows, {"field": field}, ("low", "accuracy", "high"), colour, tooltip)
+        *_, points = layers[0]["layer"]
+        points["mark"] |= {"size": 14}
+        points["encoding"] |= {
+            "shape": {"field": "network", "scale": {"domain": networks, "range": shapes}, "legend": None}
+        }
+        encoding = {
+            "x": x,
+            "y": fraction_axis(place, "accuracy", limits),
+            "color": named_colours(colours, symbolType="stroke"),
+        }
+        layers += chance_layers(results.chance, limits, right=True)
+        return {"width": place.width, "height": 88, "encoding": encoding, "layer": layers}
+
+    least = 90 if kind_of(keys[0]) == "corruption" else 150
+    return Figure([Panel(key_label(key), partial(draw, key=key)) for key in keys], least, label=shared)
 
 
 def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> Figure:
@@ -143,7 +194,7 @@ def specify_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Fi
             drawn = heat_map(tau, texts, place, colour=_tau_colours(), words=_TAU, field=field)
             return share_axes(drawn, place) if alike else drawn
 
-        first = view == strength_label("fog", figure_data.REFERENCE_SEVERITY)
+        first = view == strength_label("fog", REFERENCE_SEVERITY)
         panels.append(Panel(str(view), draw, first=first))
     return Figure(panels, 216, menu=True, page_width=PAGE_MAP)
 
@@ -271,7 +322,7 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
     across = _widened(bulk)
     groups: Any = dict(list(frame.groupby(["key", "strength"], sort=False)))
     strengths: Any = frame.groupby("key", sort=False)["strength"].unique()
-    in_file = {(key, figure_data.reference_strength(key, list(held))) for key, held in strengths.items()}
+    in_file = {(key, nearest_strength(key, list(held))) for key, held in strengths.items()}
     order = {key: place for place, key in enumerate(palette.grouped(list(strengths.index)))}
     # What is beyond one axis must not stretch the other.
     near = {place: rows[rows["clean"].between(*bulk)] for place, rows in groups.items()}
@@ -383,7 +434,8 @@ def specify_measures_against(frame: pd.DataFrame, results: DatasetResults) -> Fi
             data = {"values": spec_rows(points.assign(value=[float(f"{value:.6g}") for value in points["value"]]), 9)}
             y = fraction_axis(place, f"accuracy, {label}" if place.page else "accuracy", limits)
             scale = {"type": "log" if logarithmic else "linear", "domain": list(across), "clamp": True, "nice": False}
-            title = f"{measure} ({palette.agreement_words(rows)})" if place.page else measure
+            words = palette.agreement_words(rows)
+            title = f"{measure} ({words})" if place.page and words else measure
             axis = {"title": title, "titleFontSize": SMALL, "grid": True, "tickCount": 4, "labelOverlap": True}
             x = {"type": "quantitative", "scale": scale | ({} if logarithmic else {"zero": False}), "axis": axis}
             y["scale"]["clamp"] = True
@@ -394,7 +446,9 @@ def specify_measures_against(frame: pd.DataFrame, results: DatasetResults) -> Fi
             ]
             return {"width": place.width, "height": height, "encoding": {"x": x, "y": y}, "layer": layers}
 
-        panels.append(Panel(f"{measure}, {label}", draw, title=(label, palette.agreement_words(rows))))
+        panels.append(
+            Panel(f"{measure}, {label}", draw, title=tuple(filter(None, (label, palette.agreement_words(rows)))))
+        )
     return Figure(panels, 115, menu=True, page_width=400)
 
 

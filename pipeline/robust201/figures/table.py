@@ -13,6 +13,7 @@ import pandas as pd
 from robust201.analysis.dataset_results import MEANS, DatasetResults
 from robust201.core.errors import ConfigError, closest
 from robust201.figures import figure_data, specifications
+from robust201.figures.palette import FEW_NETWORKS
 from robust201.figures.panels import Figure
 
 
@@ -30,6 +31,8 @@ class FigureRow(NamedTuple):
         shows_cells: whether the page draws the cells of the frame's `architecture` column below the figure.
         across: whether it shows all datasets of a folder at once, of whichever it is computed.
         averages: whether it shows means over attacks or corruptions, so that it must say how these are weighted.
+        least: number of networks from which on it says something: a distribution or a rank correlation needs several.
+        most: number of networks up to which it can tell them apart.
     """
 
     name: str
@@ -42,6 +45,21 @@ class FigureRow(NamedTuple):
     shows_cells: bool = False
     across: bool = False
     averages: bool = False
+    least: int = 1
+    most: int | None = None
+
+    def numbers(self, results: DatasetResults) -> pd.DataFrame:
+        """Return its numbers; an empty frame where the results are not enough, or of too many networks."""
+        n_networks = len(results.accuracies)
+        if n_networks < self.least or (self.most is not None and n_networks > self.most):
+            return pd.DataFrame()
+        return self.compute(results)
+
+    @property
+    def requirement(self) -> str:
+        """What results must hold for it, the number of networks included."""
+        count = f", of {self.least} networks or more" if self.least > 1 else ""
+        return f"{self.needs}{count if self.most is None else f', of at most {self.most} networks'}"
 
     def describe(self, results: DatasetResults) -> str:
         """Say what is shown, and of what figures of the paper it is like."""
@@ -49,9 +67,34 @@ class FigureRow(NamedTuple):
         return f"{self.caption}{averaged}{f' After {self.source} of Jung et al., ICLR 2023.' if self.source else ''}"
 
 
+_SUMMARY = FEW_NETWORKS + 1
+"""Networks from which on box plots and rank correlations are drawn."""
+
 FIGURES: dict[str, FigureRow] = {
     row.name: row
     for row in (
+        FigureRow(
+            "attack-curves",
+            "Accuracy over epsilon, network by network",
+            "Accuracy of each network over the epsilons of each attack, from clean images on; bands are 95% intervals "
+            "over images, the dashed line is the accuracy of guessing (chance). Where one epsilon is far beyond the "
+            "others, they stand at equal distances.",
+            "",
+            "an attack",
+            partial(figure_data.accuracy_curves, kind="attack"),
+            specifications.specify_curves,
+            most=FEW_NETWORKS,
+        ),
+        FigureRow(
+            "corruption-curves",
+            "Accuracy over severity, network by network",
+            "Accuracy of each network over the severities of each corruption, from clean images on; bands as above.",
+            "",
+            "a corruption",
+            partial(figure_data.accuracy_curves, kind="corruption"),
+            specifications.specify_curves,
+            most=FEW_NETWORKS,
+        ),
         FigureRow(
             "attacks",
             "Accuracy under attack",
@@ -63,6 +106,7 @@ FIGURES: dict[str, FigureRow] = {
             "an attack",
             partial(figure_data.accuracy_boxes, kind="attack"),
             specifications.specify_boxes,
+            least=_SUMMARY,
         ),
         FigureRow(
             "corruptions",
@@ -73,6 +117,7 @@ FIGURES: dict[str, FigureRow] = {
             "a corruption",
             partial(figure_data.accuracy_boxes, kind="corruption"),
             specifications.specify_boxes,
+            least=_SUMMARY,
         ),
         FigureRow(
             "rank-correlation",
@@ -81,18 +126,20 @@ FIGURES: dict[str, FigureRow] = {
             "the epsilon nearest to 1/255 (of other norms, nearest to 1), corruptions at the severity nearest to 3; "
             "“–” where all accuracies of a side are equal.",
             "",
-            "two keys and two architectures",
+            "two keys",
             figure_data.key_correlations,
             specifications.specify_rank_correlation,
+            least=_SUMMARY,
         ),
         FigureRow(
             "rank-correlation-attacks",
             "Rank correlation between attacks",
             "Kendall's tau-b between clean accuracies and those under every attack at every epsilon.",
             "Fig. 3",
-            "an attack at two epsilons or with a clean accuracy, and two architectures",
+            "an attack at two epsilons or with a clean accuracy",
             figure_data.attack_correlations,
             specifications.specify_rank_correlation,
+            least=_SUMMARY,
         ),
         FigureRow(
             "rank-correlation-datasets",
@@ -100,19 +147,21 @@ FIGURES: dict[str, FigureRow] = {
             "Kendall's tau-b between clean accuracies and those under every attack at every epsilon, of all datasets, "
             "over the architectures that both have; the epsilons of an attack ascend.",
             "Fig. 17",
-            "two datasets with clean accuracies or an attack, and two architectures",
+            "two datasets with clean accuracies or an attack",
             figure_data.dataset_correlations,
             specifications.specify_dataset_correlation,
             across=True,
+            least=_SUMMARY,
         ),
         FigureRow(
             "rank-correlation-corruptions",
             "Rank correlation between corruptions",
             "Kendall's tau-b between clean accuracies and those under every corruption, at one severity.",
             "Fig. 5",
-            "two corruptions, or one and a clean accuracy, and two architectures",
+            "two corruptions, or one and a clean accuracy",
             figure_data.corruption_correlations,
             specifications.specify_rank_correlation,
+            least=_SUMMARY,
         ),
         FigureRow(
             "rank-correlation-robustness",
@@ -121,9 +170,10 @@ FIGURES: dict[str, FigureRow] = {
             "area under its accuracies from strength 0 to the largest, divided by that of the clean accuracy "
             "throughout. R does not reward a high clean accuracy.",
             "",
-            "clean accuracies, an attack at two epsilons, and two architectures",
+            "clean accuracies, and an attack at two epsilons",
             figure_data.robustness_correlations,
             specifications.specify_rank_correlation,
+            least=_SUMMARY,
         ),
         FigureRow(
             "confidence",
@@ -183,13 +233,14 @@ FIGURES: dict[str, FigureRow] = {
             figure_data.accuracy_by_kernel_parameters,
             specifications.specify_kernel_parameters,
             averages=True,
+            least=_SUMMARY,
         ),
         FigureRow(
             "measures",
             "Measures against accuracy",
             "One point per architecture: what was measured of the network itself against its accuracy, clean and under "
-            "every attack at the epsilon nearest to 1/255 (of other norms, nearest to 1), with Spearman's rank "
-            "correlation and Kendall's tau-b over all architectures; arrows at the border as above.",
+            "every attack at the epsilon nearest to 1/255 (of other norms, nearest to 1), from 12 "
+            "networks on with Spearman's rank correlation and Kendall's tau-b; arrows at the border as above.",
             "",
             "a measure, such as `jacobian`, and a clean accuracy or an attack",
             figure_data.measures_against,

@@ -20,19 +20,21 @@ from robust201.core.noise import generator
 from robust201.core.records import ImageSet, Split, image_hash
 from robust201.images import cifar
 from robust201.images.checks import LabelledImages
+from robust201.images.class_folders import ImageFiles, find_folders, load_folders
 from robust201.images.digits import find_digits, load_digits
 from robust201.images.downloads.registry import DATA_VARIABLE, data_folder, downloads
 from robust201.images.image_parquet import find_parquet, load_parquet
 from robust201.images.imagenet16 import find_imagenet16, load_imagenet16
 from robust201.images.mnist import find_idx, load_idx
 from robust201.images.npz import find_npz, load_npz
-from robust201.images.specs import DATASETS, DatasetSpec, dataset
+from robust201.images.specs import DATASETS, UNKNOWN_COUNT, DatasetSpec, Resize, dataset, own_dataset
 
 __all__ = [
     "DATASETS",
     "FORMS",
     "DatasetSpec",
     "Form",
+    "Resize",
     "Split",
     "check_selection",
     "data_folder",
@@ -45,7 +47,7 @@ __all__ = [
 class Loader(Protocol):
     """Signature of a form's loader."""
 
-    def __call__(self, spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
+    def __call__(self, spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages | ImageFiles:
         """Read a split from what the form's `find` returned."""
 
 
@@ -86,6 +88,7 @@ FORMS: dict[str, Form] = {
         Form("idx", lambda _spec: "train-images-idx3-ubyte.gz and the like", find_idx, load_idx),
         Form("npz", lambda _spec: "test.npz or train.npz", find_npz, load_npz),
         Form("parquet", lambda _spec: "test.parquet or train.parquet", find_parquet, load_parquet),
+        Form("folders", lambda _spec: "a folder of JPEG or PNG files per class", find_folders, load_folders),
     )
 }
 """Name to row."""
@@ -98,8 +101,16 @@ def load_images(
     path: Path | None = None,
     split: Split = "test",
     verify: bool = True,
+    count: int | None = None,
+    seed: int = 0,
+    image_size: int | None = None,
+    resize: Resize | None = None,
 ) -> ImageSet:
-    """Load a full split of a dataset of `DATASETS`, or of a row that is in no table (see `images.specs.own_dataset`).
+    """Load a split of a dataset of `DATASETS`, of a row that is in no table (`images.specs.own_dataset`), or of a path.
+
+    With a path, the name may be any: the number of classes and the image size are then those of the files, unless
+    `image_size` is given. `resize` is the rule for images of other sizes, which class folders and Parquet files may
+    hold. `count` takes a class-stratified subset (see `select`); of class folders, no other image is decoded.
 
     The form is one of `FORMS`; None takes the first of the dataset's forms that is found. The path is a file, the
     folder that holds the images, or a folder above it (directly, or in a folder named as the dataset); None searches
@@ -107,13 +118,14 @@ def load_images(
     them.
 
     Returns:
-        Images (N, 3, H, W) uint8, C-contiguous; indices are rows of the full split, 0 to N - 1.
+        Images (N, C, H, W) uint8, C-contiguous; indices are rows of the full split.
 
     Raises:
-        ConfigError: no such dataset or form, or the dataset has no such form.
-        DatasetError: images are missing, damaged, of the wrong form, or have a label out of range.
+        ConfigError: no such dataset or form, the dataset has no such form, or the resize rule is wrong.
+        DatasetError: images are missing, damaged, of the wrong form or size, or have a label out of range; or `count`
+            is out of range.
     """
-    spec = dataset(name) if isinstance(name, str) else name
+    spec = _spec_of(name, path, image_size, resize)
     if form is not None and form not in spec.forms:
         raise ConfigError(
             f"Looking up a form failed for {spec.name}: expected one of {', '.join(spec.forms)}, got {form!r}."
@@ -122,13 +134,13 @@ def load_images(
     forms = [FORMS[name] for name in (spec.forms if form is None else [form])]
     root = data_folder() if path is None else path
     for candidate in forms:
-        for folder in (root, root / spec.name):
+        for folder in dict.fromkeys((root, root / spec.name, root / spec.folder_name)):
             found = candidate.find(spec, folder, split)
             if found is not None:
-                return _image_set(spec, candidate.load(spec, found, split, verify=verify))
+                return _image_set(spec, candidate.load(spec, found, split, verify=verify), count, seed)
     looked_for = "; or ".join(f"{row.looks_like(spec)} ({row.name})" for row in forms)
     got = "nothing of that" if root.exists() else "no such file or folder"
-    fetching = f"Run `robust201 fetch {spec.name}`, or " if spec.name in downloads() else ""
+    fetching = f"Run `robust201 fetch {spec.folder_name}`, or " if spec.folder_name in downloads() else ""
     advice = f"{fetching}{f'set {DATA_VARIABLE}' if path is None else 'correct the path'} to where they lie."
     raise DatasetError(
         f"Loading the {split} images of {spec.name} failed for {root}: expected {looked_for}, got {got}. "
@@ -136,17 +148,39 @@ def load_images(
     )
 
 
-def _image_set(spec: DatasetSpec, read: LabelledImages) -> ImageSet:
-    images = np.ascontiguousarray(read.images)
-    indices = np.arange(len(read.labels), dtype=np.int64)
+def _spec_of(name: str | DatasetSpec, path: Path | None, image_size: int | None, resize: Resize | None) -> DatasetSpec:
+    if isinstance(name, DatasetSpec):
+        return name
+    if name in DATASETS or path is None:
+        if (image_size, resize) != (None, None):
+            raise ConfigError(
+                f"Loading images failed for {name!r}: image_size and resize are for images of your own. Leave them out."
+            )
+        return dataset(name)
+    return own_dataset(name, image_size=image_size or UNKNOWN_COUNT, resize=resize)
+
+
+def _image_set(spec: DatasetSpec, read: LabelledImages | ImageFiles, count: int | None, seed: int) -> ImageSet:
+    named = read.class_names if isinstance(read, ImageFiles) else ()
+    n_classes = spec.n_classes or len(named) or int(read.labels.max()) + 1
+    rows = None if count is None else select_rows(read.labels, n_classes, count=count, seed=seed, name=spec.name)
+    if isinstance(read, ImageFiles):
+        images = read.decode(rows)
+    else:
+        images = np.ascontiguousarray(read.images if rows is None else read.images[rows])
+    indices = np.arange(len(read.labels), dtype=np.int64) if rows is None else rows
+    labels = read.labels[indices]
     return ImageSet(
         dataset=spec.name,
         images=images,
-        labels=read.labels,
+        labels=labels,
         indices=indices,
-        n_classes=spec.n_classes,
+        n_classes=n_classes,
         normalisation=spec.normalisation,
-        sha256=image_hash(images, read.labels, indices),
+        sha256=image_hash(images, labels, indices),
+        class_names=named,
+        decoder=read.decoder.decoder if isinstance(read, ImageFiles) else read.decoder,
+        n_split=len(read.labels),
     )
 
 
@@ -160,17 +194,22 @@ def select(images: ImageSet, *, count: int, seed: int) -> ImageSet:
     Raises:
         DatasetError: `count` is below 1 or above the number of images.
     """
-    check_selection(count, len(images), images.dataset)
-    class_order = _shuffled(seed, images.n_classes, "image selection", "classes")
-    # An image's turn is its place in its own class, then its class's place: the first `count` turns are stratified.
-    rank = np.empty(len(images), np.int64)
-    for place, label in enumerate(class_order):
-        members = np.flatnonzero(images.labels == label)
-        members = members[_shuffled(seed, len(members), "image selection", int(label))]
-        rank[members] = np.arange(len(members)) * images.n_classes + place
-    chosen = np.sort(np.argsort(rank, kind="stable")[:count])
+    chosen = select_rows(images.labels, images.n_classes, count=count, seed=seed, name=images.dataset)
     parts = (images.images[chosen], images.labels[chosen], images.indices[chosen])
     return replace(images, images=parts[0], labels=parts[1], indices=parts[2], sha256=image_hash(*parts))
+
+
+def select_rows(labels: NDArray[np.int64], n_classes: int, *, count: int, seed: int, name: str) -> NDArray[np.int64]:
+    """Choose rows of a class-stratified subset by the labels alone, ascending (see `select`)."""
+    check_selection(count, len(labels), name)
+    class_order = _shuffled(seed, n_classes, "image selection", "classes")
+    # An image's turn is its place in its own class, then its class's place: the first `count` turns are stratified.
+    rank = np.empty(len(labels), np.int64)
+    for place, label in enumerate(class_order):
+        members = np.flatnonzero(labels == label)
+        members = members[_shuffled(seed, len(members), "image selection", int(label))]
+        rank[members] = np.arange(len(members)) * n_classes + place
+    return np.sort(np.argsort(rank, kind="stable")[:count])
 
 
 def check_selection(count: int, n_images: int, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -17,10 +18,11 @@ _MAX_IMAGE_BYTES = 4 << 30
 
 
 class LabelledImages(NamedTuple):
-    """What a loader reads: images (N, 3, H, W) uint8 and labels (N,) int64, in the order of the files."""
+    """Images (N, C, H, W) uint8 and labels (N,) int64 in the order of the files, and what decoded them."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
+    decoder: Mapping[str, str] = MappingProxyType({})
 
 
 def read_verified(path: Path, checksum: Checksum | None) -> bytes:
@@ -93,7 +95,7 @@ def read_files(
 ) -> LabelledImages:
     """Read the files of a split, and join them in their order; with published checksums, count the images, too."""
     parts = [read(folder / name, published[name] if published else None) for name in names]
-    images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    images, labels = (np.concatenate(arrays) for arrays in zip(*(part[:2] for part in parts), strict=True))
     if published:
         check_count(folder, len(labels), spec, split)
     return LabelledImages(images, labels)

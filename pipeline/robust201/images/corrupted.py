@@ -1,8 +1,8 @@
 """Corrupted images on disk, published or generated: `<folder>/<corruption>.npy`, opened and verified.
 
 Layout (CIFAR-10-C and CIFAR-100-C, Hendrycks and Dietterich, 2019): each file is (5 N, H, W, 3) uint8 with the N images
-at severity 1, then at severity 2, …; `labels.npy` (5 N,) uint8 repeats the test labels five times. A generated folder
-(`images.generated_folder`) bears a manifest, and neither kind is ever opened as the other.
+at severity 1, then at severity 2, …; `labels.npy` (5 N,) uint8, beyond 256 classes uint16, repeats the test labels five
+times. A generated folder (`images.generated_folder`) bears a manifest, and neither kind is ever opened as the other.
 """
 
 import hashlib
@@ -28,6 +28,7 @@ from robust201.images.generated_folder import (
     check_recipe,
     image_digests,
     is_generated,
+    label_dtype,
     read_folder_manifest,
 )
 from robust201.images.specs import dataset
@@ -236,7 +237,8 @@ def _find_rows(folder: Path, images: ImageSet, n_images: int) -> NDArray[np.int6
 
 def _check_labels(folder: Path, images: ImageSet, rows: NDArray[np.int64], n_rows: int, source: str) -> None:
     path = folder / LABELS
-    labels = _load_npy(path, (N_SEVERITIES * n_rows,), "uint8", source).reshape(N_SEVERITIES, n_rows)[:, rows]
+    dtype = label_dtype(images.n_classes)
+    labels = _load_npy(path, (N_SEVERITIES * n_rows,), dtype, source).reshape(N_SEVERITIES, n_rows)[:, rows]
     wrong = np.argwhere(labels != images.labels)
     if len(wrong):
         severity, position = wrong[0]

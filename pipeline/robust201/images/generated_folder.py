@@ -138,6 +138,11 @@ def unfinished_keys(folder: Path, versions: Mapping[str, int]) -> list[str]:
     ]
 
 
+def label_dtype(n_classes: int) -> str:
+    """Return the type of `labels.npy`: one byte, as in published folders, or two beyond 256 classes."""
+    return "uint8" if n_classes <= 256 else "uint16"
+
+
 def image_digests(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Hash each of (N, 3, H, W) uint8 images by itself, to (N, 32) uint8, so that it is found again in a larger set."""
     digests = [hashlib.sha256(image.tobytes()).digest() for image in images]
@@ -170,7 +175,7 @@ def begin_folder(folder: Path, images: ImageSet, recipe: GeneratorRecipe) -> Man
             )
         return manifest
     manifest = Manifest(images.dataset, len(images), images.sha256, recipe)
-    labels = np.tile(images.labels.astype(np.uint8), N_SEVERITIES)
+    labels = np.tile(images.labels.astype(label_dtype(images.n_classes)), N_SEVERITIES)
     for name, array in ((LABELS, labels), (INDICES, images.indices), (BASE, image_digests(images.images))):
         content = npy_bytes(array)
         with atomic_write(folder / name) as stream:

@@ -1,20 +1,18 @@
 """Any Parquet file of images: columns `image` (JPEG or PNG bytes) and `label` (integers), one row per image.
 
-The only module beside `shards` that imports pyarrow. Decoded JPEG pixels depend on the JPEG library inside
-Pillow; the hash of an image set is taken over pixels, so a library that decodes otherwise gives another identity.
+The only module beside `shards` that imports pyarrow. `images.decoding` decodes the images.
 """
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
 from robust201.core.files import check_file
-from robust201.core.records import Split
+from robust201.core.records import MAX_CLASSES, Split
 from robust201.images.checks import LabelledImages, check_labels
+from robust201.images.decoding import ImageDecoder
 from robust201.images.specs import DatasetSpec
 
 
@@ -37,11 +35,12 @@ def load_parquet(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -
     """
     table = _read_columns(path)
     labels = np.asarray(table["label"].to_numpy(), dtype=np.int64)
-    check_labels(path, labels, spec.n_classes)
-    images = np.empty((len(labels), 3, spec.image_size, spec.image_size), np.uint8)
-    for row, encoded in enumerate(table["image"]):
-        images[row] = _decode(path, row, encoded.as_py(), spec.image_size)
-    return LabelledImages(images, labels)
+    check_labels(path, labels, spec.n_classes or MAX_CLASSES)
+    decoder = ImageDecoder(spec)
+    encoded = ((f"{path}, row {row}", cell.as_py) for row, cell in enumerate(table["image"]))
+    images = decoder.decode_all(encoded, len(labels))
+    # Protocols of images that are not resized had no decoder before there were resize rules: their ids stay.
+    return LabelledImages(images, labels, {} if spec.resize is None else decoder.decoder)
 
 
 def _read_columns(path: Path) -> Any:
@@ -86,24 +85,3 @@ def _check_columns(path: Path, types: dict[str, Any]) -> None:
                 f"Reading images failed for {path}: expected a column {name!r} of {words}, got {got}. "
                 "Write the file with columns 'image' (JPEG or PNG bytes) and 'label' (integers)."
             )
-
-
-def _decode(path: Path, row: int, encoded: bytes, size: int) -> NDArray[np.uint8]:
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG")) as image:
-            got = image.size
-            # Sizes are compared before decoding, so that a wrong image cannot fill the memory.
-            pixels = np.asarray(image.convert("RGB")) if got == (size, size) else None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DatasetError(
-            f"Decoding an image failed for {path}, row {row}: expected a JPEG or PNG, got {len(encoded):,} bytes that "
-            f"are none ({error}). Replace or remove the row."
-        ) from error
-    if pixels is None:
-        raise DatasetError(
-            f"Decoding an image failed for {path}, row {row}: expected {size}x{size} pixels, got {got[0]}x{got[1]}. "
-            "Resize the images, or check the dataset's name."
-        )
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1))

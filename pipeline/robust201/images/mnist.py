@@ -1,4 +1,4 @@
-"""MNIST (LeCun, Cortes and Burges, 1998): IDX files of 28x28 grey digits, shown as 3x32x32 like all other images.
+"""MNIST (LeCun, Cortes and Burges, 1998): IDX files of 28x28 grey digits, as they are or as 3x32x32 like other images.
 
 An IDX file begins with two zero bytes, a byte for the type (8: unsigned bytes), a byte for the number of axes, and the
 length of each axis as a big-endian 32-bit integer; the values follow.
@@ -41,7 +41,7 @@ def find_idx(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
 
 
 def load_idx(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load a split of MNIST in the order of its files, upscaled (see `images.upscaling`).
+    """Load a split of MNIST in the order of its files; with three channels, upscaled (see `images.upscaling`).
 
     `verify` compares the published MD5 of files that are packed, and the number of images.
 
@@ -63,7 +63,8 @@ def load_idx(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> La
     if verify:
         check_count(path, len(pixels), spec, split)
     check_labels(files[1], labels, spec.n_classes)
-    return LabelledImages(upscale(pixels, spec.image_size, _BRIGHTEST), labels.astype(np.int64))
+    images = pixels[:, None] if spec.channels == 1 else upscale(pixels, spec.image_size, _BRIGHTEST)
+    return LabelledImages(images, labels.astype(np.int64))
 
 
 def _find_file(folder: Path, name: str) -> Path | None:

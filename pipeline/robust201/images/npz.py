@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from robust201.core.arrays import parse_npy
 from robust201.core.errors import DatasetError, one_line
 from robust201.core.files import open_file
-from robust201.core.records import Split
+from robust201.core.records import MAX_CLASSES, Split
 from robust201.images.checks import LabelledImages, check_count, check_labels
-from robust201.images.specs import DatasetSpec
+from robust201.images.specs import UNKNOWN_COUNT, DatasetSpec
 
 _ARRAYS = ("images", "labels")
 
@@ -35,7 +35,7 @@ def load_npz(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> La
             out of range.
     """
     arrays = _read_arrays(path)
-    images = _channels_first(path, arrays["images"], spec.image_size)
+    images = _channels_first(path, arrays["images"], spec)
     labels = arrays["labels"]
     if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
         raise DatasetError(
@@ -44,7 +44,7 @@ def load_npz(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> La
         )
     if verify:
         check_count(path, len(images), spec, split)
-    check_labels(path, labels, spec.n_classes)
+    check_labels(path, labels, spec.n_classes or MAX_CLASSES)
     return LabelledImages(images, labels.astype(np.int64))
 
 
@@ -77,15 +77,20 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[A
     return parse_npy(lambda: cast(BinaryIO, archive.open(member)), member.file_size)
 
 
-def _channels_first(path: Path, images: NDArray[Any], size: int) -> NDArray[np.uint8]:
-    first = images.ndim == 4 and images.shape[1:] == (3, size, size)
-    last = images.ndim == 4 and images.shape[1:] == (size, size, 3)
+def _channels_first(path: Path, images: NDArray[Any], spec: DatasetSpec) -> NDArray[np.uint8]:
+    n_channels, size = spec.channels, spec.image_size
+    if size == UNKNOWN_COUNT and images.ndim == 4:
+        size = images.shape[2]  # rows or columns, whichever axis holds the channels
+    first = images.ndim == 4 and images.shape[1:] == (n_channels, size, size)
+    last = images.ndim == 4 and images.shape[1:] == (size, size, n_channels)
     if images.dtype != np.uint8 or not (first or last) or not len(images):
+        side = spec.image_size or "H"
         raise DatasetError(
-            f"Reading images failed for {path}: expected uint8 images (N, {size}, {size}, 3) or (N, 3, {size}, "
-            f"{size}), got {images.dtype} {images.shape}. Convert them, or state their size."
+            f"Reading images failed for {path}: expected uint8 images (N, {side}, {side}, {n_channels}) or (N, "
+            f"{n_channels}, {side}, {side}), got {images.dtype} {images.shape}. Convert them, or state their size and "
+            "number of channels."
         )
-    if first and last:
+    if first and last and n_channels > 1:
         raise DatasetError(
             f"Reading images failed for {path}: shape {images.shape} is ambiguous, since the channels may be axis 1 or "
             "axis 3. Give larger images, or a Parquet file."

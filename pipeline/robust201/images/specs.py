@@ -3,13 +3,50 @@
 from dataclasses import dataclass
 
 from robust201.core.errors import ConfigError, closest
-from robust201.core.records import Normalisation
+from robust201.core.records import PIXELS_AS_THEY_ARE, Normalisation
 
 UNKNOWN_COUNT = 0
-"""Images of a split that nobody knows before it is read."""
+"""Number of images, of classes or of pixels per side that is unknown before images are read."""
+
+RESAMPLING_FILTERS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
+"""Names of Pillow's filters. All but `nearest` average over all pixels below them when they shrink an image."""
+
+MAX_SHORTER_SIDE = 8192
+"""Upper limit of the shorter side in pixels after resizing."""
 
 
-_UNCHANGED = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Rule by which images of any size get one size: resize the shorter side, then cut out the middle square.
+
+    The side of that square is the image size of the dataset. The defaults, with an image size of 224, are the rule by
+    which torchvision evaluates most of its networks on ImageNet.
+
+    Attributes:
+        shorter_side: pixels of the shorter side after resizing; the other side keeps the ratio, rounded down.
+        resampling: one of `RESAMPLING_FILTERS`.
+    """
+
+    shorter_side: int = 256
+    resampling: str = "bilinear"
+
+    def check(self, image_size: int) -> None:
+        """Raise a `ConfigError` for an unknown filter, or a shorter side below the image size."""
+        if self.resampling not in RESAMPLING_FILTERS:
+            raise ConfigError(
+                f"Resizing images failed for the filter {self.resampling!r}: there is no such filter."
+                f"{closest(self.resampling, RESAMPLING_FILTERS)}"
+            )
+        if image_size == UNKNOWN_COUNT:
+            raise ConfigError(
+                "Resizing images failed: the size of the square to cut out is missing. State an image size, such as "
+                "224."
+            )
+        if not image_size <= self.shorter_side <= MAX_SHORTER_SIDE:
+            raise ConfigError(
+                f"Resizing images failed: expected a shorter side of {image_size} (the image size) to "
+                f"{MAX_SHORTER_SIDE:,} pixels, got {self.shorter_side}. Correct one of the two."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,26 +55,37 @@ class DatasetSpec:
 
     Attributes:
         name: the name in sweeps and exported files, such as ``"ImageNet16-120"``.
-        image_size: height and width in pixels.
+        n_classes: number of classes; `UNKNOWN_COUNT` takes that of the files.
+        image_size: height and width in pixels; `UNKNOWN_COUNT` takes that of the first image.
+        channels: 3 (RGB), or 1 (grey).
+        resize: rule for images of other sizes; None takes images of the image size only.
         n_train: images in the full training split.
         n_test: images in the full test split.
         class_names: one name a class, in the order of the labels.
         normalisation: per-channel mean and standard deviation of pixels in [0, 1].
         forms: names of the forms (see `images.FORMS`) they are read in, tried in this order.
         corruptions: name of the published corrupted test split in the registry of downloads, or None.
+        folder: name of its folder in the data folder, and of its download; empty for the dataset's name.
     """
 
     name: str
     n_classes: int
     image_size: int
     class_names: tuple[str, ...]
+    channels: int = 3
+    resize: Resize | None = None
     n_train: int = UNKNOWN_COUNT
     n_test: int = UNKNOWN_COUNT
-    normalisation: Normalisation = _UNCHANGED
+    normalisation: Normalisation = PIXELS_AS_THEY_ARE
     licence: str = "not stated"
     citation: str = "a dataset of the user's own"
-    forms: tuple[str, ...] = ("npz", "parquet")
+    forms: tuple[str, ...] = ("npz", "parquet", "folders")
     corruptions: str | None = None
+    folder: str = ""
+
+    @property
+    def folder_name(self) -> str:
+        return self.folder or self.name
 
 
 def _pixels(mean: tuple[float, float, float], std: tuple[float, float, float]) -> Normalisation:
@@ -127,6 +175,22 @@ _ROWS = (
         citation="Y. LeCun, C. Cortes, C. J. C. Burges, The MNIST Database of Handwritten Digits, 1998",
         forms=("idx", "parquet"),
     ),
+    DatasetSpec(
+        name="mnist-28",
+        n_classes=10,
+        image_size=28,
+        channels=1,
+        n_train=60_000,
+        n_test=10_000,
+        class_names=tuple("0123456789"),
+        # Pixels as they are, for networks of one input channel.
+        licence="CC BY-SA 3.0",
+        citation="Y. LeCun, C. Cortes, C. J. C. Burges, The MNIST Database of Handwritten Digits, 1998; as published, "
+        "28x28 pixels and one channel",
+        forms=("idx", "parquet"),
+        normalisation=PIXELS_AS_THEY_ARE.of_channels(1),
+        folder="mnist",
+    ),
 )
 
 DATASETS: dict[str, DatasetSpec] = {row.name: row for row in _ROWS}
@@ -141,7 +205,31 @@ def dataset(name: str) -> DatasetSpec:
     return row
 
 
-def own_dataset(name: str, *, n_classes: int, image_size: int) -> DatasetSpec:
-    """Make the row of a dataset that is in no table, whose networks are shown pixels in [0, 1] as they are."""
-    class_names = tuple(map(str, range(n_classes)))
-    return DatasetSpec(name=name, n_classes=n_classes, image_size=image_size, class_names=class_names)
+def own_dataset(
+    name: str,
+    *,
+    n_classes: int = UNKNOWN_COUNT,
+    image_size: int = UNKNOWN_COUNT,
+    channels: int = 3,
+    resize: Resize | None = None,
+) -> DatasetSpec:
+    """Make the row of a dataset that is in no table, whose networks are shown pixels in [0, 1] as they are.
+
+    Raises:
+        ConfigError: the resize rule is wrong, or the number of channels is neither 3 nor 1.
+    """
+    if channels not in {1, 3}:
+        raise ConfigError(
+            f"Reading images failed for {name}: expected 3 channels (RGB) or 1 (grey), got {channels}. Correct it."
+        )
+    if resize is not None:
+        resize.check(image_size)
+    return DatasetSpec(
+        name=name,
+        n_classes=n_classes,
+        image_size=image_size,
+        class_names=tuple(map(str, range(n_classes))),
+        channels=channels,
+        resize=resize,
+        normalisation=PIXELS_AS_THEY_ARE.of_channels(channels),
+    )

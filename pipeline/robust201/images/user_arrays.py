@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
-from robust201.images.checks import LabelledImages
+from robust201.core.records import PIXELS_AS_THEY_ARE, ImageSet
 
 _ROUNDING = 1e-3
 """How far 255 times a float may be from an integer: far more than the rounding of k / 255 in float32."""
@@ -14,31 +14,51 @@ _ROUNDING = 1e-3
 _FORMS = "uint8, or float32 or float64 in [0, 1]"
 
 
-def as_labelled_images(images: Any, labels: Any) -> LabelledImages:
-    """Take images and labels from NumPy, from torch (on any device) or from lists.
+def as_image_set(images: Any, labels: Any) -> ImageSet:
+    """Take images and labels from NumPy, from torch (on any device) or from lists, or an image set as it is.
 
     Args:
-        images: (N, 3, H, W) or (N, H, W, 3); uint8, or float32 or float64 multiples of 1/255 in [0, 1]: attacks start
-            from pixels of 8 bits, so a float that is none is refused, not rounded.
+        images: (N, C, H, W) or (N, H, W, C) with C = 3 (RGB) or 1 (grey); uint8, or float32 or float64 in [0, 1].
+            Floats that are multiples of 1/255 become uint8; if one is none, all stay floats. Or what
+            `robust201.images.load_images` returned, which has labels.
         labels: (N,) integers from 0.
+
+    Returns:
+        Images uint8, or float32; the number of classes is 0, since the network says it.
 
     Raises:
         DatasetError: another type, shape, length or range, or a shape that reads as both forms.
     """
+    if isinstance(images, ImageSet):
+        if labels is not None:
+            raise DatasetError(
+                "Reading labels failed for the labels given: an image set has its own. Leave the labels out, or give "
+                "its arrays: images.images."
+            )
+        return images
     pixels = _as_array(images, "images")
-    if pixels.ndim != 4 or 3 not in {pixels.shape[1], pixels.shape[3]} or not pixels.size:
+    if pixels.ndim != 4 or not {1, 3} & {pixels.shape[1], pixels.shape[3]} or not pixels.size:
         raise DatasetError(
-            "Reading images failed for the images given: expected shape (N, 3, H, W) or (N, H, W, 3), got "
-            f"{pixels.shape}. Give a batch of RGB images."
+            "Reading images failed for the images given: expected shape (N, C, H, W) or (N, H, W, C) with 3 channels "
+            f"(RGB) or 1 (grey), got {pixels.shape}. Give a batch of such images."
         )
-    if pixels.shape[1] == pixels.shape[3]:
+    if {pixels.shape[1], pixels.shape[3]} <= {1, 3}:
         raise DatasetError(
-            f"Reading images failed for the images given: shape {pixels.shape} is ambiguous, since the three channels "
-            "may be axis 1 or axis 3. Give images of another height or width, such as padded ones."
+            f"Reading images failed for the images given: shape {pixels.shape} is ambiguous, since the channels may be "
+            "axis 1 or axis 3. Give images of another height or width, such as padded ones."
         )
-    if pixels.shape[1] != 3:
+    if pixels.shape[1] not in {1, 3}:
         pixels = pixels.transpose(0, 3, 1, 2)
-    return LabelledImages(np.ascontiguousarray(_as_bytes(pixels)), _as_labels(labels, len(pixels)))
+    array = np.ascontiguousarray(_as_pixels(pixels))
+    return ImageSet(
+        dataset="images",
+        images=array,
+        labels=_as_labels(labels, len(array)),
+        indices=np.arange(len(array)),
+        n_classes=0,
+        normalisation=PIXELS_AS_THEY_ARE.of_channels(array.shape[1]),
+        sha256="",
+    )
 
 
 def check_label_range(labels: NDArray[np.int64], n_classes: int) -> None:
@@ -64,7 +84,7 @@ def _as_array(given: Any, what: str) -> NDArray[Any]:
         ) from error
 
 
-def _as_bytes(pixels: NDArray[Any]) -> NDArray[np.uint8]:
+def _as_pixels(pixels: NDArray[Any]) -> NDArray[Any]:
     if pixels.dtype == np.uint8:
         return pixels
     if pixels.dtype not in (np.float32, np.float64):
@@ -79,14 +99,8 @@ def _as_bytes(pixels: NDArray[Any]) -> NDArray[np.uint8]:
         )
     scaled = pixels * 255
     rounded = scaled.round()
-    wrong = np.abs(scaled - rounded) > _ROUNDING
-    if wrong.any():
-        place = tuple(np.argwhere(wrong)[0])
-        raise DatasetError(
-            f"Reading images failed for image {place[0]}: expected multiples of 1/255, since attacks start from pixels "
-            f"of 8 bits, got {pixels[place]:.6g}. Round them, as in (images * 255).round() / 255, or give uint8."
-        )
-    return rounded.astype(np.uint8)
+    is_rounded = bool((np.abs(scaled - rounded) <= _ROUNDING).all())
+    return rounded.astype(np.uint8) if is_rounded else pixels.astype(np.float32)
 
 
 def _as_labels(labels: Any, n_images: int) -> NDArray[np.int64]:

@@ -60,6 +60,8 @@ class Classifier(nn.Module):
             is used and the one given stays as it is; it is shown bfloat16 images, and it must let its feature maps keep
             their type up to its float32 head, as `spaces.nasbench201.network.Network` does. With ``tf32`` the switches
             must be set by `models.arithmetic.configure_torch`.
+        dtype: floating-point type of a network that is not in float32. It is shown normalised images of this type; its
+            logits come out as float32, and so do gradients, which are computed in this type.
         channels_last: lay the weights of the network's convolutions and what it is shown out as a pixel's channels side
             by side, which a CPU computes faster. It changes results within rounding. The weights are laid out in place,
             and the network must not `view` its feature maps (`flatten` and `reshape` are fine).
@@ -84,12 +86,16 @@ class Classifier(nn.Module):
         device: torch.device | str = "cpu",
         micro_batch: int | None = None,
         precision: Precision = "fp32",
+        dtype: torch.dtype = torch.float32,
         channels_last: bool = False,
     ) -> None:
         super().__init__()
         check_precision(precision, torch.device(device))
+        self.dtype = dtype
         self._map_dtype = map_dtype(precision)
         self.network = network if self._map_dtype is torch.float32 else cast_convolutions(network, self._map_dtype)
+        if dtype is not torch.float32:
+            self._map_dtype = dtype
         self._layout = torch.channels_last if channels_last else torch.preserve_format
         if channels_last:
             # Convolutions alone: other modules may hold tensors of five dimensions, which have no such layout.
@@ -101,8 +107,8 @@ class Classifier(nn.Module):
         self.compiler: Callable[[nn.Module, torch.device], CompiledNetwork | None] | None = None
         self.shown = 0
         self._is_constant: bool | None = None
-        self.register_buffer("mean", torch.tensor(normalisation.mean).view(1, 3, 1, 1))
-        self.register_buffer("std", torch.tensor(normalisation.std).view(1, 3, 1, 1))
+        self.register_buffer("mean", torch.tensor(normalisation.mean).view(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(normalisation.std).view(1, -1, 1, 1))
         self.requires_grad_(requires_grad=False)
         self.eval()
         self.to(device)
@@ -114,6 +120,8 @@ class Classifier(nn.Module):
     def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
         normalised = (pixels - self.mean) / self.std
         logits = answer_of(self.network, normalised.to(self._map_dtype, memory_format=self._layout))
+        if self.dtype is not torch.float32:
+            logits = logits.float()
         if torch.is_grad_enabled() and pixels.requires_grad and not logits.requires_grad:
             # A network without a path from input to output may leave the graph; attacks then ask for a gradient that
             # is zero, not for an error. Pixels are finite, so this adds exactly 0.
@@ -137,7 +145,7 @@ class Classifier(nn.Module):
         """Classify.
 
         Args:
-            pixels: (B, 3, H, W) float32 in [0, 1].
+            pixels: (B, C, H, W) float32 in [0, 1], with as many channels as the normalisation.
 
         Returns:
             Logits (B, C) float32, differentiable with respect to the pixels.

@@ -1,6 +1,7 @@
 """A module that somebody hands over, as a classifier for a while: checked first, and afterwards left as it was."""
 
 import copy
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -9,12 +10,12 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from robust201.core.errors import ConfigError, NetworkError
-from robust201.core.records import Normalisation
+from robust201.core.errors import ConfigError, NetworkError, RobustWarning
+from robust201.core.records import PIXELS_AS_THEY_ARE, Normalisation
 from robust201.models.classifier import Classifier
 from robust201.models.network_check import check_network
 
-_AS_THEY_ARE = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+_HALF = (torch.float16, torch.bfloat16)
 
 
 @contextmanager
@@ -31,13 +32,14 @@ def as_classifier(
     """Freeze a module in evaluation mode, and check what it answers to some images.
 
     Meanwhile the arithmetic is float32 and gradients are available, whatever the caller's `torch.autocast`, TF32
-    switches, `torch.no_grad` or `torch.inference_mode`. The module's modes, gradients wanted and device are as before
-    afterwards, whatever happens.
+    switches, `torch.no_grad` or `torch.inference_mode`. Only a module whose parameters are all of another
+    floating-point type computes in that type (see `Classifier`). The module's modes, gradients wanted and device
+    are as before afterwards, whatever happens.
 
     Args:
         model: (B, 3, H, W) float32, normalised where `normalisation` says so, else in [0, 1], to logits (B, C) or
             (features, logits). A `Classifier` is taken with the normalisation that it has.
-        pixels: (B, 3, H, W) float32 in [0, 1], what it is checked with.
+        pixels: (B, channels, H, W) float32 in [0, 1], what it is checked with.
         normalisation: per-channel mean and standard deviation.
         n_classes: number of classes C; None takes that of the answer.
         device: where to compute; a module that lies elsewhere is copied there. None computes where it lies. A module
@@ -52,6 +54,9 @@ def as_classifier(
         ConfigError: no module, a device that is not there, or a second normalisation.
         NetworkError: the module has no values yet, fails, or its answer is no logits, not finite, or another the second
             time.
+
+    Warns:
+        RobustWarning: the module computes in half precision.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(
@@ -65,7 +70,7 @@ def as_classifier(
         if device != there or any(tensor.is_inference() for tensor in _tensors_of(model)):
             model = copy.deepcopy(model).to(device)
         stack.enter_context(_restored(model))
-        classifier = _wrap(model, normalisation, device)
+        classifier = _wrap(model, normalisation, device, pixels.shape[1])
         classifier.eval().requires_grad_(requires_grad=False)
         classifier.micro_batch = classifier.micro_batch or batch_size
         classifier.n_classes = check_network(
@@ -107,6 +112,12 @@ def _tensors_of(model: nn.Module) -> list[torch.Tensor]:
     return [*model.parameters(), *model.buffers()]
 
 
+def _dtype_of(model: nn.Module) -> torch.dtype:
+    """Return the floating-point type of all parameters; float32 where there are several types, or none."""
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    return dtypes.pop() if len(dtypes) == 1 else torch.float32
+
+
 def _device_of(model: nn.Module) -> torch.device:
     tensors = _tensors_of(model)
     return tensors[0].device if tensors else torch.device("cpu")
@@ -138,9 +149,30 @@ def _operations_with_precision() -> list[Any]:
     return [operation for operation in operations if hasattr(operation, "fp32_precision")]
 
 
-def _wrap(model: nn.Module, normalisation: Normalisation | None, device: torch.device) -> Classifier:
+def _wrap(model: nn.Module, normalisation: Normalisation | None, device: torch.device, channels: int) -> Classifier:
+    normalised = len(normalisation.mean) if normalisation is not None else channels
+    if isinstance(model, Classifier):
+        normalised = model.mean.shape[1]
+    if normalised != channels:
+        # Broadcasting would turn grey images into three channels without a word.
+        raise ConfigError(
+            f"Reading the model failed for {type(model).__name__}: expected images of {normalised} channels, as its "
+            f"normalisation has, got {channels}. Give images or a normalisation of as many channels as the network "
+            "takes."
+        )
     if not isinstance(model, Classifier):
-        return Classifier(model, normalisation or _AS_THEY_ARE, 0, device=device)
+        dtype = _dtype_of(model)
+        if dtype in _HALF:
+            warnings.warn(
+                f"{type(model).__name__} computes in {str(dtype).removeprefix('torch.')}, and so do its gradients. "
+                "Small ones vanish, so attacks may look weak and accuracies come out too high. Evaluate it as "
+                "model.float(), too.",
+                RobustWarning,
+                stacklevel=2,
+            )
+        return Classifier(
+            model, normalisation or PIXELS_AS_THEY_ARE.of_channels(channels), 0, device=device, dtype=dtype
+        )
     if normalisation is not None:
         raise ConfigError(
             "Reading the model failed for its normalisation: expected none, since a model of load_model normalises by "

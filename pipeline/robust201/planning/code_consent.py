@@ -53,6 +53,12 @@ def check_consent(files: Iterable[Path], source: Path, allowed: Sequence[Path]) 
         )
 
 
+def files_to_consent(config: SweepConfig | TrainingConfig) -> list[Path]:
+    """List the Python files of a configuration but those of installed packages, which the user chose to install."""
+    installed = config.installed_code if config.code_files() else set()
+    return [path for field, path in config.code_files().items() if field not in installed]
+
+
 def announce_code(
     config: SweepConfig | TrainingConfig, source: Path, *, allowed: Sequence[Path], say: Callable[[str], None]
 ) -> None:
@@ -65,7 +71,7 @@ def announce_code(
             in every process that connects to it.
     """
     files = config.code_files()
-    check_consent(files.values(), _file_of(source), allowed)
+    check_consent(files_to_consent(config), _file_of(source), allowed)
     address = config.execution.ray_address if config.execution.executor == "ray" else None
     if address not in (None, "auto") and (mark := find_data_mark(_file_of(source))):
         raise ConfigError(
@@ -103,7 +109,8 @@ def announce_copies(
                 f"execute the copy that was made then, add: {ALLOW_CODE} {show_path(files[field])}"
             )
         files[field] = path
-        check_consent([path], _file_of(source), allowed)
+        if field not in config.installed_code:
+            check_consent([path], _file_of(source), allowed)
     for field, path in files.items():
         say(f"Will execute {show_path(path)} ({field}).")
 

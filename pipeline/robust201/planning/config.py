@@ -8,7 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from robust201.core.errors import ArchitectureError, ConfigError, closest
 from robust201.core.host import MAX_THREADS
@@ -24,8 +33,16 @@ from robust201.core.records import (
 from robust201.core.strict_model import MAX_COUNT, Cells, Channels, PositiveFloat, PositiveInt, StrictModel
 from robust201.core.user_code import UserFunction
 from robust201.images import DATASETS
-from robust201.images.specs import DatasetSpec, own_dataset
+from robust201.images.specs import DatasetSpec, Resize, own_dataset
 from robust201.planning.field_errors import describe_problem
+from robust201.planning.plugins import (
+    SPACES_GROUP,
+    TASKS_GROUP,
+    Plugin,
+    find_plugin,
+    is_installed,
+    plugin_names,
+)
 from robust201.planning.sweep_yaml import ConfigPath, substitute_variables
 from robust201.planning.transfers import TransferParameters, read_transfers
 from robust201.planning.user_tasks import LONGEST_NAME, UserTaskParameters, is_own_name
@@ -33,7 +50,14 @@ from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.spaces.base import Space
 from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
 from robust201.tasks import KEY_GROUPS, PAPER_KEYS, TASKS, Task, closest_key, expand_keys, find_task
-from robust201.tasks.columns import MEASUREMENTS, PUBLISHED
+from robust201.tasks.columns import (
+    COLUMNS,
+    MAX_COUNTED_CLASSES,
+    MAX_MATRIX_CLASSES,
+    MEASUREMENTS,
+    PUBLISHED,
+    asked_columns,
+)
 from robust201.tasks.parameters import Parameters
 
 MAX_WEIGHTS = 10_000
@@ -185,13 +209,19 @@ class SpaceFile(Section):
     file: ConfigPath
     function: str = "build"
     gmacs: Size = DEFAULT_GMACS
+    distribution: str = ""
+
+    @model_serializer(mode="wrap")
+    def _leave_out_no_distribution(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = write(self)
+        return {name: value for name, value in fields.items() if name != "distribution" or value}
 
 
 class NormalisationSection(Section):
     """Per-channel mean and standard deviation of pixels in [0, 1] that a network was trained with."""
 
-    mean: tuple[FiniteFloat, FiniteFloat, FiniteFloat]
-    std: tuple[PositiveFloat, PositiveFloat, PositiveFloat]
+    mean: Annotated[tuple[FiniteFloat, ...], Field(min_length=1, max_length=3)]
+    std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=3)]
 
 
 class CorruptionsSection(Section):
@@ -212,6 +242,13 @@ class CorruptionsSection(Section):
         return self
 
 
+class ResizeSection(Section):
+    """Rule for images of other sizes: the shorter side to so many pixels, then the middle square of `image_size`."""
+
+    shorter_side: PositiveInt = Resize().shorter_side
+    resampling: str = Resize().resampling
+
+
 class DatasetSection(Section):
     """Where a dataset's images are; `corruptions: null` says that it has no corrupted ones on purpose."""
 
@@ -220,11 +257,18 @@ class DatasetSection(Section):
     corruptions: CorruptionsSection | None = None
     classes: Annotated[int, Field(ge=2, le=MAX_CLASSES)] | None = None
     image_size: Annotated[int, Field(ge=1, le=MAX_IMAGE_SIZE)] | None = None
+    channels: Annotated[int, Field(ge=1, le=3)] | None = None
+    resize: ResizeSection | None = None
     normalisation: NormalisationSection | None = None
 
     def identity(self) -> dict[str, Any]:
         """What the sweep says of a dataset that is in no table, or says otherwise; it decides numbers."""
-        fields = {"classes": self.classes, "normalisation": self.normalisation}
+        fields = {
+            "classes": self.classes,
+            "channels": self.channels,
+            "resize": self.resize,
+            "normalisation": self.normalisation,
+        }
         return {
             name: value.model_dump(mode="json") if isinstance(value, Section) else value
             for name, value in fields.items()
@@ -306,10 +350,13 @@ def _check_space(value: object) -> object:
             return SpaceFile.model_validate(value)
         except ValidationError as error:
             raise ConfigError(describe_problem(error, SpaceFile, ("space",))) from error
-    if not isinstance(value, SpaceFile) and value not in tuple(SPACES):
-        near = closest(value, SPACES) if isinstance(value, str) else ""
-        raise ValueError(f"expected {', '.join(SPACES)} or a file of your own, got {reprlib.repr(value)}.{near}")
-    return value
+    if isinstance(value, SpaceFile) or value in tuple(SPACES):
+        return value
+    if isinstance(value, str) and (plugin := find_plugin(SPACES_GROUP, value)) is not None:
+        return _check_space(plugin.fields | {"distribution": plugin.distribution})
+    known = [*SPACES, *plugin_names(SPACES_GROUP)]
+    near = closest(value, known) if isinstance(value, str) else ""
+    raise ValueError(f"expected {', '.join(known)} or a file of your own, got {reprlib.repr(value)}.{near}")
 
 
 def check_datasets(value: Mapping[str, DatasetSection]) -> None:
@@ -325,6 +372,39 @@ def check_datasets(value: Mapping[str, DatasetSection]) -> None:
                 f"expected a name of up to {MAX_NAME} letters, digits, dots, dashes and underscores, got "
                 f"{reprlib.repr(name)}."
             )
+        _check_form_of_images(name, section)
+
+
+def _check_form_of_images(name: str, section: DatasetSection) -> None:
+    if name in DATASETS and (section.channels, section.resize) != (None, None):
+        raise ValueError(f"{name}: channels and resize are for images of your own. Leave them out.")
+    try:
+        spec = make_dataset_spec(name, section)
+    except ConfigError as error:
+        raise ValueError(f"{name}: {error}") from error
+    for field, values in (("mean", spec.normalisation.mean), ("std", spec.normalisation.std)):
+        if len(values) != spec.channels:
+            raise ValueError(
+                f"{name}.normalisation.{field}: expected {spec.channels} numbers, one per channel, got {len(values)}. "
+                "Correct them."
+            )
+
+
+def make_dataset_spec(name: str, section: DatasetSection) -> DatasetSpec:
+    """Return what a network trained on a dataset needs to know: from the table, or as its section says it."""
+    spec = DATASETS.get(name)
+    if spec is None:
+        assert section.classes is not None and section.image_size is not None  # noqa: S101, PT018 - `check_datasets`
+        spec = own_dataset(
+            name,
+            n_classes=section.classes,
+            image_size=section.image_size,
+            channels=section.channels or 3,
+            resize=None if section.resize is None else Resize(**section.resize.model_dump()),
+        )
+    if section.normalisation is not None:
+        spec = replace(spec, normalisation=Normalisation(section.normalisation.mean, section.normalisation.std))
+    return spec
 
 
 ArchitectureNames = Annotated[Literal["evaluated"] | tuple[int | str, ...], BeforeValidator(_check_architectures)]
@@ -360,9 +440,10 @@ class WorkSection(Section):
         """Make the space; networks of a file can be built only if `code` has its hash, under ``space``."""
         space: Space
         if isinstance(self.space, SpaceFile):
-            space = UserFileSpace(
-                UserFunction(self.space.file, self.space.function, code.get("space", "")), self.space.gmacs
+            function = UserFunction(
+                self.space.file, self.space.function, code.get("space", ""), distribution=self.space.distribution
             )
+            space = UserFileSpace(function, self.space.gmacs)
         else:
             space = SPACES[self.space]
         return space if self.network == NetworkSection() else space.sized(**self.network.model_dump())
@@ -373,17 +454,17 @@ class WorkSection(Section):
 
     def dataset_spec(self, dataset: str) -> DatasetSpec:
         """What a network trained on a dataset needs to know: from the table, or as the YAML says it."""
-        section, spec = self.datasets[dataset], DATASETS.get(dataset)
-        if spec is None:
-            assert section.classes is not None and section.image_size is not None  # noqa: S101, PT018 - `check_datasets`
-            spec = own_dataset(dataset, n_classes=section.classes, image_size=section.image_size)
-        if section.normalisation is not None:
-            spec = replace(spec, normalisation=Normalisation(section.normalisation.mean, section.normalisation.std))
-        return spec
+        return make_dataset_spec(dataset, self.datasets[dataset])
 
     def code_files(self) -> dict[str, Path]:
         """Python files that the YAML names and that workers execute, by the field that names each."""
         return {"space": self.space.file} if isinstance(self.space, SpaceFile) else {}
+
+
+def _stated_classes(section: object) -> int:
+    """Return the number of classes that a section of a dataset states; 0 if none."""
+    classes = section.get("classes") if isinstance(section, Mapping) else getattr(section, "classes", None)
+    return classes if isinstance(classes, int) else 0
 
 
 def _every_key() -> dict[str, dict[str, Any]]:
@@ -444,6 +525,28 @@ class SweepConfig(WorkSection):
         if not value or len(set(value)) != len(value):
             raise ValueError(f"expected different measurements, got {list(value)}.")
         return tuple(name for name in MEASUREMENTS if name in value)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_measurements(cls, fields: Any) -> Any:
+        """Leave matrices of many classes out unless they are asked for."""
+        if not isinstance(fields, Mapping) or "measurements" in fields:
+            return fields
+        sections = fields.get("datasets")
+        counts = [_stated_classes(section) for section in sections.values()] if isinstance(sections, Mapping) else []
+        return {**fields, "measurements": ("accuracy",)} if max(counts, default=0) > MAX_COUNTED_CLASSES else fields
+
+    @model_validator(mode="after")
+    def _check_matrices(self) -> Self:
+        matrices = [name for name in asked_columns(self.measurements) if COLUMNS[name].is_matrix]
+        for dataset in self.datasets:
+            n_classes = self.dataset_spec(dataset).n_classes
+            if matrices and n_classes > MAX_MATRIX_CLASSES:
+                raise ValueError(
+                    f"measurements: {COLUMNS[matrices[0]].measurement} of the {n_classes:,} classes of {dataset} is "
+                    f"too large; up to {MAX_MATRIX_CLASSES:,} classes have one. Leave it out."
+                )
+        return self
 
     @model_validator(mode="after")
     def _check_sources(self) -> Self:
@@ -588,6 +691,17 @@ class SweepConfig(WorkSection):
         own = {key: given for key, given in self.parameters.items() if isinstance(given, UserTaskParameters)}
         return super().code_files() | {f"keys.{key}": given.file for key, given in own.items()}
 
+    @property
+    def installed_code(self) -> set[str]:
+        """Fields of `code_files` whose files belong to installed packages, which the user chose by installing them."""
+        named = {}
+        if isinstance(self.space, SpaceFile):
+            named["space"] = SPACES_GROUP, self.space.file, self.space.distribution
+        for key, given in self.parameters.items():
+            if isinstance(given, UserTaskParameters):
+                named[f"keys.{key}"] = TASKS_GROUP, given.file, given.distribution
+        return {field for field, place in named.items() if is_installed(*place)}
+
     def keys_named(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the keys of this sweep by their names in either spelling, or a group's; other names as they are."""
         by_published = {row.published_key: key for key, row in self.tasks.items()}
@@ -633,16 +747,39 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
                     raise ValueError(f"expected different names, got {transfer!r} twice. Name one of them otherwise.")
                 own[transfer] = parameters
             continue
+        if name not in _SPELLINGS and (plugin := find_plugin(TASKS_GROUP, name)) is not None:
+            own[name] = _parse_plugin(name, plugin, given)
+            continue
         try:
             row = find_task(name)
         except ConfigError as error:
-            near = closest_key(name, [*TASKS, *KEY_GROUPS])
+            near = closest_key(name, [*TASKS, *KEY_GROUPS, *plugin_names(TASKS_GROUP)])
             place = f"keys.{name}" if is_own_name(name) else "keys"
             raise ConfigError(f"{place}: expected a known key, got {reprlib.repr(name)}.{near}") from error
         if row.key in written_out:
             raise ValueError(f"expected each key in one spelling, got {row.key!r} and {row.published_key!r}.")
         written_out[row.key] = _parse_parameters(name, row.parameters, given)
     return {key: written_out[key] for key in TASKS if key in written_out} | own
+
+
+_SPELLINGS = {spelling for key, row in TASKS.items() for spelling in (key, row.published_key)}
+
+_OF_A_SWEEP = ("strengths", "parameters", "passes", "split", "images", "image_seed")
+"""Fields of an installed package's task that a YAML may set otherwise."""
+
+
+def _parse_plugin(name: str, plugin: Plugin, given: Mapping[str, Any]) -> Parameters:
+    """Parse a task of an installed package, with what the YAML sets otherwise."""
+    for field in given:
+        if field not in _OF_A_SWEEP:
+            raise ConfigError(
+                f"keys.{name}.{field}: expected {', '.join(_OF_A_SWEEP)}, as {plugin.distribution} declares the rest, "
+                f"got {field!r}.{closest(field, _OF_A_SWEEP)}"
+            )
+    if not is_own_name(name):
+        raise ConfigError(f"keys: expected a name that begins with a letter for a task, got {reprlib.repr(name)}.")
+    fields = {**plugin.fields, **given, "distribution": plugin.distribution}
+    return _parse_parameters(name, UserTaskParameters, fields)
 
 
 def _parse_parameters(name: str, model: type[Parameters], given: Mapping[str, Any]) -> Parameters:

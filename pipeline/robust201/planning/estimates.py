@@ -46,5 +46,6 @@ def estimate(plan: Plan) -> dict[str, Any]:
 def _numbers_per_row(plan: Plan, dataset: str, key: str, n_images: int) -> tuple[int, int]:
     if plan.tasks[key].columns:
         return 0, len(plan.tasks[key].columns)
-    held = (name for name in columns_of(plan.measurements) if COLUMNS[name].dimensions)
-    return numbers_of(held, plan.n_classes(dataset), n_images)
+    n_classes = plan.n_classes(dataset)
+    names = (name for name in columns_of(plan.measurements, n_classes) if COLUMNS[name].dimensions)
+    return numbers_of(names, n_classes, n_images)

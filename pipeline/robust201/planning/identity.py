@@ -54,6 +54,8 @@ def _images_payload(config: SweepConfig, key: str, facts: DatasetFacts) -> dict[
     found = facts.images(own)
     count, seed = (config.images.count, config.images.seed) if own is None else (own.count, own.seed)
     payload: dict[str, Any] = {"sha256": found.sha256}
+    if facts.decoder:
+        payload["decoder"] = dict(facts.decoder)
     if own is not None and own.split != "test":
         payload["split"] = own.split
     return payload if count is None else payload | {"count": count, "seed": seed}

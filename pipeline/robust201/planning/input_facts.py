@@ -24,12 +24,14 @@ class DatasetFacts:
         corruptions: identity payload of each corruption key's images (source, hash and, where generated, recipe);
             keys without generated images are missing.
         own_images: selections that measures ask for.
+        decoder: what decided the pixels of JPEG, PNG and resized images (see `ImageSet.decoder`).
     """
 
     n_images: int
     images_sha256: str
     corruptions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     own_images: Mapping[ImageSelection, ImageFacts] = field(default_factory=dict)
+    decoder: Mapping[str, str] = field(default_factory=dict)
 
     def images(self, selection: ImageSelection | None) -> ImageFacts:
         """Facts of a measure's own images, or of those that the sweep selects."""
@@ -49,6 +51,8 @@ class DatasetFacts:
         }
         if self.own_images:
             payload["own_images"] = [asdict(wanted) | found._asdict() for wanted, found in self.own_images.items()]
+        if self.decoder:
+            payload["decoder"] = dict(self.decoder)
         return payload
 
     @classmethod
@@ -57,7 +61,8 @@ class DatasetFacts:
             ImageSelection(item["split"], item["count"], item["seed"]): ImageFacts(item["n_images"], item["sha256"])
             for item in payload.get("own_images", ())
         }
-        return cls(payload["n_images"], payload["images_sha256"], payload["corruptions"], own)
+        decoder = payload.get("decoder", {})
+        return cls(payload["n_images"], payload["images_sha256"], payload["corruptions"], own, decoder)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from robust201.core.errors import DatasetError
 from robust201.core.files import atomic_write
 from robust201.core.records import ImageSelection, ImageSet, Part, content_digest
 from robust201.core.user_code import hash_file, hash_files, read_code
-from robust201.images import load_images, select
+from robust201.images import load_images
 from robust201.images.adversarial import AdversarialStore
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
 from robust201.images.generated_folder import MANIFEST, GeneratorRecipe, unfinished_keys
@@ -77,13 +77,18 @@ class Inputs:
                     f"both splits, got a file, which holds one. Name the folder, or {self._without_split(wanted)}."
                 )
             try:
-                images = load_images(spec, form=section.form, path=section.path, split=wanted.split)
+                images = load_images(
+                    spec,
+                    form=section.form,
+                    path=section.path,
+                    split=wanted.split,
+                    count=wanted.count,
+                    seed=wanted.seed,
+                )
             except DatasetError as error:
                 if wanted.split == "test":
                     raise
                 raise DatasetError(f"{error} Or {self._without_split(wanted)}.") from error
-            if wanted.count is not None:
-                images = select(images, count=wanted.count, seed=wanted.seed)
             self._images[dataset, own] = images
         return self._images[dataset, own]
 
@@ -107,6 +112,9 @@ class Inputs:
         """Keep the Python files that the sweep names in the results folder, from which workers execute them."""
         for path in self._config.code_files().values():
             copy_code(path, self._config.results, hash_file(path))
+
+    def _image_size(self, dataset: str) -> int:
+        return self._config.dataset_spec(dataset).image_size
 
     def _corruptions_folder(self, dataset: str, section: CorruptionsSection) -> Path:
         if section.path is not None:
@@ -154,7 +162,7 @@ class Inputs:
         section = self._config.datasets[dataset].corruptions
         if section is None or section.source == "published":
             return frozenset()
-        versions = corruption_versions(self._corruption_keys(dataset))
+        versions = corruption_versions(self._corruption_keys(dataset), self._image_size(dataset))
         if self._none_are_generated(section):
             return frozenset(versions)
         return frozenset(unfinished_keys(self._corruptions_folder(dataset, section), versions))
@@ -254,6 +262,7 @@ class Inputs:
                 images.sha256,
                 corruptions,
                 {own: ImageFacts(len(found), found.sha256) for own, found in own_images.items()},
+                dict(images.decoder),
             )
         code = hash_files(self._config.code_files())
         weights = WeightsSource(self._config, self._config.make_space(code))
@@ -290,7 +299,8 @@ class Inputs:
             if is_published:
                 found |= {key: identity for key, identity in known.items() if identity["source"] == "published"}
             elif known:
-                recipe, versions = self._recipe(section), corruption_versions(known)
+                versions = corruption_versions(known, self._image_size(dataset))
+                recipe = self._recipe(section)
                 found |= {key: identity for key, identity in known.items() if recipe.made(key, versions[key], identity)}
         return {key: found[key] for key in keys if key in found}
 

@@ -23,7 +23,7 @@ def portable_fields(config: SweepConfig) -> dict[str, Any]:
     fields["results"] = "results"
     fields["keys"] = _write_out(config.parameters)
     for dataset in fields["datasets"].values():
-        for name in ("classes", "image_size", "normalisation"):
+        for name in ("classes", "image_size", "channels", "resize", "normalisation"):
             if dataset[name] is None:
                 del dataset[name]
     portable: dict[str, Any] = _with_portable_paths(fields)

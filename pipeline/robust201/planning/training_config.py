@@ -17,10 +17,12 @@ from robust201.planning.config import (
     ImagesSection,
     NetworkSection,
     SpaceChoice,
+    SpaceFile,
     WorkSection,
     check_datasets,
     check_different,
 )
+from robust201.planning.plugins import SPACES_GROUP, is_installed
 from robust201.planning.sweep_yaml import ConfigPath
 from robust201.spaces import DEFAULT_SPACE
 from robust201.training.recipes import Recipe
@@ -178,6 +180,13 @@ class TrainingConfig(WorkSection):
     def results(self) -> Path:
         """Where a run keeps its own files: lease, progress, logs, images, states of trainings."""
         return self.store / "training"
+
+    @property
+    def installed_code(self) -> set[str]:
+        """Fields of `code_files` whose files belong to installed packages (see `SweepConfig`)."""
+        space = self.space
+        is_plugin = isinstance(space, SpaceFile) and is_installed(SPACES_GROUP, space.file, space.distribution)
+        return {"space"} if is_plugin else set()
 
     def targets(self, recipe: str) -> tuple[str, ...]:
         chosen = self.recipes[recipe].on

@@ -34,6 +34,7 @@ class UserTaskParameters(Parameters):
     """
 
     file: ConfigPath
+    distribution: str = ""
     kind: Literal["attack", "measure"] = "attack"
     function: str = ""
     norm: str | None = None
@@ -94,7 +95,8 @@ class UserTaskParameters(Parameters):
 
     def identity(self) -> dict[str, Any]:
         """What the function is given and promises; its file is in the protocol by its hash (see `Parameters`)."""
-        return {
+        origin = {"distribution": self.distribution} if self.distribution else {}
+        return origin | {
             "kind": self.kind,
             "function": self.function_name,
             "norm": self.norm,

@@ -6,11 +6,12 @@ Beyond it, both spellings of a key are understood (``pgd``, ``pgd@Linf``), any a
 up, measures and other spaces are read, and results come as a pandas DataFrame.
 """
 
+import copy
 import operator
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from robust201.core.errors import ArchitectureError, ConfigError, closest
 from robust201.core.records import CLEAN_STRENGTH, show_architecture
@@ -107,8 +108,10 @@ class RobustnessDataset:
         """
         folders = [ResultFiles(as_folder(folder)) for folder in (path, *others)]
         files: ResultFiles = OverlaidFiles(folders) if others else folders[0]
-        self.files = self._choose(files, weights)
-        self.path = self.files.path
+        self._read_from(self._choose(files, weights))
+
+    def _read_from(self, files: ResultFiles) -> None:
+        self.files, self.path = files, files.path
         self.meta, self.sweep, self.missing = self.files.meta, self.files.sweep, self.files.missing
         # As `files.spec` and `files.isomorph` say, without 31,250 calls.
         rows = self.meta["ids"].items()
@@ -130,6 +133,37 @@ class RobustnessDataset:
         paths = ", ".join(str(folder.path) for folder in folders)
         weights = f"; weights {', '.join(self.weights)}" if several else ""
         return f"<{type(self).__name__} {paths}: {held}{f'; {source}' if ', but' in source else ''}{weights}>"
+
+    def select(self, networks: "Names | Sequence[int] | None" = None, keys: Names | None = None) -> Self:
+        """Return the results of some networks and keys, as a dataset of its own.
+
+        Where the folder has accuracies of several weights per architecture and none was chosen, every training of an
+        architecture is a network of its own, named ``ARCHITECTURE@WEIGHTS``, such as ``resnet18@plain-e30-s0``.
+
+        Args:
+            networks: names of networks, or ids or cell strings of architectures, which stand for all their trainings.
+            keys: key or keys; clean images stay.
+
+        Raises:
+            ConfigError: there is no such network or key.
+        """
+        from robust201.reader.networks import narrow_files
+
+        named = None
+        if networks is not None:
+            listed: list[int | str] = [networks] if isinstance(networks, str) else [*networks]
+            named = [self._network_name(one) for one in listed]
+        selected = copy.copy(self)
+        selected._read_from(narrow_files(self.files, named, None if keys is None else as_names(keys, "key")))
+        return selected
+
+    def _network_name(self, network: int | str) -> str:
+        """Return the name that a network has in the files; an unknown one stays, to be rejected."""
+        name = str(network)
+        try:
+            return self.get_uid(int(name) if name.isdecimal() and self.files.space is not None else name)
+        except ArchitectureError:
+            return name
 
     def query(
         self,
@@ -386,6 +420,10 @@ class RobustnessDataset:
         """
         from robust201.reader.frames import rank_by_value
 
+        if weights is None and (by_training := self.select()).files is not self.files:
+            options: Any = {"measure": measure, "lowest_first": lowest_first, "isomorphs": isomorphs, "ties": ties}
+            ranked: pd.Series[int] | pd.DataFrame = by_training.rank(dataset, key, strength, **options)
+            return ranked
         known = self.strengths(dataset, key)
         wanted = known if strength is None else (self._strength("Ranking", dataset, key, strength),)
         frame = self.to_frame(dataset, key, measure, isomorphs=isomorphs, weights=weights)
@@ -429,13 +467,12 @@ class RobustnessDataset:
     ) -> "DerivedMetrics":
         """Compute what follows from the stored results: rankings with their uncertainty, and derived metrics.
 
-        Of several weights per architecture, open the folder with one of them. Corruption errors are relative to the
-        network `reference`; `ties` is the level of significance for ties with the best. `n_draws` bootstrap draws, two
-        or more, give intervals of medians, ranks and rank correlations; 0 for none.
+        Of several weights per architecture, every training is a network of its own (see `select`). Corruption errors
+        are relative to the network `reference`; `ties` is the level of significance for ties with the best. `n_draws`
+        bootstrap draws, two or more, give intervals of medians, ranks and rank correlations; 0 for none.
 
         Raises:
-            ConfigError: no such dataset, key or reference, several weights and none chosen, a level not between 0 and
-                1, or a single draw.
+            ConfigError: no such dataset, key or reference, a level not between 0 and 1, or a single draw.
             ResultsError: outcomes by image give other accuracies than the folder's.
         """
         from robust201.reader.derived import derive_metrics
@@ -445,7 +482,8 @@ class RobustnessDataset:
             for names, what in ((datasets, "datasets"), (keys, "keys"))
         )
         network = None if reference is None else architecture_of(self.get_uid(reference))
-        return derive_metrics(self.files, *named, reference=network, level=ties, n_draws=n_draws, seed=seed)
+        files = self.select().files
+        return derive_metrics(files, *named, reference=network, level=ties, n_draws=n_draws, seed=seed)
 
     @overload
     def worst_case(

@@ -90,6 +90,8 @@ def read_accuracies(files: ResultFiles, dataset: str) -> pd.DataFrame:
             continue
         strengths = files.strengths(dataset, key)
         rows, _ = _read_rows(files, dataset, key, "accuracy", keep=False)
+        if not rows:  # of other networks than those that were chosen
+            continue
         values = np.array(list(rows.values()), np.float64).reshape(len(rows), len(strengths))
         frame = pd.DataFrame(values, _ids([architecture_of(i) for i in rows]), strengths)
         if isinstance(files, OverlaidFiles):  # evaluations that no folder has

@@ -58,16 +58,13 @@ def has_outcomes_of(files: ResultFiles, dataset: str, key: str) -> bool:
 
 def read_outcomes(files: ResultFiles, dataset: str, key: str, strength: float) -> Outcomes:
     """Read the outcomes of all architectures (see `RobustnessDataset.outcomes`)."""
-    from robust201.reader.parquet_results import has_text_ids, read_packed_outcomes
-
     rows: dict[str, NDArray[np.uint8]] = {}
     for layer in layers_of(files):
         file = layer.find_outcomes(dataset, key)
         if file is None or strength not in layer.strengths(dataset, key):
             continue
         read_images(layer, dataset)
-        text_ids = layer.space is None and has_text_ids(file)
-        ids, packed = read_packed_outcomes(file, strength, weights=layer.weights, text_ids=text_ids)
+        ids, packed = layer.read_outcomes(file, strength)
         check_ids(file, key, CORRECT_BITS, ids, files.meta["ids"])
         for identifier, row in zip(ids, packed, strict=True):
             rows.setdefault(identifier, row)

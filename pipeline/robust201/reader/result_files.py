@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,9 @@ from robust201.tasks import CORRUPTIONS, TASKS, Task
 from robust201.tasks.columns import COLUMNS, CORRECT_BITS, MEASUREMENTS, PUBLISHED
 from robust201.tasks.constraints import CONSTRAINTS, Constraint
 from robust201.tasks.parameters import SEVERITIES
+
+if TYPE_CHECKING:
+    from robust201.statistics.outcomes import Packed
 
 EXPORT_FORMAT = 1
 """Version of sweep.json and of the layout around it."""
@@ -538,6 +541,13 @@ class ResultFiles:
         from robust201.reader.parquet_results import column_names
 
         return file if CORRECT_BITS in column_names(file) else None
+
+    def read_outcomes(self, file: Path, strength: float) -> "tuple[list[str], Packed]":
+        """Read the packed outcomes of a file at a strength (see `parquet_results.read_packed_outcomes`)."""
+        from robust201.reader.parquet_results import has_text_ids, read_packed_outcomes
+
+        text_ids = self.space is None and has_text_ids(file)
+        return read_packed_outcomes(file, strength, weights=self.weights, text_ids=text_ids)
 
     def find_images(self, dataset: str) -> Path | None:
         """Find the table of the images that outcomes are of; above this folder where it is an export's ``parquet``."""

@@ -23,7 +23,7 @@ from robust201.core.files import load_json
 from robust201.core.records import EvaluationProtocol, Part, Unit
 from robust201.shards.arrow_arrays import from_bytes, from_numpy, to_numpy
 from robust201.shards.row_identity import StoredUnit, UnitColumns
-from robust201.tasks.columns import columns_of
+from robust201.tasks.columns import asked_columns
 
 
 class Slice(NamedTuple):
@@ -391,5 +391,8 @@ def columns_needed(unit: Unit, measurements: Collection[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=64)
 def required_columns(measurements: tuple[str, ...]) -> frozenset[str]:
-    """Measurement columns that hold the given measurements; `accuracy` and `cm` are always among them."""
-    return frozenset(columns_of(measurements))
+    """Measurement columns that hold the given measurements; `accuracy` is always among them.
+
+    Counts are in every row, too, in one of two columns (see `tasks.columns.columns_of`).
+    """
+    return frozenset({"accuracy", *asked_columns(measurements)})

@@ -67,6 +67,13 @@ MEASUREMENT_TYPES: dict[str, pa.DataType] = {
 }
 """Measurement columns as they are stored: those of `tasks.columns.COLUMNS`, matrices flattened by row."""
 
+WIDE_TYPES: dict[str, pa.DataType] = {
+    name: pa.list_(pa.field("element", pa.from_numpy_dtype(column.wide_dtype)))
+    for name, column in COLUMNS.items()
+    if column.wide_dtype is not None
+}
+"""Types of columns that take more bytes beyond `tasks.columns.MAX_COUNTED_CLASSES` classes."""
+
 LOCATING_COLUMNS = ("n_classes", "start", "stop")
 """Identity columns that the shapes of a row's measurements follow from."""
 
@@ -156,6 +163,8 @@ def _table_of(results: Sequence[EvaluationResult]) -> pa.Table:
     for name in columns:
         values = [np.asarray(result.values[name]) for result in results]
         kinds[name] = MEASUREMENT_TYPES.get(name, _float_list if values[0].ndim else pa.float64())
+        if name in WIDE_TYPES and values[0].dtype == COLUMNS[name].wide_dtype:
+            kinds[name] = WIDE_TYPES[name]
         flat = _flat_lists(values, kinds[name]) if values[0].ndim else from_numpy(np.stack(values))
         arrays[name] = flat.cast(kinds[name])
     return pa.table(arrays, schema=pa.schema(kinds))
@@ -225,7 +234,7 @@ class ShardFile:
             with whole as stream:
                 groups = parse_row_groups(read_footer_bytes(stream))
             self._file = pq.ParquetFile(self._source, pre_buffer=not isinstance(self._source, Path))
-            check_schema(self._file.schema_arrow, IDENTITY_TYPES, MEASUREMENT_TYPES)
+            check_schema(self._file.schema_arrow, IDENTITY_TYPES, MEASUREMENT_TYPES, WIDE_TYPES)
             check_sizes(groups, self._file.metadata.num_columns)
             counts = [group.n_rows for group in groups]
             check_row_count(sum(counts), sum(chunk.n_compressed for group in groups for chunk in group.chunks))
@@ -302,7 +311,8 @@ def values_of_rows(
                 values[name] = np.stack([flat[first : first + lengths[0]] for first in offsets[rows].tolist()])
         if column is not None:
             shape = column.shape(n_classes, stop - start)
-            values[name] = values[name].astype(column.dtype, copy=False).reshape(len(rows), *shape)
+            dtype = column.wide_dtype if array.type == WIDE_TYPES.get(name) else column.dtype
+            values[name] = values[name].astype(dtype, copy=False).reshape(len(rows), *shape)
     return values
 
 

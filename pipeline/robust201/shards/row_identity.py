@@ -19,6 +19,7 @@ from robust201.shards.parquet import (
     FOOTER_KEY,
     IDENTITY_TYPES,
     MEASUREMENT_TYPES,
+    WIDE_TYPES,
     Footer,
     damaged_shard,
     failed_to_read,
@@ -80,7 +81,7 @@ def parse_footer(tail: bytes, label: str) -> Footer:
 
 def _read_checked(metadata: pq.FileMetaData, label: str) -> Footer:
     footer = Footer.from_json(metadata.metadata[FOOTER_KEY.encode()], label)
-    check_schema(metadata.schema.to_arrow_schema(), IDENTITY_TYPES, MEASUREMENT_TYPES, footer.columns)
+    check_schema(metadata.schema.to_arrow_schema(), IDENTITY_TYPES, MEASUREMENT_TYPES, WIDE_TYPES, footer.columns)
     n_rows = len(footer.identity["rows"][0]) if footer.identity else metadata.num_rows
     if n_rows != metadata.num_rows:
         raise WrongShardError(f"{metadata.num_rows:,} rows where the footer names {n_rows:,}")

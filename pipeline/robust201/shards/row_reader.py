@@ -15,9 +15,9 @@ from robust201.core.errors import StorageError
 from robust201.core.memory import give_back_freed_memory
 from robust201.core.records import Unit
 from robust201.shards.folder import ResultsFolder
-from robust201.shards.inventory import Inventory, required_columns
+from robust201.shards.inventory import Inventory
 from robust201.shards.parquet import LOCATING_COLUMNS, ShardFile, row_values, values_of_rows
-from robust201.tasks.columns import fields_of
+from robust201.tasks.columns import COUNTS, OUTCOME_COUNTS, fields_of
 from robust201.tasks.measurements import merge_values
 
 SELECTION_CACHE_BYTES = 64 << 20
@@ -91,6 +91,10 @@ class RowReader:
             self._read_bytes = 0
             give_back_freed_memory()
         return table
+
+    def count_columns(self, shard: str) -> tuple[str, ...]:
+        """Columns of a shard that count its images: a confusion matrix, or what stands in for it."""
+        return tuple(name for name in (COUNTS, OUTCOME_COUNTS) if name in self._file(shard).columns)
 
     def rows_of_group(self, shard: str, group: int) -> tuple[int, int]:
         """Positions in a shard of the rows of a row group: first, and last + 1."""
@@ -285,9 +289,11 @@ class RowSelection:
         by_strength = {}
         edges = self.offsets[evaluation : evaluation + len(unit.strengths) + 1].tolist()
         for strength, (first, stop) in zip(unit.strengths, pairwise(edges), strict=True):
-            # Parts are merged by the counts of their confusion matrices; a whole needs nothing but what is asked for.
-            columns: Collection[str] = wanted if stop - first == 1 else {*wanted, *required_columns(())}
             rows = [(self.shards[self.shard[row]], int(self.position[row])) for row in range(first, stop)]
+            # Parts are merged by their counts; a whole needs nothing but what is asked for.
+            columns: Collection[str] = wanted
+            if len(rows) > 1:
+                columns = {*wanted, "accuracy", *reader.count_columns(rows[0][0])}
             merged = reader.merged(rows, columns)
             by_strength[strength] = {name: merged[name] for name in wanted}
         return RowBatch.of_unit(unit, by_strength)

@@ -122,14 +122,14 @@ class ShardStore:
     def values(
         self, unit: Unit, strength: float, inventory: Inventory, measurements: Collection[str]
     ) -> dict[str, NDArray[Any]]:
-        """Read one evaluation, merged over its parts: columns of measurements, `accuracy` and `cm` always among them.
+        """Read one evaluation, merged over its parts: columns of measurements, always with `accuracy` and counts.
 
         Reading in the order of (dataset, key, architecture) is cheap, from compacted shards too; memory stays bounded.
         Raises IncompleteError where images are missing, and as `RowReader.row` does.
         """
         columns = columns_needed(unit, measurements)
         rows = [inventory.locate(item.row) for item in inventory.slices(unit, strength, columns)]
-        return self._reader.merged(rows, columns)
+        return self._reader.merged(rows, {*columns, *self._reader.count_columns(rows[0][0])})
 
     def select(
         self,

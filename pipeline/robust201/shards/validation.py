@@ -33,9 +33,12 @@ def check_schema(
     schema: pa.Schema,
     identity: Mapping[str, pa.DataType],
     measurements: Mapping[str, pa.DataType],
+    wide: Mapping[str, pa.DataType],
     columns: Collection[str] | None = None,
 ) -> None:
     """Check a shard's columns: types of identity and measurements, and the `columns` that its footer names.
+
+    `wide` are types that columns have beyond 256 classes.
 
     Architectures are whole numbers or text; columns that neither mapping names are a measure's: float64 numbers, or
     lists of them.
@@ -57,6 +60,7 @@ def check_schema(
             expected = (identity[field.name],)
         else:
             expected = (measurements[field.name],) if field.name in measurements else doubles
+            expected += (wide[field.name],) if field.name in wide else ()
         if field.type not in expected:
             raise WrongShardError(f"{field.name} as {field.type}")
 

@@ -66,11 +66,16 @@ def image_difficulty(packed: Packed, n_images: int) -> NDArray[np.float64]:
     Returns:
         (N,) in [0, 1].
     """
-    right = np.zeros(n_images, np.int64)
-    for block in _blocks(packed):
-        right += unpack_outcomes(block, n_images).sum(axis=0)
-    share: NDArray[np.float64] = 1 - right / len(packed)
+    share: NDArray[np.float64] = 1 - count_by_image(packed, n_images) / len(packed)
     return share
+
+
+def count_by_image(packed: Packed, n_images: int) -> NDArray[np.int64]:
+    """Count the rows of (A, B) uint8 whose bit of an image is set: (N,)."""
+    counts = np.zeros(n_images, np.int64)
+    for block in _blocks(packed):
+        counts += unpack_outcomes(block, n_images).sum(axis=0)
+    return counts
 
 
 def pairwise_agreement(packed: Packed, n_images: int) -> NDArray[np.float64]:

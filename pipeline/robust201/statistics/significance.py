@@ -112,6 +112,49 @@ def ties_with_best(
     return Ties(best, p_values, p_values > level, outcomes is not None)
 
 
+def mean_ties_with_best(counts: NDArray[np.uint16], n_evaluations: int, *, level: float = 0.05) -> Ties:
+    """Find the networks whose mean accuracy over evaluations of the same images does not differ from the best's.
+
+    Each network is compared with the best by Student's t-test of the differences by image, of which each is a mean over
+    the evaluations; the p-values are adjusted by Holm (see `ties_with_best`).
+
+    Args:
+        counts: (A, N) in how many of the evaluations each network classifies each image correctly.
+        n_evaluations: how many there are.
+        level: chance of a false rejection.
+    """
+    from scipy.special import stdtr
+
+    n_images = counts.shape[1]
+    best = int(np.argmax(counts.sum(axis=1, dtype=np.int64)))
+    p_values = np.ones(len(counts))
+    others = np.array([place for place in range(len(counts)) if place != best], np.int64)
+    differences = np.zeros(len(others)), np.zeros(len(others))
+    for place, other in enumerate(others):  # one at a time: all would be as large as the outcomes in float64
+        difference = (counts[best].astype(np.float64) - counts[other]) / n_evaluations
+        differences[0][place], differences[1][place] = difference.mean(), difference.std(ddof=1)
+    mean, deviation = differences
+    t = np.divide(mean, deviation / np.sqrt(n_images), out=np.zeros(len(others)), where=deviation > 0)
+    p_others = np.where((deviation == 0) & (mean > 0), 0.0, 2 * stdtr(n_images - 1, -np.abs(t)))
+    p_values[others] = holm_adjust(p_others)
+    return Ties(best, p_values, p_values > level, paired=True)
+
+
+def image_mean_intervals(counts: NDArray[np.uint16], n_evaluations: int) -> tuple[_Floats, _Floats]:
+    """Return 95% intervals over images of mean accuracies over evaluations, by Student's t; see `mean_ties_with_best`.
+
+    Returns:
+        Lower and upper ends (A,), within [0, 1].
+    """
+    from scipy.special import stdtrit
+
+    n_images = counts.shape[1]
+    mean = counts.mean(axis=1, dtype=np.float64) / n_evaluations
+    deviation = np.array([row.std(ddof=1, dtype=np.float64) for row in counts]) / n_evaluations
+    reach = stdtrit(n_images - 1, 0.975) * deviation / np.sqrt(n_images)
+    return np.maximum(mean - reach, 0.0), np.minimum(mean + reach, 1.0)
+
+
 class PairedDifferences(NamedTuple):
     """Accuracies of a second network less those of a first, on the same images; one entry per evaluation.
 

@@ -29,6 +29,12 @@ Counts = NDArray[np.int64]
 
 _FLOAT64 = np.dtype(np.float64)
 
+MAX_COUNTED_CLASSES = 256
+"""Number of classes up to which every result has a confusion matrix, and a predicted class fits into one byte."""
+
+MAX_MATRIX_CLASSES = 4096
+"""Number of classes up to which matrices of classes may be asked for: one of float64 takes 128 MiB."""
+
 Dimension = Literal["classes", "images"] | int
 """Length of an array along one axis: the number of classes C, of images N, or always the same."""
 
@@ -97,6 +103,7 @@ class Column:
         contradiction: (its value, `cm`) → what it should be and is, where both cannot be true of the same images.
         elements: name → meaning of the Parquet columns of its elements, if each has its own column.
         most: largest number that an image adds to a total of integers.
+        wide_dtype: its NumPy type beyond `MAX_COUNTED_CLASSES` classes; None where it stays the same.
     """
 
     name: str
@@ -113,6 +120,21 @@ class Column:
     contradiction: Callable[[NDArray[Any], Counts], str | None] | None = None
     elements: Mapping[str, str] | None = None
     most: int = 1
+    wide_dtype: np.dtype[Any] | None = None
+
+    def dtype_for(self, n_classes: int) -> np.dtype[Any]:
+        """Return its NumPy type for a number of classes."""
+        return self.wide_dtype if self.wide_dtype is not None and n_classes > MAX_COUNTED_CLASSES else self.dtype
+
+    @property
+    def dtypes(self) -> tuple[np.dtype[Any], ...]:
+        """The NumPy types that it may have."""
+        return (self.dtype,) if self.wide_dtype is None else (self.dtype, self.wide_dtype)
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it grows with the square of the number of classes."""
+        return self.dimensions == _MATRIX
 
     def shape(self, n_classes: int, n_images: int) -> tuple[int, ...]:
         sizes = {"classes": n_classes, "images": n_images}
@@ -157,7 +179,14 @@ def _correct_and_wrong(cm: Counts) -> Counts:
     return np.stack([correct, cm.sum(axis=(-2, -1)) - correct], axis=-1)
 
 
+def _add_outcome(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
+    wrong = (answers.predicted != answers.labels).long()
+    return wrong, answers.labels.new_ones(len(wrong))
+
+
 def _unlike_counts(predictions: NDArray[Any], cm: Counts) -> str | None:
+    if predictions.max(initial=0) >= len(cm):
+        return f"classes below {len(cm)}, got {int(predictions.max())}"
     counted = np.bincount(predictions, minlength=len(cm))
     expected = cm.sum(axis=0)
     return None if np.array_equal(counted, expected) else f"{expected.tolist()}, got {counted.tolist()}"
@@ -244,6 +273,9 @@ def distances_of(stored: NDArray[Any]) -> NDArray[np.float64]:
 COUNTS = "cm"
 """The column of the confusion matrix: the counts of images that means, merging and checks need."""
 
+OUTCOME_COUNTS = "outcome_counts"
+"""The column that stands in for the confusion matrix beyond `MAX_COUNTED_CLASSES` classes."""
+
 PREDICTIONS = "predictions"
 """The column of predicted classes by image, from which outcomes follow; the measurement has the same name."""
 
@@ -300,6 +332,7 @@ COLUMNS: dict[str, Column] = {
             "predictions",
             "Predicted class of every image, in order.",
             dtype=np.dtype(np.uint8),
+            wide_dtype=np.dtype(np.uint16),
             dimensions=("images",),
             add=lambda answers: (answers.positions, answers.predicted),
             images=len,
@@ -349,13 +382,23 @@ COLUMNS: dict[str, Column] = {
             images=len,
             contradiction=_unlike_wrong,
         ),
+        Column(
+            OUTCOME_COUNTS,
+            OUTCOME_COUNTS,
+            "Images that were classified correctly, and images that were not.",
+            dtype=np.dtype(np.int32),
+            dimensions=(2,),
+            add=_add_outcome,
+            images=lambda counts: int(counts.sum()),
+        ),
     )
 }
 """Column name to column, in the order of exported files. The confidences are those of Jung et al. (ICLR 2023,
 section 3). Means over no image are NaN."""
 
 ALWAYS = ("accuracy", COUNTS)
-"""Columns that every result has, the first in shards: `cm` holds the counts that merging needs."""
+"""Columns that every result has, the first in shards: `cm` holds the counts that merging needs. Beyond
+`MAX_COUNTED_CLASSES` classes, `outcome_counts` stands in for `cm` unless a matrix is asked for."""
 
 MEASUREMENTS: dict[str, dict[str, Column]] = {
     measurement: {column.field: column for column in COLUMNS.values() if column.measurement == measurement}
@@ -395,9 +438,38 @@ def stored_order(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: (known.index(name) if name in known else len(known), name)))
 
 
-def columns_of(measurements: Sequence[str]) -> tuple[str, ...]:
-    """List the columns that a result holds: those of the measurements, and `ALWAYS`, in the order of shards."""
-    return stored_order(n for n, column in COLUMNS.items() if n in ALWAYS or column.measurement in measurements)
+def columns_of(measurements: Sequence[str], n_classes: int) -> tuple[str, ...]:
+    """List the columns that a result holds, in the order of shards: those asked for, accuracy and counts.
+
+    Args:
+        measurements: names of measurements, or of single columns.
+        n_classes: number of classes.
+    """
+    asked = asked_columns(measurements)
+    needs_matrix = n_classes <= MAX_COUNTED_CLASSES or any(COLUMNS[name].is_matrix for name in asked)
+    return stored_order({*asked, "accuracy", COUNTS if needs_matrix else OUTCOME_COUNTS})
+
+
+def asked_columns(measurements: Sequence[str]) -> tuple[str, ...]:
+    """List the columns of measurements, or single columns, by name."""
+    return tuple(name for name, column in COLUMNS.items() if {name, column.measurement} & {*measurements})
+
+
+def count_matrix(values: Values) -> Counts:
+    """Return the counts of a result as a confusion matrix.
+
+    Without one, it is that of a single class whose second column counts the images that were not predicted as it:
+    correct and wrong images, and so means over them, come out the same.
+    """
+    if COUNTS in values:
+        return values[COUNTS].astype(np.int64)
+    correct, wrong = values[OUTCOME_COUNTS].astype(np.int64).tolist()
+    return np.array([[correct, wrong], [0, 0]], np.int64)
+
+
+def has_counts(values: Values) -> bool:
+    """Return whether a result has counts of its images."""
+    return COUNTS in values or OUTCOME_COUNTS in values
 
 
 def fields_of(measurement: str) -> dict[str, str]:
@@ -446,14 +518,20 @@ def columns_of_json(measurement: str, value: Any) -> dict[str, NDArray[Any]]:
     """Turn a measurement's JSON value into its columns, null into NaN; ValueError if a count does not fit its type."""
     columns = {}
     for name, column in fields_of(measurement).items():
-        dtype = COLUMNS[column].dtype if column in COLUMNS else _FLOAT64
+        dtypes = COLUMNS[column].dtypes if column in COLUMNS else (_FLOAT64,)
         array = np.array(value[name] if name else value, dtype=np.float64)
-        if dtype.kind != "f":
-            largest = np.iinfo(dtype).max
-            if not (np.array_equal(array, np.rint(array)) and np.abs(array).max(initial=0) <= largest):
-                raise ValueError(f"{column} that are no whole numbers up to {largest}")
-        columns[column] = array.astype(dtype)
+        columns[column] = array.astype(_fitting(array, dtypes, column))
     return columns
+
+
+def _fitting(array: NDArray[np.float64], dtypes: Sequence[np.dtype[Any]], column: str) -> np.dtype[Any]:
+    """Return the first type that holds numbers exactly; ValueError if none does."""
+    for dtype in dtypes:
+        if dtype.kind == "f":
+            return dtype
+        if np.array_equal(array, np.rint(array)) and np.abs(array).max(initial=0) <= np.iinfo(dtype).max:
+            return dtype
+    raise ValueError(f"{column} that are no whole numbers up to {np.iinfo(dtypes[-1]).max}")
 
 
 def count_images(measurement: str, row: Any, *, is_single: bool) -> int | None:

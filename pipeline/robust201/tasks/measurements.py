@@ -20,12 +20,16 @@ from robust201.tasks.columns import (
     COLUMNS,
     COUNTS,
     FRACTION_BITS,
+    MAX_MATRIX_CLASSES,
     MEASUREMENTS,
+    PREDICTIONS,
     Answers,
     Column,
     Values,
     columns_of,
     count_classes,
+    count_matrix,
+    has_counts,
     stored_order,
 )
 
@@ -67,7 +71,9 @@ class Accumulator:
         _check_sizes(name, n_classes, n_images)
         self.name = name
         self.n_images = n_images
-        self._columns = columns_of(measurements)
+        self._columns = columns_of(measurements, n_classes)
+        _check_matrices(name, n_classes, self._columns)
+        self._n_classes = n_classes
         self._totals = {
             name: torch.zeros(COLUMNS[name].shape(n_classes, n_images), dtype=torch.int64, device=device)
             for name in self._columns
@@ -119,13 +125,14 @@ class Accumulator:
                 f"{not_finite} of {self.n_images} images. Check this network's weights."
             )
         totals = {name: total.cpu().numpy() for name, total in self._totals.items()}
-        n_added = int(totals[COUNTS].sum())
+        n_added = int(count_matrix(totals).sum())
         if n_added != self.n_images:
             raise EvaluationError(
                 f"Measuring failed for {self.name}: expected {self.n_images} images, got {n_added}. "
                 "This is a bug in the evaluation."
             )
-        return _finalise(self._columns, totals)
+        dtypes = {name: COLUMNS[name].dtype_for(self._n_classes) for name in self._columns}
+        return _finalise(self._columns, totals, dtypes)
 
 
 def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str, NDArray[Any]]:
@@ -154,8 +161,9 @@ def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str
     for column in totals[0]:
         several = [total[column] for total in totals]
         merged[column] = np.concatenate(several) if COLUMNS[column].by_image else np.sum(several, axis=0)
-    _check_sizes(name, len(merged[COUNTS]), int(merged[COUNTS].sum()))
-    return _finalise(stored_order(parts[0]), merged)
+    _check_sizes(name, count_classes(parts[0]), int(count_matrix(merged).sum()))
+    dtypes = {column: np.result_type(*(part[column] for part in parts)) for column in parts[0]}
+    return _finalise(stored_order(parts[0]), merged, dtypes)
 
 
 def _check_sizes(name: str, n_classes: int, n_images: int) -> None:
@@ -165,14 +173,23 @@ def _check_sizes(name: str, n_classes: int, n_images: int) -> None:
         )
     if n_classes > MAX_CLASSES:
         raise EvaluationError(
-            f"Measuring failed for {name}: expected up to {MAX_CLASSES} classes, got {n_classes}. "
-            "Predictions are stored in one byte: evaluate on fewer."
+            f"Measuring failed for {name}: expected up to {MAX_CLASSES:,} classes, got {n_classes:,}. "
+            "Evaluate on fewer."
+        )
+
+
+def _check_matrices(name: str, n_classes: int, columns: Sequence[str]) -> None:
+    matrix = next((column for column in columns if COLUMNS[column].is_matrix), None)
+    if matrix is not None and n_classes > MAX_MATRIX_CLASSES:
+        raise EvaluationError(
+            f"Measuring failed for {name}: {matrix} of {n_classes:,} classes is too large; up to "
+            f"{MAX_MATRIX_CLASSES:,} classes have one. Leave the measurement {COLUMNS[matrix].measurement} out."
         )
 
 
 def _totals_of(values: Values) -> dict[str, NDArray[np.int64]]:
     """Get the integer totals back that columns were made of."""
-    cm = values[COUNTS].astype(np.int64)
+    cm = count_matrix(values)
     return {name: _total_of(COLUMNS[name], array, cm) for name, array in values.items() if COLUMNS[name].add}
 
 
@@ -185,15 +202,17 @@ def _total_of(column: Column, array: NDArray[Any], cm: NDArray[np.int64]) -> NDA
     return total
 
 
-def _finalise(names: Sequence[str], totals: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[Any]]:
-    cm = totals[COUNTS]
+def _finalise(
+    names: Sequence[str], totals: Mapping[str, NDArray[np.int64]], dtypes: Mapping[str, np.dtype[Any]]
+) -> dict[str, NDArray[Any]]:
+    cm = count_matrix(totals)
     values: dict[str, NDArray[Any]] = {}
     for name in names:
         column = COLUMNS[name]
         if column.of_counts is not None:
             values[name] = np.array(column.of_counts(cm), dtype=column.dtype)
         elif column.counts is None:
-            values[name] = totals[name].astype(column.dtype)
+            values[name] = totals[name].astype(dtypes[name])
         else:
             counts = np.broadcast_to(column.counts(cm), totals[name].shape)
             values[name] = np.full(totals[name].shape, np.nan)
@@ -245,7 +264,7 @@ def summarise(values: Values) -> tuple[int, float]:
     """Count the correct images of answers, and average the confidence in the predicted class over all images."""
     by_correctness = MEASUREMENTS["confidence"]["prediction"]
     assert by_correctness.counts is not None  # noqa: S101 - they are means
-    counts = by_correctness.counts(values[COUNTS])
+    counts = by_correctness.counts(count_matrix(values))
     # A mean over no image is NaN, and weighs nothing.
     return int(counts[0]), float(np.average(np.nan_to_num(values[by_correctness.name]), weights=counts))
 
@@ -277,15 +296,18 @@ def check_measured(values: Values, declared: Sequence[str] | None = None, *, nam
 
 
 def _form_failure(values: Values, n_images: int, needed: Sequence[str]) -> str | None:
-    if not set(needed) <= set(values) <= set(COLUMNS):
+    stands_in = {COUNTS} if has_counts(values) else set()
+    if not set(needed) - stands_in <= set(values) <= set(COLUMNS):
         return f"columns {', '.join(ALWAYS)} and others of {', '.join(stored_order(COLUMNS))}, got {', '.join(values)}"
     if n_images < 1:
         return f"one image or more, got {n_images}"
     n_classes = count_classes(values)
     for name, array in values.items():
-        shape, dtype = COLUMNS[name].shape(n_classes, n_images), COLUMNS[name].dtype
-        if array.shape != shape or array.dtype != dtype:
-            return f"{name} {dtype} {shape}, got {array.dtype} {array.shape}"
+        shape, dtypes = COLUMNS[name].shape(n_classes, n_images), COLUMNS[name].dtypes
+        if n_classes:
+            dtypes = (COLUMNS[name].dtype_for(n_classes),)
+        if array.shape != shape or array.dtype not in dtypes:
+            return f"{name} {' or '.join(map(str, dtypes))} {shape}, got {array.dtype} {array.shape}"
     return None
 
 
@@ -296,13 +318,14 @@ def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integ
         lowest, highest = (array.min(), array.max()) if column.is_exact and array.size else (0, 0)
         if counted != n_images or lowest < 0 or (highest > n_images * column.most and not column.by_image):
             return f"{name} to count {n_images} images, got counts from {lowest} to {highest}, {counted} in all"
-    if COUNTS not in values:
+    if not has_counts(values):
         return None
-    cm = values[COUNTS].astype(np.int64)
-    if label_counts is not None and not np.array_equal(cm.sum(axis=1), label_counts):
+    cm = count_matrix(values)
+    if COUNTS in values and label_counts is not None and not np.array_equal(cm.sum(axis=1), label_counts):
         return f"rows of cm to count {label_counts.tolist()} images, got {cm.sum(axis=1).tolist()}"
     for name, array in values.items():
-        contradiction = COLUMNS[name].contradiction
+        # Without a confusion matrix, nothing is known of single classes.
+        contradiction = None if COUNTS not in values and name == PREDICTIONS else COLUMNS[name].contradiction
         if contradiction is not None and (difference := contradiction(array, cm)) is not None:
             return f"{name} as in cm, {difference}"
     return None
@@ -310,7 +333,7 @@ def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integ
 
 def _fraction_failure(values: Values, decimals: Mapping[str, int | None] | None) -> str | None:
     """Check what is no count; without decimals exactly, else within half a unit of the last."""
-    cm = values[COUNTS].astype(np.int64) if COUNTS in values else None
+    cm = count_matrix(values) if has_counts(values) else None
     sums: dict[str, bytes] = {}
     for name in (name for name in values if not COLUMNS[name].is_exact):
         column, array = COLUMNS[name], values[name]

@@ -8,11 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
-from robust201.core.records import ImageSet, Normalisation
+from robust201.core.records import PIXELS_AS_THEY_ARE, ImageSet, Normalisation
 from robust201.images.fusion import LabelFrom, blend, check_same_size, exact_share
 from robust201.training.draws import epoch_draws
-
-_PIXELS_AS_THEY_ARE = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 
 
 class Batch(NamedTuple):
@@ -188,7 +186,7 @@ class Fusion(_Batched):
         second: ImageSet,
         alpha: float = 0.5,
         label: LabelFrom = "first",
-        normalisation: Normalisation = _PIXELS_AS_THEY_ARE,
+        normalisation: Normalisation = PIXELS_AS_THEY_ARE,
     ) -> None:
         exact_share(alpha)
         check_same_size(first, second)

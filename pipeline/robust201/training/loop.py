@@ -330,7 +330,7 @@ class _Normaliser:
 
     def __init__(self, normalisation: Normalisation, device: torch.device) -> None:
         self._mean, self._std = (
-            torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (normalisation.mean, normalisation.std)
+            torch.tensor(values, device=device).view(1, -1, 1, 1) for values in (normalisation.mean, normalisation.std)
         )
 
     def __call__(self, pixels: torch.Tensor) -> torch.Tensor:

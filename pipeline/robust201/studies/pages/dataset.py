@@ -43,7 +43,7 @@ def write_dataset(study: DatasetStudy, exports: Exports, out: Path) -> list[Path
         page.say(f"## Single architectures\n\n{_compare(page, 'curves', curves)}")
     page.say("## Figures")
     for row in FIGURES.values():
-        if row.source and len(frame := row.compute(results)):
+        if row.source and len(frame := row.numbers(results)):
             notes = (MEANS[results.mean],) if row.averages else ()
             drawn = draw_file(row.specify(frame, results), FIGURE_WIDTHS["page"], "svg", notes=notes)
             page.picture(row.name, drawn, f"{row.title} ({row.source} of the paper)")

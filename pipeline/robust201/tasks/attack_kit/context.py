@@ -20,7 +20,7 @@ class Request:
 
     Attributes:
         strengths: (S,) on the task's axis.
-        images: (N, 3, H, W) uint8, on the context's device.
+        images: (N, C, H, W) uint8, on the context's device; float32 where a user gave floats.
         labels: (N,) int64, on the context's device.
         indices: (N,) int64 rows of the dataset's whole split, which name the draws.
     """
@@ -135,8 +135,8 @@ class Context:
 
 
 def to_float(images: torch.Tensor) -> torch.Tensor:
-    """Pixels as the attacks see them: (B, 3, H, W) uint8 to float32 in [0, 1]."""
-    return images.to(torch.float32).div(255.0)
+    """Pixels as the attacks see them: (B, C, H, W) uint8 to float32 in [0, 1]; float32 pixels stay as they are."""
+    return images if images.is_floating_point() else images.to(torch.float32).div(255.0)
 
 
 def positions_of(batch: slice, device: torch.device) -> torch.Tensor:

@@ -7,6 +7,7 @@ numbers, so what was drawn is kept.
 """
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -228,23 +229,33 @@ class CounterDraws:
 
 
 _BLOCK = 64
-"""Images whose draws are kept together."""
+"""Images whose draws are kept together, at most."""
+
+_BLOCK_VALUES = _BLOCK * 3 * 32 * 32
+"""Values of a block, at most, unless a single image has more: large images have smaller blocks."""
 
 _BLOCKS_KEPT = 320
-"""Blocks kept: up to 240 MiB of start noise of 32x32 images. PGD and APGD of a network after the other want those of a
-test split of 10,000 twice, 314 blocks, and keeping fewer than all of a cycle would keep none that is asked for."""
+"""Blocks kept: up to 240 MiB of start noise of images up to 256x256. PGD and APGD of a network after the other want
+those of a test split of 10,000 32x32 images twice, 314 blocks, and keeping fewer than all of a cycle would keep none
+that is asked for."""
+
+
+def _block_size(n_values: int) -> int:
+    """Return the number of images of a block; an image's draws do not depend on it."""
+    return min(_BLOCK, max(1, _BLOCK_VALUES // max(1, n_values)))
+
 
 _Block = Callable[[int, str, int, int, int], NDArray[Any]]
 
 
 @functools.lru_cache(maxsize=_BLOCKS_KEPT)
 def _uniform_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.float32]:
-    """Draw (_BLOCK, n_values) uniforms for the images of a block."""
+    """Draw (images, n_values) uniforms for the images of a block."""
     n_words = -(-n_values // 2)
-    words = np.empty((_BLOCK, n_words), dtype="<u8")
-    for i in range(_BLOCK):
+    words = np.empty((_block_size(n_values), n_words), dtype="<u8")
+    for i in range(len(words)):
         # Raw words: NumPy keeps the streams of its bit generators for ever, those of its distributions not.
-        words[i] = generator(seed, key, "start", restart, block * _BLOCK + i).bit_generator.random_raw(n_words)
+        words[i] = generator(seed, key, "start", restart, block * len(words) + i).bit_generator.random_raw(n_words)
     bits = words.view("<u4")[:, :n_values] >> np.uint32(8)
     uniforms: NDArray[np.float32] = np.multiply(bits, np.float32(2**-24), dtype=np.float32)
     return uniforms
@@ -252,34 +263,34 @@ def _uniform_block(seed: int, key: str, restart: int, n_values: int, block: int)
 
 @functools.lru_cache(maxsize=_BLOCKS_KEPT)
 def _normal_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.float32]:
-    """Draw (_BLOCK, n_values) normals for the images of a block: quantiles of uniforms that are never 0 or 1."""
+    """Draw (images, n_values) normals for the images of a block: quantiles of uniforms that are never 0 or 1."""
     from scipy.special import ndtri  # takes a third of a second, and most attacks do not need it
 
-    words = np.empty((_BLOCK, n_values), dtype="<u8")
-    for i in range(_BLOCK):
-        words[i] = generator(seed, key, "normal", restart, block * _BLOCK + i).bit_generator.random_raw(n_values)
+    words = np.empty((_block_size(n_values), n_values), dtype="<u8")
+    for i in range(len(words)):
+        words[i] = generator(seed, key, "normal", restart, block * len(words) + i).bit_generator.random_raw(n_values)
     normals: NDArray[np.float32] = ndtri(((words >> np.uint64(11)) + 0.5) * 2.0**-53).astype(np.float32)
     return normals
 
 
 @functools.lru_cache(maxsize=_BLOCKS_KEPT)
 def _sign_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.int8]:
-    """Draw (_BLOCK, n_values) signs for the images of a block."""
+    """Draw (images, n_values) signs for the images of a block."""
     n_words = -(-n_values // 64)
-    words = np.empty((_BLOCK, n_words), dtype="<u8")
-    for i in range(_BLOCK):
-        words[i] = generator(seed, key, "stripes", restart, block * _BLOCK + i).bit_generator.random_raw(n_words)
+    words = np.empty((_block_size(n_values), n_words), dtype="<u8")
+    for i in range(len(words)):
+        words[i] = generator(seed, key, "stripes", restart, block * len(words) + i).bit_generator.random_raw(n_words)
     bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :n_values]
     return (2 * bits.astype(np.int8) - 1).astype(np.int8)
 
 
 @functools.lru_cache(maxsize=_BLOCKS_KEPT)
 def _tile_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.int8]:
-    """Draw (_BLOCK, n_values) signs for the tilings of a block's images."""
+    """Draw (images, n_values) signs for the tilings of a block's images."""
     n_words = -(-n_values // 64)
-    words = np.empty((_BLOCK, n_words), dtype="<u8")
-    for i in range(_BLOCK):
-        words[i] = generator(seed, key, "tiles", restart, block * _BLOCK + i).bit_generator.random_raw(n_words)
+    words = np.empty((_block_size(n_values), n_words), dtype="<u8")
+    for i in range(len(words)):
+        words[i] = generator(seed, key, "tiles", restart, block * len(words) + i).bit_generator.random_raw(n_words)
     bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :n_values]
     return (2 * bits.astype(np.int8) - 1).astype(np.int8)
 
@@ -313,10 +324,13 @@ def _proposal(seed: int, key: str, restart: int, query: int, channels: int) -> t
 
 def _gather(draw: _Block, names: tuple[int, str, int, int], images: NDArray[np.int64]) -> NDArray[Any]:
     """Collect the rows that belong to images from the blocks that hold them."""
-    blocks, which = np.unique(images // _BLOCK, return_inverse=True)
+    size = _block_size(names[-1])
+    blocks, which = np.unique(images // size, return_inverse=True)
+    # Draws of a single image larger than a block are not kept: they would fill the memory.
+    draw = draw if names[-1] <= _BLOCK_VALUES else inspect.unwrap(draw)
     drawn = [draw(*names, int(block)) for block in blocks]
     values = np.empty((len(images), names[-1]), drawn[0].dtype if drawn else np.float32)
     for i, block in enumerate(drawn):
         here = which == i
-        values[here] = block[images[here] % _BLOCK]
+        values[here] = block[images[here] % size]
     return values

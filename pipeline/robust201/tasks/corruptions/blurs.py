@@ -1,7 +1,7 @@
 """Blurs: defocus, frosted glass, motion and zoom.
 
-Constants and arithmetic: hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py (Hendrycks and Dietterich, 2019),
-written for 32 pixels. Lengths are multiplied by H / 32 for images of other heights.
+Constants and arithmetic: hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py, written for 32 pixels, and
+make_imagenet_c.py, for 224 (Hendrycks and Dietterich, 2019). Lengths are scaled for images of other heights.
 """
 
 import math
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.portable_floats import exp
-from robust201.tasks.corruptions.draws import REFERENCE_SIZE, CorruptionDraws, Images
+from robust201.tasks.corruptions.draws import IMAGENET_SIZE, Constants, CorruptionDraws, Images, scale_of
 from robust201.tasks.corruptions.sampling import (
     correlate,
     fold_positions,
@@ -21,13 +21,22 @@ from robust201.tasks.corruptions.sampling import (
     zoom_middle,
 )
 
-DEFOCUS_RADII = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1))
+DEFOCUS_RADII = Constants(
+    cifar=((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1)),
+    imagenet=((3.0, 0.1), (4.0, 0.5), (6.0, 0.5), (8.0, 0.5), (10.0, 0.5)),
+)
 """Radius of the disk and standard deviation of its smoothing, in pixels."""
 
-GLASS_STEPS = ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2))
+GLASS_STEPS = Constants(
+    cifar=((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
+    imagenet=((0.7, 1, 2), (0.9, 2, 1), (1.0, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
+)
 """Standard deviation of the smoothing, largest displacement (both in pixels), rounds of displacement."""
 
-MOTION_LENGTHS = ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5))
+MOTION_LENGTHS = Constants(
+    cifar=((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5)),
+    imagenet=((10, 3.0), (15, 5.0), (15, 8.0), (15, 12.0), (20, 15.0)),
+)
 """Radius and standard deviation of the motion kernel in pixels."""
 
 MOTION_ANGLE = 45.0
@@ -36,8 +45,46 @@ MOTION_ANGLE = 45.0
 _LEVELS_16_BIT = 257
 """Levels of 16 bits in one of 8: 65535 / 255."""
 
-ZOOM_ENDS = (1.06, 1.11, 1.16, 1.21, 1.26)
-"""Enlargements run from 1 in steps of .01 to (about) here: 7, 12, 16, 21 and 26 of them by the rounding of floats."""
+ZOOM_ENDS = Constants(
+    cifar=((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
+    imagenet=((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
+)
+"""Enlargements run from 1 to (about) the first number in steps of the second. For small images, these are 7, 12, 16, 21
+and 26 by the rounding of floats."""
+
+_LARGE_LENS = 8
+"""Radius up to which the published kernel of large images is smoothed by 3x3 pixels, and above it by 5x5."""
+
+
+@cache
+def large_defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArray[np.float64]:
+    """Make the kernel of a lens out of focus as published for 224 pixels, where the disk may reach the kernel's edge.
+
+    Args:
+        radius: of the disk, in pixels of a 224-pixel image.
+        smoothing: standard deviation of the Gaussian, in the same pixels.
+        scale: H / 224.
+
+    Returns:
+        An odd square kernel of sum 1.
+    """
+    reach = max(_LARGE_LENS, round(radius))
+    steps = np.arange(-reach, reach + 1)
+    disk = (steps[:, None] ** 2 + steps**2 <= radius**2).astype(np.float32)
+    disk /= disk.sum()
+    width = 1 if radius <= _LARGE_LENS else 2
+    taps = exp(-0.5 * (np.arange(-width, width + 1) / smoothing) ** 2)
+    weights = (taps / taps.sum()).astype(np.float32)
+    kernel = np.pad(disk, width, mode="reflect")  # OpenCV's default border mirrors through the edge pixel
+    rows = np.zeros_like(kernel[width:-width])
+    for shift, weight in enumerate(weights):
+        rows += weight * kernel[shift : shift + len(disk)]
+    smoothed = np.zeros_like(disk)
+    for shift, weight in enumerate(weights):
+        smoothed += weight * rows[:, shift : shift + len(disk)]
+    used = int(np.abs(np.argwhere(smoothed > 0) - reach).max())
+    smoothed = smoothed[reach - used : reach + used + 1, reach - used : reach + used + 1]
+    return smoothed.astype(np.float64) if scale == 1 else stretch_kernel(smoothed, scale)
 
 
 @cache
@@ -67,7 +114,9 @@ def defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArray[np.
 
 def defocus_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Blur images as a lens out of focus does."""
-    kernel = defocus_kernel(*DEFOCUS_RADII[severity - 1], images.shape[1] / REFERENCE_SIZE)
+    size = images.shape[1]
+    make_kernel = large_defocus_kernel if size >= IMAGENET_SIZE else defocus_kernel
+    kernel = make_kernel(*DEFOCUS_RADII.at(severity, size), scale_of(size))
     return truncate(np.clip(correlate(images / 255.0, kernel), 0, 1) * 255)
 
 
@@ -77,8 +126,8 @@ def glass_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     The published script writes ``x[h, w], x[h', w'] = x[h', w'], x[h, w]`` to swap two pixels. Both sides are views of
     one NumPy array, so the second assignment reads what the first wrote: pixel (h', w') is copied to (h, w) and stays.
     """
-    smoothing, displacement, rounds = GLASS_STEPS[severity - 1]
-    scale = images.shape[1] / REFERENCE_SIZE
+    smoothing, displacement, rounds = GLASS_STEPS.at(severity, images.shape[1])
+    scale = scale_of(images.shape[1])
     sigma = smoothing * scale
     reach = max(1, round(displacement * scale))
     # scikit-image's `gaussian`: edge pixels repeated, kernel cut at four standard deviations
@@ -97,7 +146,8 @@ def _glass_sources(size: int, reach: int, rounds: int, draws: CorruptionDraws) -
         (N, size * size) int64, pixels counted row by row.
     """
     walked = range(size - reach, reach, -1)
-    shape = (GLASS_STEPS[-1][2], len(walked), len(walked), 2)
+    most_rounds = max(GLASS_STEPS.at(severity, size)[2] for severity in range(1, 6))
+    shape = (most_rounds, len(walked), len(walked), 2)
     steps = draws.each(lambda generator: generator.integers(-reach, reach, size=shape)).astype(np.int64)
     sources = np.repeat(np.arange(size * size)[:, None], len(steps), axis=1)
     image = np.arange(len(steps))
@@ -170,15 +220,15 @@ def blur_along(images: NDArray[np.uint8], radius: float, sigma: float, angles: N
 
 def motion_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Blur images as a camera does that moves during the exposure."""
-    radius, sigma = MOTION_LENGTHS[severity - 1]
-    scale = images.shape[1] / REFERENCE_SIZE
+    radius, sigma = MOTION_LENGTHS.at(severity, images.shape[1])
+    scale = scale_of(images.shape[1])
     angles = draws.each(lambda generator: generator.uniform(-MOTION_ANGLE, MOTION_ANGLE, size=()))
     return blur_along(images, radius * scale, sigma * scale, angles)
 
 
 def zoom_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Average images with enlargements of their middle, as a camera does that moves towards its object."""
-    factors = np.arange(1, ZOOM_ENDS[severity - 1], 0.01)
+    factors = np.arange(1, *ZOOM_ENDS.at(severity, images.shape[1]))
     # Image axes first: rows and columns are then gathered as long runs of memory.
     original = (images / 255.0).astype(np.float32).transpose(1, 2, 0, 3)
     exact = np.ascontiguousarray(original.astype(np.float64))

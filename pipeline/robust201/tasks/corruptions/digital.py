@@ -1,7 +1,7 @@
 """Digital processing: contrast, elastic transform, pixelation and JPEG compression.
 
-Constants and arithmetic: hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py (Hendrycks and Dietterich, 2019),
-written for 32 pixels. Lengths are multiplied by H / 32 for images of other heights.
+Constants and arithmetic: hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py, written for 32 pixels, and
+make_imagenet_c.py, for 224 (Hendrycks and Dietterich, 2019). Lengths are scaled for images of other heights.
 """
 
 import math
@@ -9,20 +9,37 @@ from io import BytesIO
 
 import numpy as np
 
-from robust201.tasks.corruptions.draws import REFERENCE_SIZE, CorruptionDraws, Floats, Images
+from robust201.tasks.corruptions.draws import (
+    CIFAR_SIZE,
+    IMAGENET_SIZE,
+    Constants,
+    CorruptionDraws,
+    Floats,
+    Images,
+    reference_size,
+    scale_of,
+)
 from robust201.tasks.corruptions.sampling import resample_layers, sample_bilinear, smooth, truncate
 
-CONTRAST_SHARES = (0.75, 0.5, 0.4, 0.3, 0.15)
+CONTRAST_SHARES = Constants(cifar=(0.75, 0.5, 0.4, 0.3, 0.15), imagenet=(0.4, 0.3, 0.2, 0.1, 0.05))
 """Share of a value's distance to its channel's mean that remains."""
 
-ELASTIC_SHARES = ((0.0, 0.0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03))
-"""Strength and smoothing of the displacements, and largest shift of the affine map's corners, in shares of
-the height."""
+ELASTIC_SHARES = Constants(
+    cifar=((0.0, 0.0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
+    imagenet=((2.0, 0.7, 0.1), (2.0, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02)),
+)
+"""Strength and smoothing of the displacements, and largest shift of the affine map's corners, in units of
+`_elastic_unit`."""
 
-PIXELATE_SHARES = (0.95, 0.9, 0.85, 0.75, 0.65)
+PIXELATE_SHARES = Constants(cifar=(0.95, 0.9, 0.85, 0.75, 0.65), imagenet=(0.6, 0.5, 0.4, 0.3, 0.25))
 """Height in between, as a share of the height (30, 28, 27, 24 and 20 of 32 pixels)."""
 
-JPEG_QUALITIES = (80, 65, 58, 50, 40)
+JPEG_QUALITIES = Constants(cifar=(80, 65, 58, 50, 40), imagenet=(25, 18, 15, 10, 7))
+
+
+def _elastic_unit(size: int) -> int:
+    """Return the height, in pixels of the published images; the script for 224 pixels has 244 in its place."""
+    return 244 if size >= IMAGENET_SIZE else CIFAR_SIZE
 
 
 def contrast(images: Images, severity: int, draws: CorruptionDraws) -> Images:
@@ -30,7 +47,7 @@ def contrast(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     pixels = images / 255.0
     # Image by image, as published: the order of a sum decides its last bit, which truncation makes visible.
     means = np.stack([image.mean(axis=(0, 1), keepdims=True) for image in pixels])
-    return truncate(np.clip((pixels - means) * CONTRAST_SHARES[severity - 1] + means, 0, 1) * 255)
+    return truncate(np.clip((pixels - means) * CONTRAST_SHARES.at(severity, images.shape[1]) + means, 0, 1) * 255)
 
 
 def elastic_transform(images: Images, severity: int, draws: CorruptionDraws) -> Images:
@@ -39,14 +56,14 @@ def elastic_transform(images: Images, severity: int, draws: CorruptionDraws) -> 
     Equal draws give the published script's pixels but for up to 3 of 255: OpenCV rounds positions to 1/32 pixel.
     """
     size = images.shape[1]
-    shape = (2, REFERENCE_SIZE, REFERENCE_SIZE)
-    strength, smoothing, shift = (REFERENCE_SIZE * share for share in ELASTIC_SHARES[severity - 1])
-    scale = size / REFERENCE_SIZE
+    shape = (2, reference_size(size), reference_size(size))
+    strength, smoothing, shift = (_elastic_unit(size) * share for share in ELASTIC_SHARES.at(severity, size))
+    scale = scale_of(size)
     uniform = draws.each(lambda generator: generator.uniform(-1, 1, 6 + math.prod(shape)))
     pixels = (images / 255.0).astype(np.float32)
     rows, columns = _affine_sources(size, uniform[:, :6].reshape(-1, 3, 2) * shift * scale)
     sheared = sample_bilinear(pixels, rows, columns, "whole")
-    # Made at 32 pixels: smoothed noise of another size would have another strength in relation to its lengths.
+    # Made at the published size: smoothed noise of another size would have another strength in relation to its lengths.
     fields = smooth(uniform[:, 6:].reshape(-1, *shape), smoothing, (2, 3), mode="reflect", truncate=3)
     right, down = (resample_layers(fields[:, axis], size) * strength * scale for axis in (0, 1))
     grid = np.arange(size, dtype=np.float64)
@@ -86,7 +103,7 @@ def pixelate(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     from PIL import Image
 
     size = images.shape[1]
-    between = int(size * PIXELATE_SHARES[severity - 1])
+    between = int(size * PIXELATE_SHARES.at(severity, size))
     coarse = [Image.fromarray(image).resize((between, between), Image.Resampling.BOX) for image in images]
     return np.stack([np.asarray(image.resize((size, size), Image.Resampling.BOX)) for image in coarse])
 
@@ -98,7 +115,7 @@ def jpeg_compression(images: Images, severity: int, draws: CorruptionDraws) -> I
     compressed = np.empty_like(images)
     for position, image in enumerate(images):
         stream = BytesIO()
-        Image.fromarray(image).save(stream, "JPEG", quality=JPEG_QUALITIES[severity - 1])
+        Image.fromarray(image).save(stream, "JPEG", quality=JPEG_QUALITIES.at(severity, images.shape[1]))
         with Image.open(stream) as decoded:
             compressed[position] = np.asarray(decoded)
     return compressed

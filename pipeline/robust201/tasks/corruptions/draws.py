@@ -7,7 +7,7 @@ independently for each severity and without a seed.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,38 @@ Images: TypeAlias = NDArray[np.uint8]
 
 Floats: TypeAlias = NDArray[np.float64]
 
-REFERENCE_SIZE = 32
-"""Height in pixels of the images that the constants were published for."""
+CIFAR_SIZE = 32
+"""Height in pixels of the images that the constants of CIFAR-10-C were published for."""
+
+IMAGENET_SIZE = 224
+"""Height in pixels of the images that the constants of ImageNet-C were published for, and from which they are used."""
+
+_Constant = TypeVar("_Constant")
+
+
+@dataclass(frozen=True)
+class Constants(Generic[_Constant]):
+    """Constants of a corruption at severities 1 to 5: for small images those of CIFAR-10-C, for large of ImageNet-C.
+
+    Lengths in pixels are multiplied by `scale_of` for images of other heights than these were published for.
+    """
+
+    cifar: tuple[_Constant, ...]
+    imagenet: tuple[_Constant, ...]
+
+    def at(self, severity: int, size: int) -> _Constant:
+        """Return the constant of a severity for images of a height."""
+        return (self.imagenet if size >= IMAGENET_SIZE else self.cifar)[severity - 1]
+
+
+def reference_size(size: int) -> int:
+    """Return the height for which the constants of images of some height were published."""
+    return IMAGENET_SIZE if size >= IMAGENET_SIZE else CIFAR_SIZE
+
+
+def scale_of(size: int) -> float:
+    """Return the factor of lengths in pixels."""
+    return size / reference_size(size)
 
 
 @dataclass(frozen=True)

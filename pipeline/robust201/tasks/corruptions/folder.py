@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from robust201.core.errors import ConfigError, DatasetError, PerturbationError, closest
 from robust201.core.files import sole_writer
 from robust201.core.records import ImageSet
+from robust201.images import Resize, load_images
 from robust201.images import dataset as dataset_spec
-from robust201.images import load_images, select
 from robust201.images.corrupted import CorruptedStore, open_generated
 from robust201.images.downloads.registry import download
 from robust201.images.generated_folder import (
@@ -121,7 +121,7 @@ def generate_corruptions(
     """
     _check_keys(keys)
     recipe = GeneratorRecipe(GENERATOR_VERSION, seed, frost.identity())
-    versions = corruption_versions(keys)
+    versions = corruption_versions(keys, images.images.shape[-1])
     if (folder / MANIFEST).exists() and not unfinished_keys(folder, versions):
         return open_generated(folder, images, recipe)
     refuse_published(folder)
@@ -249,6 +249,8 @@ def corrupt_dataset(
     dataset: str,
     path: Path | None = None,
     form: str | None = None,
+    image_size: int | None = None,
+    resize: Resize | None = None,
     keys: Sequence[str] | None = None,
     count: int | None = None,
     image_seed: int = 0,
@@ -262,9 +264,11 @@ def corrupt_dataset(
 
     Args:
         folder: where the files go; untouched by a check.
-        dataset: whose test images.
+        dataset: whose test images; with a path, any name.
         path: where they lie; None searches the data folder.
         form: form of their files; None takes the first that is found.
+        image_size: height and width of images that are in no table; None takes those of the first.
+        resize: rule for images of other sizes.
         keys: corruptions; None takes all of them, or all without a random part for a check.
         count: a class-stratified selection of this many images; None takes all.
         image_seed: seed of the selection.
@@ -281,9 +285,9 @@ def corrupt_dataset(
         InputError: a key, the dataset, the images, the frost or the folder is wrong.
         StorageError: another process generates in this folder, or no space is left.
     """
-    images = load_images(dataset, form=form, path=path)
-    if count is not None:
-        images = select(images, count=count, seed=image_seed)
+    images = load_images(
+        dataset, form=form, path=path, count=count, seed=image_seed, image_size=image_size, resize=resize
+    )
     if check_published:
         compared = check_deterministic(images, keys=keys or DETERMINISTIC_CORRUPTIONS, progress=progress)
         lines = [

@@ -1,9 +1,12 @@
-"""The generator of corrupted images: the 15 common corruptions with the constants of CIFAR-10-C.
+"""The generator of corrupted images: the 15 common corruptions with the constants of CIFAR-10-C or ImageNet-C.
+
+Images of 224 pixels or more have the constants of ImageNet-C, smaller ones those of CIFAR-10-C.
 
 Source: Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations", ICLR
-2019; semantics after hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py. brightness, contrast, defocus_blur,
-pixelate, jpeg_compression and zoom_blur have no random part and follow it to the last bit; the others follow it in
-distribution, motion_blur and snow with a motion kernel of our own in place of ImageMagick's.
+2019; semantics after hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py and make_imagenet_c.py. On images of 32
+pixels, brightness, contrast, defocus_blur, pixelate, jpeg_compression and zoom_blur have no random part and follow it
+to the last bit; the others follow it in distribution, motion_blur and snow with a motion kernel of our own in place of
+ImageMagick's. ImageNet-C was saved as JPEG of quality 85 after its corruption; these images are not.
 
 To add a corruption: a function (images, severity, draws) -> images in a module of this folder, a row of
 `CORRUPTION_FUNCTIONS`, and a row of `tasks.TASKS`.
@@ -19,7 +22,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.corruptions.additive_noise import gaussian_noise, impulse_noise, shot_noise
 from robust201.tasks.corruptions.blurs import defocus_blur, glass_blur, motion_blur, zoom_blur
 from robust201.tasks.corruptions.digital import contrast, elastic_transform, jpeg_compression, pixelate
-from robust201.tasks.corruptions.draws import CorruptionDraws, Images
+from robust201.tasks.corruptions.draws import IMAGENET_SIZE, CorruptionDraws, Images
 from robust201.tasks.corruptions.frost_textures import (
     FROST_FILES,
     FrostTextures,
@@ -72,9 +75,14 @@ SMALLEST_SIZE = 8
 _VALUES_AT_A_TIME = 64 * 32 * 32 * 3  # their float64 working copies stay within a processor's cache
 
 
-def corruption_versions(keys: Iterable[str]) -> dict[str, int]:
-    """Say which version of each corruption `corrupt` makes: part of the identity of the images."""
-    return {key: max(GENERATOR_VERSION, TASKS[key].images_version) for key in keys}
+LARGE_IMAGES_VERSION = 3
+"""Version of the images of `IMAGENET_SIZE` pixels or more; before, they had scaled constants of CIFAR-10-C."""
+
+
+def corruption_versions(keys: Iterable[str], image_size: int) -> dict[str, int]:
+    """Return the version of each corruption that `corrupt` makes: part of the identity of the images."""
+    lowest = LARGE_IMAGES_VERSION if image_size >= IMAGENET_SIZE else GENERATOR_VERSION
+    return {key: max(lowest, TASKS[key].images_version) for key in keys}
 
 
 def corrupt(
@@ -92,7 +100,8 @@ def corrupt(
     `tasks.corruptions.draws`).
 
     Args:
-        images: (N, H, H, 3) uint8, H at least 8. Lengths in pixels are multiplied by H / 32.
+        images: (N, H, H, 3) uint8, H at least 8. Lengths in pixels are multiplied by H / 32, from 224 pixels on by
+            H / 224.
         key: a key of `CORRUPTION_FUNCTIONS`.
         severity: 1 to 5.
         seed: decides all draws.

@@ -1,7 +1,7 @@
 """Weather: snow, frost, fog and brightness.
 
-Constants and arithmetic: hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py (Hendrycks and Dietterich, 2019),
-written for 32 pixels. Lengths are multiplied by H / 32 for images of other heights.
+Constants and arithmetic: hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py, written for 32 pixels, and
+make_imagenet_c.py, for 224 (Hendrycks and Dietterich, 2019). Lengths are scaled for images of other heights.
 """
 
 from typing import NamedTuple
@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.tasks.corruptions.blurs import blur_along
-from robust201.tasks.corruptions.draws import REFERENCE_SIZE, CorruptionDraws, Floats, Images
+from robust201.tasks.corruptions.draws import (
+    CIFAR_SIZE,
+    IMAGENET_SIZE,
+    Constants,
+    CorruptionDraws,
+    Floats,
+    Images,
+    reference_size,
+    scale_of,
+)
 from robust201.tasks.corruptions.sampling import resample_layers, truncate, zoom_middle
 
 
@@ -36,27 +45,42 @@ class SnowConstants(NamedTuple):
     kept: float
 
 
-SNOW = (
-    SnowConstants(0.1, 0.2, 1, 0.6, 8, 3, 0.95),
-    SnowConstants(0.1, 0.2, 1, 0.5, 10, 4, 0.9),
-    SnowConstants(0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
-    SnowConstants(0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
-    SnowConstants(0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
+SNOW = Constants(
+    cifar=(
+        SnowConstants(0.1, 0.2, 1, 0.6, 8, 3, 0.95),
+        SnowConstants(0.1, 0.2, 1, 0.5, 10, 4, 0.9),
+        SnowConstants(0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
+        SnowConstants(0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
+        SnowConstants(0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
+    ),
+    imagenet=(
+        SnowConstants(0.1, 0.3, 3, 0.5, 10, 4, 0.8),
+        SnowConstants(0.2, 0.3, 2, 0.5, 12, 4, 0.7),
+        SnowConstants(0.55, 0.3, 4, 0.9, 12, 8, 0.7),
+        SnowConstants(0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
+        SnowConstants(0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
+    ),
 )
 
 SNOW_ANGLES = (-135.0, -45.0)
 """Range of the flakes' motion in degrees, around straight down."""
 
-FROST_WEIGHTS = ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))
+FROST_WEIGHTS = Constants(
+    cifar=((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
+    imagenet=((1.0, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
+)
 """Weights of the image and of the frost."""
 
 FROST_SHRINK = 0.2
-"""Size of a frost texture on a 32-pixel image, as a share of its own."""
+"""Size of a frost texture on a 32-pixel image, as a share of its own. On a 224-pixel image it has its own size."""
 
-FOG_PLASMA = ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75))
+FOG_PLASMA = Constants(
+    cifar=((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75)),
+    imagenet=((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4)),
+)
 """Strength of the fog, and the factor by which its finer structure fades."""
 
-BRIGHTNESS_STEPS = (0.05, 0.1, 0.15, 0.2, 0.3)
+BRIGHTNESS_STEPS = Constants(cifar=(0.05, 0.1, 0.15, 0.2, 0.3), imagenet=(0.1, 0.2, 0.3, 0.4, 0.5))
 """What is added to the value of HSV, in units of [0, 1]."""
 
 _GREY_WEIGHTS = np.array((0.299, 0.587, 0.114), np.float32)  # ITU-R BT.601 luma, OpenCV's RGB2GRAY
@@ -84,8 +108,9 @@ def grey_of(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def snow(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Whiten images and let flakes fall over them."""
-    constants = SNOW[severity - 1]
-    flakes = resample_layers(_flakes(constants, draws) / 255.0, images.shape[1])
+    size = images.shape[1]
+    constants = SNOW.at(severity, size)
+    flakes = resample_layers(_flakes(constants, draws, reference_size(size)) / 255.0, size)
     pixels = (images / 255.0).astype(np.float32)
     grey = grey_of(pixels)[..., None]
     whitened = np.maximum(pixels, grey * np.float32(1.5) + np.float32(0.5))
@@ -94,9 +119,9 @@ def snow(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     return truncate(np.clip(pixels + falling + np.rot90(falling, k=2, axes=(1, 2)), 0, 1) * 255)
 
 
-def _flakes(constants: SnowConstants, draws: CorruptionDraws) -> NDArray[np.uint8]:
-    """Make layers of falling flakes at 32 pixels: (N, 32, 32) uint8."""
-    shape = (REFERENCE_SIZE, REFERENCE_SIZE)
+def _flakes(constants: SnowConstants, draws: CorruptionDraws, size: int) -> NDArray[np.uint8]:
+    """Make layers of falling flakes: (N, size, size) uint8."""
+    shape = (size, size)
     drawn = draws.each(lambda generator: np.append(generator.standard_normal(shape), generator.uniform(*SNOW_ANGLES)))
     noise = drawn[:, :-1].reshape(-1, *shape) * constants.scale + constants.mean
     layers = zoom_middle(noise.transpose(1, 2, 0), constants.zoom).transpose(2, 0, 1)
@@ -107,9 +132,10 @@ def _flakes(constants: SnowConstants, draws: CorruptionDraws) -> NDArray[np.uint
 
 def frost(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Lay a random piece of a frost texture over images."""
-    kept, weight = FROST_WEIGHTS[severity - 1]
     size = images.shape[1]
-    textures = draws.frost.shrunk(FROST_SHRINK * size / REFERENCE_SIZE, size)
+    kept, weight = FROST_WEIGHTS.at(severity, size)
+    shrink = scale_of(size) if size >= IMAGENET_SIZE else FROST_SHRINK * size / CIFAR_SIZE
+    textures = draws.frost.shrunk(shrink, size)
     chances = draws.each(lambda generator: generator.random(3))
     frosted = np.empty_like(images)
     for position, (which, down, right) in enumerate(chances):
@@ -155,8 +181,8 @@ def plasma(noise: Floats, fading: float) -> Floats:
 
 def fog(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Veil images in clouds and keep their brightest value."""
-    strength, fading = FOG_PLASMA[severity - 1]
     size = images.shape[1]
+    strength, fading = FOG_PLASMA.at(severity, size)
     map_size = 1 << (size - 1).bit_length()
     noise = draws.each(lambda generator: generator.uniform(-1, 1, map_size * map_size - 1))
     clouds = plasma(noise, fading)[:, :size, :size, None]
@@ -168,7 +194,7 @@ def fog(images: Images, severity: int, draws: CorruptionDraws) -> Images:
 def brightness(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Raise the value of every pixel in HSV (Smith, 1978)."""
     hue, saturation, value = _to_hsv(images / 255.0)
-    value = np.clip(value + BRIGHTNESS_STEPS[severity - 1], 0, 1)
+    value = np.clip(value + BRIGHTNESS_STEPS.at(severity, images.shape[1]), 0, 1)
     return truncate(np.clip(_from_hsv(hue, saturation, value), 0, 1) * 255)
 
 

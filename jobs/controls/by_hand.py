@@ -1,0 +1,124 @@
+"""Attack a control network with Foolbox and AutoAttack, without robust201 (docs/controls.md).
+
+    python jobs/controls/by_hand.py jobs/controls-mnist.yaml lenet-robust --images runs/controls/mnist/test.npz \
+        --rows runs/controls/mnist-fused-dataset/images --out runs/controls/by-hand
+
+Keys and their parameters are those of the YAML; --rows names the table of images that `robust201 export --outcomes`
+wrote. LeNets get grey images (B, 1, 28, 28), as from their authors. OUT/NAME.json says which images are classified
+correctly under each key. It is written after each key; an interrupted run continues there.
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # Foolbox imports GitPython, which fails without git
+
+import foolbox
+import numpy as np
+import pandas as pd
+import torch
+import yaml
+from networks import build
+from pyautoattack import AutoAttack
+from safetensors.torch import load_file
+
+BATCH = 250
+
+
+def attack_with_foolbox(key: str, parameters: dict[str, Any]) -> foolbox.attacks.base.Attack:
+    """Return FGSM or PGD of Foolbox; omitted parameters have Foolbox's defaults, those of `pgd_l2` robust201's."""
+    if key == "fgsm":
+        return foolbox.attacks.LinfFastGradientAttack()
+    if key == "pgd":
+        return foolbox.attacks.LinfPGD(
+            rel_stepsize=parameters.get("rel_stepsize", 0.01 / 0.3),
+            steps=parameters.get("steps", 40),
+            random_start=parameters.get("random_start", True),
+        )
+    return foolbox.attacks.L2PGD(
+        abs_stepsize=parameters.get("step_size", 0.1), steps=parameters.get("steps", 100), random_start=False
+    )
+
+
+def attack_with_autoattack(key: str, parameters: dict[str, Any], model: torch.nn.Module, epsilon: float) -> AutoAttack:
+    """Return AutoAttack's standard version, or one of its attacks alone, with one restart and nine targets."""
+    name = key.removeprefix("aa_")
+    if name == "standard":
+        adversary = AutoAttack(model, norm="Linf", eps=epsilon, seed=0, version="standard")
+    else:
+        adversary = AutoAttack(model, norm="Linf", eps=epsilon, seed=0, version="custom", attacks=[name])
+        adversary.apgd.n_restarts = 1  # as in the standard version
+        adversary.apgd_targeted.n_target_classes = adversary.fab.n_target_classes = 9
+    steps = parameters.get("steps", 100)
+    adversary.apgd.n_iter = adversary.apgd_targeted.n_iter = adversary.fab.n_iter = steps
+    adversary.square.n_queries = parameters.get("queries", 5000)
+    return adversary
+
+
+def perturb(
+    key: str, parameters: dict[str, Any], model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
+    """Return the images (B, C, H, W) after the attack of a key."""
+    if key == "clean":
+        return images
+    (epsilon,) = parameters.get("epsilons") or [value / 255 for value in parameters["epsilons_255"]]
+    if key.startswith("aa_"):
+        adversary = attack_with_autoattack(key, parameters, model, epsilon)
+        adversarial: torch.Tensor = adversary.run_standard_evaluation(images, labels, batch_size=BATCH)[0]
+        return adversarial
+    attack = attack_with_foolbox(key, parameters)
+    foolbox_model = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
+    batches = zip(torch.split(images, BATCH), torch.split(labels, BATCH), strict=True)
+    return torch.cat([attack(foolbox_model, *batch, epsilons=epsilon)[1] for batch in batches])
+
+
+def classify(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
+    """Return the predicted classes (B,)."""
+    with torch.no_grad():
+        return torch.cat([model(batch).argmax(dim=1) for batch in torch.split(images, BATCH)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sweep", type=Path, help="YAML of the sweep")
+    parser.add_argument("network", help="one of its architectures")
+    parser.add_argument("--images", type=Path, required=True, help="test.npz")
+    parser.add_argument("--rows", type=Path, required=True, help="folder `images` of the export: which images")
+    parser.add_argument("--weights", type=Path, default=Path("runs/controls/weights"))
+    parser.add_argument("--out", type=Path, default=Path("runs/controls/by-hand"))
+    parser.add_argument("--keys", help="keys separated by commas; all of the sweep by default")
+    options = parser.parse_args()
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = build(options.network, 10)
+    model.load_state_dict(load_file(options.weights / f"{options.network}.safetensors"))
+    model.eval().requires_grad_(requires_grad=False)
+
+    rows = pd.read_parquet(options.rows).sort_values("position")["row"].to_numpy()
+    with np.load(options.images) as arrays:
+        pixels, classes = arrays["images"][rows], arrays["labels"][rows]
+    if options.network.startswith("lenet"):
+        pixels = pixels[:, :1]
+    images, labels = torch.from_numpy(pixels).float() / 255, torch.from_numpy(classes).long()
+
+    options.out.mkdir(parents=True, exist_ok=True)
+    out = options.out / f"{options.network}.json"
+    results = json.loads(out.read_text()) if out.exists() else {}
+    for key, parameters in yaml.safe_load(options.sweep.read_text())["keys"].items():
+        if key in results or (options.keys and key not in options.keys.split(",")):
+            continue
+        start = time.process_time()
+        adversarial = perturb(key, parameters, model, images, labels)
+        correct = classify(model, adversarial) == labels
+        results[key] = {"correct": correct.int().tolist(), "seconds": round(time.process_time() - start, 1)}
+        out.write_text(json.dumps(results))
+        print(options.network, key, f"{correct.float().mean():.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""The report's gallery of single images: which are broken most and least often, and by what."""
+
+import base64
+import hashlib
+import html
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from robust201.analysis.broken_images import find_broken_images, weakest_breaking
+from robust201.analysis.labels import key_label, strength_label
+from robust201.core.errors import DatasetError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from robust201.analysis.broken_images import BrokenImages
+    from robust201.analysis.dataset_results import DatasetResults
+    from robust201.core.records import ImageSet
+
+ENLARGED = 96
+"""Pixels of a thumbnail's longer side on the page, at least."""
+
+
+def image_section(results: "DatasetResults", images: "ImageSet | None") -> str:
+    """Show the images that are broken most and least often; nothing where outcomes by image are not stored.
+
+    Args:
+        results: of a dataset.
+        images: its test images, for thumbnails; None shows rows and labels only.
+
+    Raises:
+        DatasetError: the images are not those that were evaluated.
+    """
+    found = find_broken_images(results)
+    if found is None or found.images.empty:
+        return ""
+    intro = (
+        f"Images that at least half of {found.n_networks:,} networks classify correctly, by the share of evaluations "
+        "under attacks and corruptions that break them (right on the clean image, wrong on the other). "
+        "Below each, the weakest strengths that break it for half of these networks."
+    )
+    if images is None:
+        intro += " Exports hold no pixels; `robust201 report --images DATA` adds thumbnails."
+    intro += " `robust201 show FILE:FUNCTION --data DATA --images ROW` draws one before and after an attack."
+    groups = [
+        ("Most often broken", found.most_broken),
+        ("Least often broken", found.least_broken),
+    ]
+    parts = "".join(
+        f'<h4>{title}</h4><ul class="cards images">{"".join(_cards(rows, found, results, images))}</ul>'
+        for title, rows in groups
+        if len(rows)
+    )
+    return f'<h3>Single images</h3><p class="muted">{html.escape(intro)}</p>{parts}'
+
+
+def _cards(
+    rows: "pd.DataFrame", found: "BrokenImages", results: "DatasetResults", images: "ImageSet | None"
+) -> list[str]:
+    names = results.class_names(results.n_classes or int(found.images["label"].max()) + 1)
+    cards = []
+    for position, row in rows.iterrows():
+        counts = found.counts_of(int(str(position)))
+        label = html.escape(names[int(row["label"])])
+        picture = "" if images is None else _thumbnail(images, int(row["row"]), str(row["sha256"]), label)
+        cards.append(
+            f'<li class="card">{picture}<p><b>Image {row["row"]:,}</b>, {label}<br>broken in {row["share"]:.0%}, right '
+            f"in {row['n_right']:,} of {found.n_networks:,}</p>{_breaking(counts, int(row['n_right']), results)}</li>"
+        )
+    return cards
+
+
+def _breaking(counts: Mapping[tuple[str, float], int], n_right: int, results: "DatasetResults") -> str:
+    """List what breaks an image for half of the networks, and, folded, how many networks each evaluation breaks."""
+    weakest = weakest_breaking(counts, n_right)
+    attacks = [key for key in results.keys("attack") if key in weakest]
+    words = [f"{key_label(key)} {strength_label(key, weakest[key], results.strengths(key))}" for key in attacks]
+    corruptions = results.keys("corruption")
+    by_severity = sorted((weakest[key], key_label(key)) for key in corruptions if key in weakest)
+    if by_severity:
+        severity, first = by_severity[0]
+        words.append(f"{len(by_severity)} of {len(corruptions)} corruptions, first {first} (severity {severity:g})")
+    shown = html.escape("; ".join(words) or "nothing that was evaluated")
+    by_key: dict[str, list[str]] = {}
+    for (key, strength), count in counts.items():
+        by_key.setdefault(key, []).append(f"{strength:g}: {count}")
+    lines = [
+        f"<tr><th>{html.escape(key_label(key))}</th><td>{', '.join(numbers)}</td></tr>"
+        for key, numbers in by_key.items()
+    ]
+    return (
+        f'<p class="muted">{shown}</p><details><summary>Networks by strength</summary>'
+        '<div class="scroll" tabindex="0" role="region" aria-label="Networks by strength">'
+        f'<table class="numbers"><tbody>{"".join(lines)}</tbody></table></div></details>'
+    )
+
+
+def _thumbnail(images: "ImageSet", row: int, sha256: str, label: str) -> str:
+    """Draw one image, after a check of its pixels."""
+    from PIL import Image
+
+    places = np.flatnonzero(images.indices == row)
+    pixels = images.images[places[0]] if len(places) else None
+    if pixels is None or hashlib.sha256(np.ascontiguousarray(pixels).tobytes()).hexdigest() != sha256:
+        raise DatasetError(
+            f"Showing images failed for row {row:,}: expected the pixels that were evaluated ({sha256[:16]}…), got "
+            f"{'none' if pixels is None else 'others'}. Name the images of the dataset's test split."
+        )
+    factor = -(-ENLARGED // max(pixels.shape[1:]))
+    picture = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+    picture = picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
+    stream = io.BytesIO()
+    picture.save(stream, "PNG", optimize=True)
+    data = base64.b64encode(stream.getvalue()).decode()
+    return f'<img alt="image {row}, {label}" src="data:image/png;base64,{data}" height="{picture.height}">'

@@ -1,0 +1,121 @@
+"""JPEG and PNG files as arrays: decoding, and the rule by which images of any size get one size.
+
+Pixels of a JPEG depend on the JPEG library inside Pillow, those of a resized image on Pillow. The hash of an image set
+covers its pixels, so other libraries that give other pixels give another identity; `DecodedImages.decoder` says which
+libraries these were.
+"""
+
+import io
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import DatasetError
+from robust201.images.specs import UNKNOWN_COUNT, DatasetSpec
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_MODES = {3: "RGB", 1: "L"}
+"""Pillow's mode by number of channels."""
+
+_GREY_MODES = ("1", "L", "LA")
+
+
+@dataclass
+class ImageDecoder:
+    """Decoder of the images of a dataset to arrays of one size; it records the libraries that decided pixels.
+
+    Attributes:
+        spec: the dataset: its channels, image size and resize rule.
+        image_size: height and width of every image; that of the first where the dataset states none.
+        decoder: what was done, ``"jpeg"`` or ``"resize"``, to the library and version that did it.
+    """
+
+    spec: DatasetSpec
+    image_size: int = field(init=False)
+    decoder: dict[str, str] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.image_size = self.spec.image_size
+
+    def decode_all(self, images: Iterable[tuple[str, Callable[[], bytes]]], count: int) -> NDArray[np.uint8]:
+        """Decode images, each given by a label for messages and a function that reads it: (count, C, H, H) uint8."""
+        pixels = np.empty((0, 0, 0, 0), np.uint8)
+        for position, (label, read) in enumerate(images):
+            image = self.decode(label, read())
+            if position == 0:
+                pixels = np.empty((count, *image.shape), np.uint8)
+            pixels[position] = image
+        return pixels
+
+    def decode(self, label: str, encoded: bytes) -> NDArray[np.uint8]:
+        """Decode an image to (C, H, H) uint8.
+
+        Raises:
+            DatasetError: it is not a JPEG or PNG of 8 bits, is of another size, or has colours where the dataset is
+                grey.
+        """
+        from PIL import Image
+
+        try:
+            with Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG")) as image:
+                # Sizes are compared before decoding, so that a wrong image cannot fill the memory.
+                self._check_form(label, image)
+                jpeg = image.format == "JPEG"
+                pixels = np.asarray(self._resized(image.convert(_MODES[self.spec.channels])))
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            raise DatasetError(
+                f"Decoding an image failed for {label}: expected a JPEG or PNG, got {len(encoded):,} bytes that are "
+                f"none ({error}). Replace or remove it."
+            ) from error
+        if jpeg and "jpeg" not in self.decoder:
+            self.decoder["jpeg"] = _jpeg_library()
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels[None])
+
+    def _check_form(self, label: str, image: "Image") -> None:
+        width, height = image.size
+        if self.spec.resize is None:
+            if self.image_size == UNKNOWN_COUNT and width == height:
+                self.image_size = height
+            if image.size != (self.image_size, self.image_size):
+                expected = f"{self.image_size}x{self.image_size}" if self.image_size else "as many rows as columns of"
+                raise DatasetError(
+                    f"Decoding an image failed for {label}: expected {expected} pixels, got {width}x{height}. Give "
+                    "every image this size, or a resize rule (--resize, `resize`), or check the dataset's name."
+                )
+        if image.mode.startswith(("I", "F")):
+            raise DatasetError(
+                f"Decoding an image failed for {label}: expected 8 bits per channel, got mode {image.mode}. Convert it."
+            )
+        if self.spec.channels == 1 and image.mode not in _GREY_MODES:
+            raise DatasetError(
+                f"Decoding an image failed for {label}: expected a grey image, since the dataset has one channel, got "
+                f"mode {image.mode}. Convert it, or state 3 channels."
+            )
+
+    def _resized(self, image: "Image") -> "Image":
+        """Apply the rule, with torchvision's rounding: of the longer side down, of the offsets to even numbers."""
+        rule = self.spec.resize
+        if rule is None:
+            return image
+        from PIL import Image, __version__
+
+        width, height = image.size
+        if min(width, height) != rule.shorter_side:
+            longer = int(rule.shorter_side * max(width, height) / min(width, height))
+            size = (rule.shorter_side, longer) if width <= height else (longer, rule.shorter_side)
+            image = image.resize(size, Image.Resampling[rule.resampling.upper()])
+            self.decoder["resize"] = f"Pillow {__version__}"
+        left, top = (round((length - self.image_size) / 2) for length in image.size)
+        return image.crop((left, top, left + self.image_size, top + self.image_size))
+
+
+def _jpeg_library() -> str:
+    from PIL import features
+
+    turbo = features.version("libjpeg_turbo")
+    return f"libjpeg-turbo {turbo}" if turbo else f"libjpeg {features.version('jpg')}"

@@ -1,0 +1,197 @@
+"""Some networks of a folder, or several trainings of its architectures side by side, read as a folder of its own.
+
+Where accuracies are of several weights per architecture, a network is named ``ARCHITECTURE@WEIGHTS``, such as
+``resnet18@plain-e30-s0``; elsewhere it has the name of its architecture.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import ConfigError, closest
+from robust201.reader.file_cache import KeptRows
+from robust201.reader.overlay import OverlaidFiles
+from robust201.reader.result_files import ResultFiles, paper_key
+from robust201.statistics.outcomes import Packed
+from robust201.tasks import expand_keys
+
+WEIGHTS_SIGN = "@"
+
+
+def network_name(architecture: str, weights: str | None) -> str:
+    """Name a network by its architecture and, where there are several, the name of its weights."""
+    return architecture if weights is None else f"{architecture}{WEIGHTS_SIGN}{weights}"
+
+
+class NetworkFiles(ResultFiles):
+    """The files of one folder, narrowed to some networks and keys.
+
+    Attributes:
+        trainings: names of the weights whose networks stand side by side; ``(None,)`` where each architecture has one.
+    """
+
+    def __init__(self, files: ResultFiles, networks: Collection[str] | None, keys: Collection[str] | None) -> None:
+        """Narrow files.
+
+        Args:
+            files: of one folder.
+            networks: names of networks, or of architectures, which stand for all their trainings; None for all.
+            keys: in the paper's style; None for all.
+        """
+        self.__dict__.update(files.__dict__)
+        self._kept = KeptRows()
+        self._files, self._networks, self._keys = files, networks, keys
+        self.trainings = _find_trainings(files)
+        if self.trainings != (None,):
+            # Trainings are not cells, and only those that were evaluated have names.
+            self.space = None
+            self.meta = files.meta | {"ids": {name: {} for name in _evaluated(self)}}
+        elif networks is not None and self.space is None:
+            self.meta = files.meta | {"ids": {i: row for i, row in files.meta["ids"].items() if i in networks}}
+
+    @property
+    def keys(self) -> list[str]:
+        return [key for key in self._files.keys if self._keys is None or paper_key(key) in self._keys]
+
+    def choosing(self, weights: str | None) -> Self:
+        """Return these files, or those of one choice of weights, of all networks and keys."""
+        return self if weights is None else self._files.choosing(weights)  # type: ignore[return-value]
+
+    def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
+        """Return None: a file has other networks, too."""
+        return None
+
+    def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
+        rows: dict[str, Any] = {}
+        for weights in self._trainings_in(dataset, key, measure):
+            part = self._files.choosing(weights).read(dataset, key, measure)
+            rows |= {name: row for i, row in part.items() if (name := self._choose(i, weights)) is not None}
+        return rows
+
+    def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
+        return self.read(dataset, key, "accuracy")
+
+    def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
+        for weights in self._trainings_in(dataset, key, measure):
+            architecture = identifier.removesuffix(network_name("", weights))
+            if self._choose(architecture, weights) == identifier:
+                return self._files.choosing(weights).value(dataset, key, measure, architecture)
+        raise KeyError(identifier)
+
+    def iter_values(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
+        yield from self.read(dataset, key, measure).items()
+
+    def iter_stacks(
+        self, dataset: str, key: str, measure: str
+    ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
+        return (({name: row}, None) for name, row in self.iter_values(dataset, key, measure))
+
+    def read_outcomes(self, file: Path, strength: float) -> tuple[list[str], Packed]:
+        names: list[str] = []
+        parts: list[Packed] = []
+        for weights in self._weights_of(file):
+            ids, packed = self._files.choosing(weights).read_outcomes(file, strength)
+            chosen = [(self._choose(i, weights), place) for place, i in enumerate(ids)]
+            names += [name for name, _ in chosen if name is not None]
+            parts.append(packed[[place for name, place in chosen if name is not None]])
+        return names, np.concatenate(parts)
+
+    def count_architectures(self, datasets: Any, keys: Sequence[str]) -> int:
+        return len(_evaluated(self))
+
+    def _choose(self, architecture: str, weights: str | None) -> str | None:
+        """Return the name of a network, or None where it was not chosen."""
+        name = network_name(architecture, weights)
+        chosen = self._networks is None or name in self._networks or architecture in self._networks
+        return name if chosen else None
+
+    def _trainings_in(self, dataset: str, key: str, measure: str) -> list[str | None]:
+        file = self._files.find(dataset, key, measure)
+        if file is None:
+            raise self.absence(dataset, key, measure)
+        return self._weights_of(file)
+
+    def _weights_of(self, file: Path) -> list[str | None]:
+        """List the trainings that a file has rows of."""
+        if self.trainings == (None,):
+            return [None]
+        from robust201.reader.parquet_results import read_weights_names
+
+        named = read_weights_names(file) if file.suffix == ".parquet" else []
+        return [weights for weights in self.trainings if weights in named]
+
+
+def narrow_files(
+    files: ResultFiles, networks: Collection[str] | None = None, keys: Collection[str] | None = None
+) -> ResultFiles:
+    """Return files, each architecture with each of its weights a network of its own, narrowed to some of them.
+
+    Args:
+        files: of one folder, or several.
+        networks: names of networks, or of architectures, which stand for all their trainings; None for all.
+        keys: in either style; clean images stay. None for all.
+
+    Raises:
+        ConfigError: there is no such network or key.
+    """
+    chosen_keys = None if keys is None else {"clean", *_find_keys(files, keys)}
+    layers = files.layers if isinstance(files, OverlaidFiles) else (files,)
+    if chosen_keys is None and networks is None and all(_find_trainings(layer) == (None,) for layer in layers):
+        return files
+    parts = [NetworkFiles(layer, networks, chosen_keys) for layer in layers]
+    narrowed = OverlaidFiles(parts) if isinstance(files, OverlaidFiles) else parts[0]
+    if networks is not None:
+        _check_networks(files, narrowed, networks)
+    return narrowed
+
+
+def _find_keys(files: ResultFiles, keys: Collection[str]) -> list[str]:
+    known = [paper_key(key) for key in files.keys]
+    wanted = [paper_key(key) for key in expand_keys(list(keys), known)]
+    for key in wanted:
+        if key not in known:
+            raise ConfigError(
+                f"Reading {files.path} failed for {key!r}: expected one of its keys, got another.{closest(key, known)}"
+            )
+    return wanted
+
+
+def _check_networks(files: ResultFiles, narrowed: ResultFiles, networks: Collection[str]) -> None:
+    """Reject a name that stands for no network with an accuracy."""
+    evaluated = _evaluated(narrowed)
+    architectures = {name.partition(WEIGHTS_SIGN)[0] for name in evaluated}
+    for name in networks:
+        if name not in evaluated and name not in architectures:
+            known = _evaluated(narrow_files(files))
+            listed = ", ".join(sorted(known)[:5])
+            raise ConfigError(
+                f"Reading {files.path} failed for {name!r}: expected a network that was evaluated, such as {listed}, "
+                f"got another.{closest(name, known)}"
+            )
+
+
+def _evaluated(files: ResultFiles) -> list[str]:
+    """List the networks that have an accuracy."""
+    names: dict[str, None] = {}
+    for dataset in files.datasets:
+        for key in files.keys:
+            if files.find(dataset, key, "accuracy") is not None:
+                names |= dict.fromkeys(files.read_accuracies(dataset, key))
+    return list(names)
+
+
+def _find_trainings(files: ResultFiles) -> tuple[str | None, ...]:
+    """List the weights that accuracies are of; ``(None,)`` where they are of one choice, or one was made."""
+    if isinstance(files, NetworkFiles) or files.weights is not None or len(files.weight_names) < 2:
+        return (None,)
+    from robust201.reader.parquet_results import read_weights_names
+
+    places = ((dataset, key) for dataset in files.datasets for key in files.keys if files.kind_of(key) != "measure")
+    found = {files.find(dataset, key, "accuracy") for dataset, key in places}
+    parquet = [file for file in found if file is not None and file.suffix == ".parquet"]
+    named = {name for file in parquet for name in read_weights_names(file)}
+    trainings = tuple(name for name in files.weight_names if name in named)
+    return trainings if len(trainings) > 1 else (None,)

@@ -1,0 +1,80 @@
+"""The gallery's images: counted by hand from outcomes, and shown with their pixels only if these are the evaluated."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robust201.analysis.broken_images import find_broken_images, weakest_breaking
+from robust201.analysis.dataset_results import read_results
+from robust201.core.errors import DatasetError
+from robust201.figures.report import write_report
+from robust201.reader.dataset import RobustnessDataset
+from tests.reader.test_outcomes import make_images, write
+from tests.support.fabricated import export, make_plan
+from tests.support.small_results import results_of, write_results
+
+KEYS = ("fgsm", "pgd", "fog")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("outcomes"))
+
+
+def test_images_are_ordered_by_the_share_of_evaluations_that_break_them(folder: Path) -> None:
+    data = RobustnessDataset(folder)
+    (results,) = read_results(data)
+    found = find_broken_images(results)
+    assert found is not None
+    clean = data.outcomes("cifar10", "clean").correct
+    attacked = [data.outcomes("cifar10", key, strength).correct for key in KEYS for strength in results.strengths(key)]
+    broken = np.array([clean & ~one for one in attacked])
+    n_right = clean.sum(axis=0)
+    shown = found.images
+    assert sorted(shown.index) == np.flatnonzero(2 * n_right >= len(clean)).tolist()
+    for position, row in shown.iterrows():
+        assert row["share"] == pytest.approx(broken[:, :, position].sum() / (len(attacked) * n_right[position]))
+        assert row["row"] == data.images("cifar10")["row"][position]
+    assert shown["share"].is_monotonic_decreasing
+    assert found.counts_of(int(shown.index[0]))["pgd", 8.0] == broken[5, :, shown.index[0]].sum()
+    assert not set(found.most_broken.index) & set(found.least_broken.index)
+    assert found.least_broken["share"].iloc[0] == shown["share"].iloc[-1]
+
+
+def test_the_weakest_strength_is_the_first_that_breaks_half_of_the_networks() -> None:
+    counts = {("pgd", 1.0): 1, ("pgd", 2.0): 2, ("pgd", 8.0): 4, ("fog", 1.0): 1}
+    assert weakest_breaking(counts, 4) == {"pgd": 2.0}
+
+
+def test_without_outcomes_there_is_no_gallery(tmp_path: Path) -> None:
+    write_results(tmp_path, {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.1]}})
+    assert find_broken_images(results_of(tmp_path)) is None
+    page = write_report(RobustnessDataset(tmp_path), tmp_path / "page.html").read_text()
+    assert "Single images" not in page
+
+
+def test_pictures_are_those_of_the_evaluated_pixels(folder: Path, tmp_path: Path) -> None:
+    data = RobustnessDataset(folder)
+    plain = write_report(data, tmp_path / "plain.html").read_text()
+    assert "Most often broken" in plain
+    assert "data:image/png" not in plain
+    images = make_images("cifar10")
+    page = write_report(data, tmp_path / "page.html", images=images).read_text()
+    (results,) = read_results(data)
+    found = find_broken_images(results)
+    assert found is not None
+    assert page.count("data:image/png") == len(found.most_broken) + len(found.least_broken)
+    other = replace(images, images=255 - images.images)
+    with pytest.raises(DatasetError, match=r"expected the pixels that were evaluated .* got others"):
+        write_report(data, tmp_path / "other.html", images=other)
+    few = replace(images, indices=images.indices + 1)
+    with pytest.raises(DatasetError, match="got none"):
+        write_report(data, tmp_path / "few.html", images=few)
+
+
+def test_images_go_with_one_dataset_only(tmp_path: Path) -> None:
+    export(tmp_path / "two", make_plan([0, 2], ["clean", "pgd"], ("cifar10", "digits")))
+    with pytest.raises(DatasetError, match="expected one dataset with images"):
+        write_report(RobustnessDataset(tmp_path / "two"), tmp_path / "page.html", images=make_images("cifar10"))

@@ -1,0 +1,73 @@
+"""Networks of a dataset are compared by their stored outcomes, like networks that were evaluated just now."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import robust201
+from robust201.analysis.stored_evaluations import read_evaluations, split_network
+from robust201.core.errors import ConfigError, ResultsError
+from robust201.reader.dataset import RobustnessDataset
+from robust201.statistics.significance import mcnemar_p_values
+from tests.conftest import RunCommand
+from tests.support.fabricated import export, make_plan
+
+CELLS = "benchmark_data/cells-cifar10"
+
+
+def test_two_networks_of_a_dataset_are_compared_image_by_image() -> None:
+    found = robust201.compare([f"{CELLS}:13714", f"{CELLS}:21"], keys=["clean", "pgd:1"])
+    assert list(zip(found["key"], found["strength"], strict=True)) == [("clean", 0.0), ("pgd", 1.0)]
+    outcomes = RobustnessDataset(CELLS).outcomes("cifar10", "pgd", 1.0).of([13714, 21]).correct
+    row = found.iloc[1]
+    only = (int((outcomes[0] & ~outcomes[1]).sum()), int((~outcomes[0] & outcomes[1]).sum()))
+    assert (row["only_first"], row["only_second"]) == only
+    assert row["p_value"] == pytest.approx(float(mcnemar_p_values(*only)))
+    assert (row["first_accuracy"], row["second_accuracy"]) == tuple(outcomes.mean(axis=1))
+    assert found.summary == (
+        "13714 and 21 do not differ significantly in any of 2 evaluations of 500 images (McNemar's exact test, Holm's "
+        "correction, 0.05)."
+    )
+
+
+def test_by_default_each_key_is_compared_at_one_strength() -> None:
+    (table,) = read_evaluations(f"{CELLS}:21").values()
+    strengths = dict(zip(table["key"], table["strength"], strict=True))
+    assert len(strengths) == len(table) == 20
+    assert (strengths["clean"], strengths["pgd"], strengths["fog"]) == (0.0, 1.0, 3.0)
+    assert np.array_equal(table.outcomes["pgd", 1.0].mean(), table.set_index("key")["accuracy"]["pgd"])
+
+
+def test_equal_networks_of_two_folders_keep_apart_and_other_parameters_are_refused(tmp_path: Path) -> None:
+    copy = shutil.copytree(CELLS, tmp_path / "copy")
+    found = robust201.compare([f"{CELLS}:21", f"{copy}:21"], keys="clean")
+    assert found[["first", "second", "p_value"]].to_numpy().tolist() == [["21", f"{copy}:21", 1.0]]
+    sweep = copy / "sweep.json"
+    sweep.write_text(sweep.read_text().replace('"steps":', '"n_steps":'))
+    with pytest.raises(ConfigError, match="expected pgd with the same parameters, got others in parameters"):
+        robust201.compare({"a": f"{CELLS}:21", "b": f"{copy}:21"}, keys=["pgd:1"])
+
+
+def test_names_that_stand_for_no_network_or_no_outcomes_are_refused(tmp_path: Path) -> None:
+    assert split_network("net.py:build") is None
+    assert split_network(f"{CELLS}:") is None
+    with pytest.raises(ConfigError, match="expected DATASET:ARCHITECTURE"):
+        robust201.compare([f"{CELLS}:21", "net.py:build"])
+    with pytest.raises(ConfigError, match="expected names of keys"):
+        robust201.compare([f"{CELLS}:21", f"{CELLS}:41"], keys=[{"pgd": {"steps": 3}}])
+    export(tmp_path / "plain", make_plan([0, 2], ["clean"]))
+    with pytest.raises(ResultsError, match="--outcomes bits"):
+        robust201.compare([f"{tmp_path}/plain:0", f"{tmp_path}/plain:2"])
+
+
+def test_the_command_compares_networks_of_a_dataset(tmp_path: Path, robust201: RunCommand) -> None:
+    ended = robust201("compare", f"{CELLS}:13714", f"{CELLS}:21", "--out", tmp_path / "table.tex")
+    assert ended.out.startswith("13714 is significantly more accurate in 2, most at contrast 3")
+    assert (tmp_path / "table.tex").read_text().startswith("\\begin{tabular}{llrr}")
+    refused = robust201("compare", f"{CELLS}:13714", f"{CELLS}:21", "--set", "pgd.steps=10")
+    assert refused.code == 2
+    assert "option of networks from Python files" in refused.err
+    without = robust201("compare", "net.py:build", "net.py:other")
+    assert (without.code, "expected --data" in without.err) == (2, True)

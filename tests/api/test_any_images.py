@@ -1,0 +1,152 @@
+"""Images of one channel, floats, image sets of class folders and networks of many classes through the Python API."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from robust201.api import attack, compare, evaluate
+from robust201.core.errors import ConfigError, DatasetError, EvaluationError, RobustWarning
+from robust201.gallery import show
+from robust201.images import load_images
+from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
+
+IMAGES = tiny_images()
+PIXELS, LABELS = IMAGES.images, IMAGES.labels
+ATTACKS = ["clean", {"pgd": {"epsilons_255": [8], "steps": 3, "rel_stepsize": 0.5}}]
+
+
+def network(channels: int, n_classes: int = 5, size: int = 8) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * (size - 2) ** 2, n_classes))
+
+
+# --- one channel
+
+
+@pytest.mark.parametrize("axis", [1, 3])
+def test_grey_images_are_attacked_within_their_ball(axis: int) -> None:
+    grey = PIXELS[:, :1] if axis == 1 else PIXELS[:, :1].transpose(0, 2, 3, 1)
+    keys = [*ATTACKS, {"pgd_l2": {"epsilons": [0.5], "steps": 8}}, {"aa_standard": {"steps": 2, "queries": 4}}]
+    table = evaluate(network(1), grey, LABELS, keys, normalisation=([0.5], [0.25]), progress=False)
+    assert set(table["key"]) == {"clean", "pgd", "pgd_l2", "aa_standard"}
+    attacked = attack("fgsm", network(1), grey, LABELS, epsilon_255=[8])
+    assert attacked.shape == (1, len(LABELS), 1, 8, 8)
+    change = (attacked[0] - torch.from_numpy(PIXELS[:, :1]) / 255).abs().max()
+    assert float(change) == pytest.approx(8 / 255, rel=1e-5)
+    show(network(1), grey[:2], LABELS[:2], epsilon_255=8, steps=2, rel_stepsize=0.5)
+
+
+def test_grey_images_of_another_network_are_rejected() -> None:
+    with pytest.raises(
+        EvaluationError, match=r"expected logits of images \(21, 1, 8, 8\).*channels.*Check the network"
+    ):
+        evaluate(network(3), PIXELS[:, :1], LABELS, ["clean"], progress=False)
+    with pytest.raises(ConfigError, match=r"expected images of 3 channels, as its normalisation has, got 1\. Give"):
+        evaluate(network(1), PIXELS[:, :1], LABELS, ["clean"], normalisation=NORMALISATION, progress=False)
+    with pytest.raises(DatasetError, match=r"'fog': corruptions are of RGB images.* Leave the key out\."):
+        evaluate(network(1), PIXELS[:, :1], LABELS, ["fog"], progress=False)
+    with pytest.raises(DatasetError, match=r"shape \(21, 3, 8, 1\) is ambiguous"):
+        evaluate(network(1), PIXELS[:, :, :, :1], LABELS, ["clean"], progress=False)
+
+
+# --- floats
+
+
+def test_floats_are_attacked_from_where_they_are() -> None:
+    floats = (PIXELS / np.float32(255)) * 0.999
+    table = evaluate(TinyNetwork(), floats, LABELS, ATTACKS, progress=False)
+    assert {protocol["pixels"] for protocol in table.protocols.values()} == {"floats, not multiples of 1/255"}
+    with torch.no_grad():
+        predicted = TinyNetwork().eval()(torch.from_numpy(floats))[1].argmax(dim=1).numpy()
+    assert table["accuracy"][0] == (predicted == LABELS).mean()
+    attacked = attack("fgsm", TinyNetwork(), floats, LABELS, epsilon_255=[2])[0].numpy()
+    assert np.abs(attacked - floats).max() == pytest.approx(2 / 255, rel=1e-4)
+    with pytest.raises(
+        DatasetError, match=r"'fog': corruptions start from pixels of 8 bits.*\.round\(\) / 255, or leave"
+    ):
+        evaluate(TinyNetwork(), floats, LABELS, ["fog"], progress=False)
+
+
+def test_floats_of_8_bits_are_those_of_bytes() -> None:
+    tables = [
+        evaluate(TinyNetwork(), images, LABELS, ATTACKS, progress=False)
+        for images in (PIXELS, PIXELS / np.float32(255))
+    ]
+    assert tables[0].drop(columns="seconds").equals(tables[1].drop(columns="seconds"))
+    assert tables[0].protocols == tables[1].protocols
+    assert "pixels" not in tables[0].protocols["pgd"]
+
+
+# --- image sets
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for place, pixels in enumerate(PIXELS):
+        file = tmp_path / f"class{LABELS[place]}" / f"{place:02d}.png"
+        file.parent.mkdir(exist_ok=True)
+        Image.fromarray(pixels.transpose(1, 2, 0)).save(file)
+    return tmp_path
+
+
+def test_image_set_keeps_positions_and_so_random_numbers(folder: Path) -> None:
+    whole, some = load_images("mine", path=folder), load_images("mine", path=folder, count=7, seed=3)
+    keys = ["clean", {"pgd": {"epsilons_255": [8], "steps": 1, "rel_stepsize": 1.0}}, "fog"]
+    full = evaluate(TinyNetwork(), whole, keys=keys, progress=False).outcomes
+    table = evaluate(TinyNetwork(), some, keys=keys, progress=False)
+    assert table.outcomes.index.tolist() == some.indices.tolist()
+    assert table.outcomes.equals(full.loc[some.indices])
+    arrays = evaluate(TinyNetwork(), whole.images, whole.labels, keys, count=7, seed=3, progress=False)
+    counted = evaluate(TinyNetwork(), some, keys=keys, count=7, seed=3, progress=False)
+    assert counted.drop(columns="seconds").equals(arrays.drop(columns="seconds"))
+    assert counted.protocols == arrays.protocols
+    comparison = compare([TinyNetwork(seed=0), TinyNetwork(seed=1)], some, keys=["clean"], progress=False)
+    assert comparison["n_images"].tolist() == [7]
+    with pytest.raises(DatasetError, match="an image set has its own"):
+        evaluate(TinyNetwork(), some, some.labels, ["clean"], progress=False)
+
+
+def test_class_folders_must_be_those_of_the_network(folder: Path) -> None:
+    images = load_images("mine", path=folder)
+    with pytest.raises(DatasetError, match=r"5 class folders: the network has 6 classes.*labels\.json"):
+        evaluate(network(3, n_classes=6), images, keys=["clean"], progress=False)
+
+
+# --- many classes
+
+
+def test_thousand_classes() -> None:
+    model = network(3, n_classes=1000)
+    with torch.no_grad():
+        labels = model(torch.from_numpy(PIXELS) / 255).argmax(dim=1).numpy()
+    assert labels.max() > 255
+    labels[:3] = (labels[:3] + 1) % 1000
+    keys = [*ATTACKS, {"aa_apgd-t": {"epsilons_255": [1], "steps": 2}}]
+    table = evaluate(model, PIXELS, labels, keys, progress=False)
+    assert table["accuracy"][0] == 18 / 21
+    assert table.outcomes["clean", 0.0].tolist() == [False] * 3 + [True] * 18
+    assert ((table["confidence"] > 0) & (table["confidence"] < 1)).all()
+
+
+def test_more_classes_than_results_hold_are_rejected() -> None:
+    class Many(nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images.flatten(1)[:, :1].expand(-1, 70_000)
+
+    with pytest.raises(EvaluationError, match=r"expected up to 32,767 classes, got 70,000\. Evaluate on fewer\."):
+        evaluate(Many(), PIXELS, LABELS, ["clean"], progress=False)
+
+
+# --- half precision
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_module_is_recorded(dtype: torch.dtype) -> None:
+    with pytest.warns(RobustWarning, match="computes in"):
+        table = evaluate(network(3).to(dtype), PIXELS, LABELS, ATTACKS, progress=False)
+    assert {protocol["precision"] for protocol in table.protocols.values()} == {str(dtype).removeprefix("torch.")}
+    assert "precision" not in evaluate(network(3), PIXELS, LABELS, ["clean"], progress=False).protocols["clean"]

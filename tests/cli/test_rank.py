@@ -1,0 +1,53 @@
+"""`robust201 rank`, and the options of `plot` and `report` that choose networks."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+from typer.testing import CliRunner
+
+from robust201.cli.app import app
+
+FOLDER = "benchmark_data/cells-cifar10"
+CHOSEN = ["--architectures", "21,13714,3456"]
+
+
+def invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_ranking_is_shown_and_written_for_papers(tmp_path: Path) -> None:
+    shown = invoke("rank", FOLDER, *CHOSEN, "--keys", "clean,pgd:1", "--out", str(tmp_path / "table.tex"))
+    assert "the most accurate network is #3456 under PGD" in shown
+    assert (tmp_path / "table.tex").read_text().startswith("\\begin{tabular}{lrr}")
+    rows = json.loads(invoke("rank", FOLDER, *CHOSEN, "--out", str(tmp_path / "table.csv"), "--json"))["rows"]
+    written = pd.read_csv(tmp_path / "table.csv")
+    assert written["network"].tolist() == [row["network"] for row in rows]
+    assert set(written["network"]) == {21, 13714, 3456}
+    assert set(written["evaluation"]) >= {"clean", "pgd:1", "corruption"}
+
+
+def test_plots_and_reports_show_the_networks_and_keys_that_are_chosen(tmp_path: Path) -> None:
+    keys = ["--keys", "pgd"]
+    invoke("plot", "attack-curves", FOLDER, *CHOSEN, *keys, "--out", str(tmp_path / "curves.csv"))
+    curves = pd.read_csv(tmp_path / "curves.csv")
+    assert set(curves["network"]) == {"#21", "#3456", "#13714"}
+    assert set(curves["key"]) == {"pgd"}
+    assert (curves["low"] < curves["accuracy"]).any()
+    invoke("report", FOLDER, *CHOSEN, *keys, "--out", str(tmp_path / "page.html"))
+    page = (tmp_path / "page.html").read_text()
+    assert 'data-figure="attack-curves"' in page
+    assert 'data-figure="corruption-curves"' not in page
+    assert page.index("the most accurate network is #3456 under PGD") < page.index("Terms")
+
+
+def test_a_figure_for_other_numbers_of_networks_says_how_to_get_one(tmp_path: Path) -> None:
+    many = CliRunner().invoke(app, ["plot", "attack-curves", FOLDER, "--out", str(tmp_path / "a.png")])
+    assert "of at most 11 networks" in str(many.exception)
+    assert "Choose up to 11 by --architectures" in str(many.exception)
+    few = CliRunner().invoke(app, ["plot", "attacks", FOLDER, *CHOSEN, "--out", str(tmp_path / "a.png")])
+    assert "For few networks, draw attack-curves" in str(few.exception)
+    other = CliRunner().invoke(app, ["rank", FOLDER, "--out", str(tmp_path / "a.txt")])
+    assert "ends in .tex or .csv" in str(other.exception)

@@ -1,0 +1,156 @@
+"""Publication: what is uploaded, to a local stand-in of the hub, through huggingface_hub itself."""
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+
+from robust201.core.errors import ConfigError, ResultsError, StorageError
+from robust201.export.hub import PAGE_FILE, parse_target, prepare_upload, push
+from tests.conftest import RunCommand
+from tests.support.fabricated import export, make_plan
+
+NAME = "me/my-robustness"
+
+
+class Hub(ThreadingHTTPServer):
+    """Answers what a push asks, and keeps what it was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.files: dict[str, bytes] = {}
+        self.created: list[dict] = []
+        self.tokens: set[str | None] = set()
+        self.denies = False
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Answers(BaseHTTPRequestHandler):
+    server: Hub
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        if self.server.denies:
+            self._answer({"error": "no"}, 401)
+            return
+        entries = [{"type": "file", "path": name, "size": 1, "oid": "0"} for name in self.server.files]
+        self._answer(entries if "/tree/" in self.path else {})
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.tokens.add(self.headers.get("Authorization"))
+        if self.server.denies:
+            self._answer({"error": "no"}, 401)
+        elif self.path == "/api/repos/create":
+            self.server.created.append(json.loads(body))
+            self._answer({"url": f"{self.server.url}/datasets/{NAME}"})
+        elif "/preupload/" in self.path:
+            asked = json.loads(body)["files"]
+            modes = [{"path": one["path"], "uploadMode": "regular", "shouldIgnore": False} for one in asked]
+            self._answer({"files": modes})
+        elif "/commit/" in self.path:
+            for line in map(json.loads, body.splitlines()):
+                value = line["value"]
+                if line["key"] == "file":
+                    self.server.files[value["path"]] = base64.b64decode(value["content"])
+                elif line["key"] == "deletedFile":
+                    del self.server.files[value["path"]]
+            url = f"{self.server.url}/datasets/{NAME}/commit/0123"
+            self._answer({"success": True, "commitOid": "0123", "commitUrl": url, "hookOutput": ""})
+        else:
+            self._answer({"errors": [], "warnings": []})
+
+    def _answer(self, value: object, status: int = 200) -> None:
+        content = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    server = Hub()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.url)
+    monkeypatch.setenv("HF_TOKEN", "hf_of_the_library")
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    folder = tmp_path / "dataset"
+    export(folder, make_plan([0, 2], ["clean", "pgd"]), formats=("json", "parquet"))
+    (folder / "private-notes.txt").write_text("not of the export")
+    return folder
+
+
+def test_the_listed_files_and_the_page_are_uploaded(hub: Hub, dataset: Path, robust201: RunCommand) -> None:
+    hub.files = {"parquet/dataset=cifar10/key=old/part-0.parquet": b"", "LICENSE": b"mine"}
+    ended = robust201("push", dataset, f"hf://{NAME}")
+    assert ended.code == 0, ended.err
+    listed = {line.split("  ")[1] for line in (dataset / "SHA256SUMS").read_text().splitlines()}
+    assert set(hub.files) == {*listed, "SHA256SUMS", PAGE_FILE, "LICENSE"}
+    for name in (*listed, "SHA256SUMS"):
+        assert hub.files[name] == (dataset / name).read_bytes()
+    page = hub.files[PAGE_FILE].decode()
+    assert "the most accurate network is" in page
+    assert 'id="card"' in page
+    assert "Removing 1 files of an earlier version" in ended.err
+    (created,) = hub.created
+    assert (created["name"], created["organization"], created["type"]) == ("my-robustness", "me", "dataset")
+    assert created.get("private") is True or created.get("visibility") == "private"
+    assert hub.tokens == {"Bearer hf_of_the_library"}
+    assert f"{hub.url}/datasets/{NAME}" in ended.out
+
+
+def test_a_dry_run_lists_and_uploads_nothing(hub: Hub, dataset: Path, robust201: RunCommand) -> None:
+    ended = robust201("push", dataset, f"hf://datasets/{NAME}", "--dry-run")
+    assert ended.code == 0, ended.err
+    assert "README.md" in ended.out
+    assert PAGE_FILE in ended.out
+    assert "private-notes" not in ended.out
+    assert f"nothing was uploaded to {NAME}" in ended.out
+    assert (hub.files, hub.created) == ({}, [])
+
+
+def test_public_repositories_are_asked_for(hub: Hub, dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / PAGE_FILE).write_text("page")
+    upload = prepare_upload(dataset, f"hf://{NAME}", tmp_path / PAGE_FILE)
+    assert upload.n_bytes == sum(path.stat().st_size for path in upload.files.values())
+    push(upload, public=True, say=lambda _line: None)
+    (created,) = hub.created
+    assert created.get("private") is False or created.get("visibility") == "public"
+
+
+def test_what_cannot_be_published_is_refused(hub: Hub, dataset: Path, tmp_path: Path) -> None:
+    for target in ("me/my-robustness", "hf://me", "hf://a/b/c"):
+        with pytest.raises(ConfigError, match="expected hf://USER/NAME"):
+            parse_target(target)
+    page = tmp_path / PAGE_FILE
+    page.write_text("page")
+    upload = prepare_upload(dataset, f"hf://{NAME}", page)
+    hub.denies = True
+    with pytest.raises(StorageError, match="hf auth login"):
+        push(upload, public=False, say=lambda _line: None)
+    (dataset / "meta.json").write_text("{}")
+    with pytest.raises(ResultsError, match=r"meta\.json: expected the file of SHA256SUMS, got another"):
+        prepare_upload(dataset, f"hf://{NAME}", page)
+    (dataset / "SHA256SUMS").unlink()
+    with pytest.raises(ResultsError, match="expected the SHA256SUMS of an export"):
+        prepare_upload(dataset, f"hf://{NAME}", page)

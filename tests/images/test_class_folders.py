@@ -1,0 +1,174 @@
+"""Folders of images by class: torchvision's order and resize rule, labels by a file, selections, wrong folders."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image, features
+from PIL import __version__ as pillow_version
+
+from robust201.core.errors import ConfigError, DatasetError
+from robust201.images import Resize, load_images, select
+from robust201.images.specs import own_dataset
+
+
+def write(file: Path, height: int = 8, width: int = 8, seed: int = 0, mode: str = "RGB") -> NDArray[np.uint8]:
+    """Write a random image; return its pixels (H, W, 3) or (H, W)."""
+    shape = (height, width, 3) if mode == "RGB" else (height, width)
+    pixels = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels, mode).save(file)
+    return pixels
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    names = ("owl/b.png", "owl/a.PNG", "Zebra/x.jpg", "finch/deeper/c.jpeg", "finch/d.png", "finch/notes.txt")
+    for seed, name in enumerate(names):
+        if name.endswith("txt"):
+            (tmp_path / name).write_text("no image")
+        else:
+            write(tmp_path / name, seed=seed)
+    return tmp_path
+
+
+def test_order_is_that_of_image_folder(folder: Path) -> None:
+    images = load_images("birds", path=folder)
+    assert images.class_names == ("Zebra", "finch", "owl")
+    assert images.labels.tolist() == [0, 1, 1, 2, 2]
+    expected = [
+        folder / name for name in ("Zebra/x.jpg", "finch/d.png", "finch/deeper/c.jpeg", "owl/a.PNG", "owl/b.png")
+    ]
+    for pixels, file in zip(images.images, expected, strict=True):
+        with Image.open(file) as image:
+            np.testing.assert_array_equal(pixels.transpose(1, 2, 0), np.asarray(image))
+    assert (images.n_classes, images.n_split) == (3, 5)
+
+
+@pytest.mark.parametrize("resampling", ["bilinear", "bicubic", "nearest"])
+@pytest.mark.parametrize("size", [(37, 61), (61, 37), (40, 40), (24, 24), (25, 24), (12, 31)])
+def test_resize_rule_is_that_of_torchvision(tmp_path: Path, size: tuple[int, int], resampling: str) -> None:
+    """Resize(24) and CenterCrop(17), computed here from torchvision's documented rounding."""
+    height, width = size
+    pixels = write(tmp_path / "a" / "image.png", height, width)
+    spec = own_dataset("photos", n_classes=1, image_size=17, resize=Resize(24, resampling))
+    loaded = load_images(spec, path=tmp_path)
+    shape = (24, int(24 * width / height)) if height <= width else (int(24 * height / width), 24)
+    image = Image.fromarray(pixels)
+    if shape != size:
+        image = image.resize(shape[::-1], Image.Resampling[resampling.upper()])
+    top, left = (round((length - 17) / 2.0) for length in shape)
+    expected = np.asarray(image)[top : top + 17, left : left + 17]
+    np.testing.assert_array_equal(loaded.images[0].transpose(1, 2, 0), expected)
+    assert loaded.decoder == ({"resize": f"Pillow {pillow_version}"} if min(size) != 24 else {})
+
+
+def test_library_that_decoded_jpeg_is_recorded(folder: Path) -> None:
+    version = features.version("libjpeg_turbo")
+    expected = f"libjpeg-turbo {version}" if version else f"libjpeg {features.version('jpg')}"
+    assert load_images("birds", path=folder).decoder == {"jpeg": expected}
+
+
+def test_labels_file_numbers_the_classes(folder: Path) -> None:
+    (folder / "labels.json").write_text(json.dumps({"owl": 7, "finch": 900, "Zebra": 3, "unused": 1}))
+    images = load_images("birds", path=folder)
+    assert images.labels.tolist() == [3, 900, 900, 7, 7]
+    assert (images.class_names, images.n_classes) == ((), 901)
+    assert load_images(own_dataset("birds", n_classes=1000, image_size=8), path=folder).n_classes == 1000
+
+
+def test_selection_decodes_the_chosen_images_only(folder: Path) -> None:
+    whole = load_images("birds", path=folder)
+    chosen = select(whole, count=3, seed=1)
+    for row in set(range(5)) - set(chosen.indices.tolist()):
+        file = folder / ("Zebra/x.jpg", "finch/d.png", "finch/deeper/c.jpeg", "owl/a.PNG", "owl/b.png")[row]
+        file.write_bytes(b"no image any more")
+    loaded = load_images("birds", path=folder, count=3, seed=1)
+    np.testing.assert_array_equal(loaded.images, chosen.images)
+    assert (loaded.sha256, loaded.indices.tolist(), loaded.n_split) == (chosen.sha256, chosen.indices.tolist(), 5)
+    with pytest.raises(DatasetError, match=r"Selecting images failed for birds: expected a count from 1 to 5, got 6"):
+        load_images("birds", path=folder, count=6)
+
+
+@pytest.mark.parametrize(("name", "split"), [("val", "test"), ("test", "test"), ("train", "train")])
+def test_splits_lie_in_folders_of_their_names(folder: Path, tmp_path: Path, name: str, split: str) -> None:
+    above = tmp_path / "above"
+    above.mkdir()
+    (folder / "owl").rename(above / "owl")
+    above.rename(tmp_path / name)
+    images = load_images("birds", path=tmp_path, split=split)  # type: ignore[arg-type]
+    assert images.class_names == ("owl",)
+
+
+def test_grey_images_have_one_channel(tmp_path: Path) -> None:
+    pixels = write(tmp_path / "a" / "image.png", mode="L")
+    loaded = load_images(own_dataset("grey", n_classes=1, channels=1, image_size=8), path=tmp_path)
+    np.testing.assert_array_equal(loaded.images, pixels[None, None])
+    assert loaded.normalisation.mean == (0.0,)
+    rgb = load_images(own_dataset("grey", n_classes=1, image_size=8), path=tmp_path)
+    np.testing.assert_array_equal(rgb.images, np.repeat(pixels[None, None], 3, axis=1))  # as torchvision's loader does
+
+
+def _break(folder: Path, what: str) -> None:
+    if what == "mixed sizes":
+        write(folder / "owl" / "c.png", 8, 9)
+    elif what == "not square":
+        for file in folder.rglob("*.*"):
+            file.unlink()
+        for name in ("owl", "finch", "Zebra"):
+            write(folder / name / "a.png", 8, 9)
+    elif what == "unreadable":
+        (folder / "finch" / "d.png").write_bytes(b"\x89PNG of another kind")
+    elif what == "empty class":
+        (folder / "wren").mkdir()
+    elif what == "another format":
+        write(folder / "owl" / "c.bmp")
+    elif what == "16 bits":
+        Image.fromarray(np.zeros((8, 8), np.uint16)).save(folder / "owl" / "c.png")
+    elif what == "labels without a class":
+        (folder / "labels.json").write_text('{"owl": 1, "finch": 2}')
+    elif what == "labels that are no object":
+        (folder / "labels.json").write_text("[1, 2, 3]")
+    elif what == "too many classes":
+        (folder / "labels.json").write_text('{"owl": 70000, "finch": 2, "Zebra": 3}')
+
+
+WRONG = {
+    "mixed sizes": r"c\.png: expected 8x8 pixels, got 9x8\. Give every image this size, or a resize rule",
+    "not square": r"a\.png: expected as many rows as columns of pixels, got 9x8\. .*resize rule",
+    "unreadable": r"d\.png: expected a JPEG or PNG, got 20 bytes.* Replace or remove it\.",
+    "empty class": r"wren: this class folder holds no JPEG or PNG file\. Fill or remove it\.",
+    "another format": r"c\.bmp: it is neither JPEG nor PNG\. Convert or remove it\.",
+    "16 bits": r"c\.png: expected 8 bits per channel, got mode I;16\. Convert it\.",
+    "labels without a class": r"labels\.json: expected a whole number for the class folder 'Zebra', got none\.",
+    "labels that are no object": r"labels\.json: expected a JSON object, got another file",
+    "too many classes": r"expected labels 0 to 32766, got 70000",
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_folders_are_rejected_in_one_line(folder: Path, what: str) -> None:
+    _break(folder, what)
+    with pytest.raises(DatasetError, match=WRONG[what]) as caught:
+        load_images("birds", path=folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_number_of_classes_must_be_that_of_the_folders(folder: Path) -> None:
+    with pytest.raises(DatasetError, match=r"expected 4 class folders, one per class, got 3\. .*labels\.json"):
+        load_images(own_dataset("birds", n_classes=4, image_size=8), path=folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"resize": Resize(256)}, "State an image size, such as 224"),
+        ({"image_size": 300, "resize": Resize(256)}, r"expected a shorter side of 300 \(the image size\) to 8,192"),
+        ({"image_size": 224, "resize": Resize(256, "bilinar")}, r"'bilinar': there is no such filter\. Did you mean"),
+    ],
+)
+def test_wrong_resize_rules_are_rejected(folder: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_images("birds", path=folder, **options)  # type: ignore[arg-type]

@@ -1,0 +1,60 @@
+"""Modules in another floating-point type than float32: inputs and gradients in that type, logits in float32."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from robust201.core.errors import RobustWarning
+from robust201.models.user_module import as_classifier
+
+PIXELS = torch.rand(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(6) % 4
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(5 * 36, 4))
+        self.shown: torch.dtype | None = None
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.shown = images.dtype
+        return self.layers(images)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_module_computes_in_its_type_and_results_are_float32(dtype: torch.dtype) -> None:
+    model = Network().to(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RobustWarning)
+        with as_classifier(model, PIXELS) as classifier:
+            logits, losses, gradient = classifier.loss_and_gradient(PIXELS, LABELS)
+    assert model.shown is dtype
+    assert {logits.dtype, losses.dtype, gradient.dtype} == {torch.float32}
+    leaf = PIXELS.to(dtype).requires_grad_()
+    expected = model(leaf)
+    torch.testing.assert_close(logits, expected.detach().float(), rtol=0, atol=0)
+    loss = nn.functional.cross_entropy(expected.float(), LABELS, reduction="sum")
+    (expected_gradient,) = torch.autograd.grad(loss, [leaf])
+    torch.testing.assert_close(gradient, expected_gradient.float(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_warned_of(dtype: torch.dtype) -> None:
+    name = str(dtype).removeprefix("torch.")
+    with (
+        pytest.warns(RobustWarning, match=rf"Network computes in {name}.*model\.float\(\)"),
+        as_classifier(Network().to(dtype), PIXELS),
+    ):
+        pass
+
+
+def test_module_of_several_types_is_shown_float32() -> None:
+    model = Network()
+    model.register_parameter("scale", nn.Parameter(torch.ones((), dtype=torch.float16)))
+    with as_classifier(model, PIXELS) as classifier:
+        classifier.logits(PIXELS)
+    assert model.shown is torch.float32

@@ -1,0 +1,191 @@
+"""The controls by others' networks (docs/controls.md): reading their files, and a small cut of the comparison."""
+
+import importlib.util
+import io
+import json
+import os
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+
+from benchmarks import controls
+from robust201.planning.filters import Filters
+from robust201.planning.loading import load_config
+from robust201.runtime.executors import make_executor
+from robust201.runtime.sweep import run_sweep
+from tests.conftest import REPOSITORY, RunCommand
+
+CONTROLS = REPOSITORY / "jobs" / "controls"
+
+
+def load_script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, CONTROLS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def forget_scripts() -> Iterator[None]:
+    yield
+    for name in ("networks", "prepare", "by_hand"):
+        sys.modules.pop(name, None)
+
+
+def keras_arrays() -> dict[str, np.ndarray]:
+    """Invented weights by layer and array, with Keras's axes."""
+    generator = np.random.default_rng(0)
+    channels = [3, 64, 64, 128, 128, 64, 64]
+    arrays = {}
+    for number in range(6):
+        suffix = f"_{number}" if number else ""
+        shape = (3, 3, channels[number], channels[number + 1])
+        arrays[f"conv2d{suffix}/kernel"] = generator.normal(0, (2 / np.prod(shape[:3])) ** 0.5, shape)
+        arrays[f"conv2d{suffix}/bias"] = generator.normal(0, 0.1, shape[3])
+        for array in ("gamma", "beta", "moving_mean", "moving_variance"):
+            arrays[f"batch_normalization{suffix}/{array}"] = generator.uniform(0.5, 1.5, shape[3])
+    for number, (inputs, outputs) in enumerate([(64, 1024), (1024, 512), (512, 10)]):
+        suffix = f"_{number}" if number else ""
+        arrays[f"dense{suffix}/kernel"] = generator.normal(0, (2 / inputs) ** 0.5, (inputs, outputs))
+        arrays[f"dense{suffix}/bias"] = generator.normal(0, 0.1, outputs)
+    return arrays
+
+
+def keras_file(arrays: dict[str, np.ndarray]) -> bytes:
+    stream = io.BytesIO()
+    with h5py.File(stream, "w") as file:
+        for name, array in arrays.items():
+            layer, _, kind = name.partition("/")
+            file[f"model_weights/{layer}/{layer}/{kind}:0"] = array.astype(np.float32)
+    return stream.getvalue()
+
+
+def keras_forward(arrays: dict[str, np.ndarray], pixels: np.ndarray) -> np.ndarray:
+    """Compute logits of pixels (B, H, W, 3) in 0 to 255 with Keras's order of axes, in float64."""
+    features = pixels.astype(np.float64)
+    for number in range(6):
+        suffix = f"_{number}" if number else ""
+        windows = sliding_window_view(features, (3, 3), axis=(1, 2))  # (B, H - 2, W - 2, in, 3, 3)
+        features = np.einsum("bhwikl,klio->bhwo", windows, arrays[f"conv2d{suffix}/kernel"], optimize=True)
+        features = np.maximum(features + arrays[f"conv2d{suffix}/bias"], 0)
+        gamma, beta, mean, variance = (
+            arrays[f"batch_normalization{suffix}/{array}"]
+            for array in ("gamma", "beta", "moving_mean", "moving_variance")
+        )
+        features = gamma * (features - mean) / np.sqrt(variance + 1e-3) + beta
+        if number in {1, 3}:
+            size = features.shape[1] // 2
+            features = features[:, : 2 * size, : 2 * size]
+            features = features.reshape(len(features), size, 2, size, 2, -1).max(axis=(2, 4))
+    features = features.reshape(len(features), -1)
+    for suffix in ("", "_1", "_2"):
+        features = np.maximum(features @ arrays[f"dense{suffix}/kernel"] + arrays[f"dense{suffix}/bias"], 0)
+    return features
+
+
+def test_keras_weights_keep_the_network_function(tmp_path: Path) -> None:
+    arrays = keras_arrays()
+    prepare, networks = load_script("prepare"), load_script("networks")
+    with zipfile.ZipFile(tmp_path / "cifar_10_model-7.4.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(prepare.KERAS_FILE, keras_file(arrays))
+    network = networks.build("keras-cnn", 10)
+    network.load_state_dict(prepare.read_keras(tmp_path))
+    pixels = np.random.default_rng(1).integers(0, 256, (2, 32, 32, 3), np.uint8)
+    images = torch.from_numpy(pixels.transpose(0, 3, 1, 2)).float() / 255
+    logits = network.eval()(images).detach().numpy()
+    expected = keras_forward(arrays, pixels)
+    assert expected.max() > 0
+    np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-3 * expected.max())
+
+
+def test_lenet_weights_are_read_from_the_source_distribution(tmp_path: Path) -> None:
+    prepare, networks = load_script("prepare"), load_script("networks")
+    states = {}
+    with tarfile.open(tmp_path / "advertorch-0.2.3.tar.gz", "w:gz") as archive:
+        for name, member in prepare.LENETS.items():
+            states[name] = networks.build(name, 10).state_dict()
+            stream = io.BytesIO()
+            torch.save(states[name], stream)
+            info = tarfile.TarInfo(f"advertorch-0.2.3/{member}")
+            info.size = stream.tell()
+            stream.seek(0)
+            archive.addfile(info, stream)
+    for name, state in states.items():
+        torch.testing.assert_close(prepare.read_lenet(tmp_path, name), dict(state), rtol=0, atol=0)
+
+
+def test_lenet_reads_the_first_channel_alone() -> None:
+    network = load_script("networks").build("lenet-robust", 10)
+    images = torch.rand(2, 3, 28, 28, requires_grad=True)
+    logits = network(images)
+    torch.testing.assert_close(logits, network(images[:, :1]), rtol=0, atol=0)
+    (gradient,) = torch.autograd.grad(logits.logsumexp(1).sum(), images)
+    assert gradient[:, 0].abs().amax((1, 2)).min() > 0
+    assert not gradient[:, 1:].any()
+
+
+@pytest.fixture
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with weights and images in runs/controls, or a reason to skip."""
+    packages = Path(os.environ.get("ROBUST201_CONTROLS", "."))
+    data = Path(os.environ.get("ROBUST201_DATA", "."))
+    if not list(packages.glob("advertorch-0.2.3.tar.gz")) or not (data / "mnist" / "t10k-images-idx3-ubyte").exists():
+        pytest.skip(
+            "no advertorch-0.2.3.tar.gz in ROBUST201_CONTROLS, or no mnist/t10k-images-idx3-ubyte in ROBUST201_DATA"
+        )
+    monkeypatch.setattr(
+        sys, "argv", ["prepare.py", "--packages", str(packages.resolve()), "--data", str(data.resolve())]
+    )
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs").symlink_to(REPOSITORY / "jobs")
+    load_script("prepare").main()
+    return tmp_path / "runs" / "controls"
+
+
+@pytest.mark.shared
+def test_both_engines_and_the_libraries_agree_on_the_lenets(
+    prepared: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = ("clean", "pgd", "aa_apgd-ce")
+    for engine in controls.ENGINES:
+        config = load_config(
+            Path("jobs/controls-mnist.yaml"),
+            engine=engine,
+            results=str(prepared / f"mnist-{engine}"),
+            images={"count": 40, "seed": 0},
+        )
+        assert run_sweep(config, make_executor, filters=Filters(keys=keys)).complete
+        out = prepared / f"mnist-{engine}-dataset"
+        exported = robust201("export", config.results, "--partial", "--parquet", "--outcomes", "bits", "--out", out)
+        assert exported.code == 3, exported.err  # other keys are missing
+    load_script("networks")
+    by_hand = load_script("by_hand")
+    sweep = prepared / "three-keys.yaml"
+    sweep.write_text(json.dumps({"keys": {key: config.keys[key] for key in keys}}))
+    images = ["--images", str(prepared / "mnist/test.npz"), "--rows", str(prepared / "mnist-fused-dataset/images")]
+    for network in controls.SWEEPS["mnist"]:
+        monkeypatch.setattr(sys, "argv", ["by_hand.py", str(sweep), network, *images])
+        by_hand.main()
+
+    comparisons = list(controls.read_comparisons(prepared, "mnist"))
+    assert [(one.network, one.key) for one in comparisons] == [
+        (network, key) for network in controls.SWEEPS["mnist"] for key in keys
+    ]
+    for one in comparisons:
+        accuracies = {way: correct.mean() for way, correct in one.correct.items()}
+        assert list(accuracies) == ["fused", "reference", "by hand"]
+        resists = one.key == "clean" or one.network == "lenet-robust"
+        assert all(value >= 0.8 if resists else value <= 0.1 for value in accuracies.values())
+        assert min(one.p_value("reference"), one.p_value("by hand")) > 0.01

@@ -1,0 +1,147 @@
+"""Sweeps over class folders with a resize rule, over more than 256 classes, and over images of one channel."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image, features
+from PIL import __version__ as pillow_version
+
+from robust201 import RobustnessDataset
+from robust201.planning.loading import load_config
+from tests.conftest import RunCommand, WriteSweep
+
+N_CLASSES, N_IMAGES = 300, 24
+MODELS = """
+import torch
+from torch import nn
+
+def build(architecture, n_classes):
+    channels = 1 if architecture == "grey" else 3
+    features = nn.Sequential(nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    return nn.Sequential(features, nn.Linear(16, n_classes))
+"""
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Three class folders of photos of several sizes, whose labels are far apart."""
+    draws = np.random.default_rng(0)
+    for place in range(N_IMAGES):
+        file = tmp_path / "photos" / ("ant", "bee", "wasp")[place % 3] / f"{place:02d}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draws.integers(0, 256, (20 + place % 4, 25, 3), dtype=np.uint8)).save(file)
+    (tmp_path / "photos" / "labels.json").write_text(json.dumps({"ant": 3, "bee": 290, "wasp": 299}))
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def write_own(write_sweep: WriteSweep, tmp_path: Path) -> WriteSweep:
+    def write(dataset: dict[str, Any], **changes: Any) -> Path:
+        (tmp_path / "models.py").write_text(MODELS)
+        fields: dict[str, Any] = {
+            "space": {"file": str(tmp_path / "models.py")},
+            "architectures": ["colour"],
+            "network": {},
+            "checkpoints": None,
+            "weights": {"random": {"seeds": [0]}},
+            "datasets": {"mine": dataset},
+            "images": {"count": 18},
+            "keys": {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}},
+        }
+        return write_sweep(**(fields | changes))
+
+    return write
+
+
+def describe(photos: Path, **changes: Any) -> dict[str, Any]:
+    rule = {"shorter_side": 18, "resampling": "bicubic"}
+    return {"path": str(photos), "classes": N_CLASSES, "image_size": 16, "resize": rule} | changes
+
+
+def test_sweep_over_folders_and_many_classes(
+    photos: Path, write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    sweep = write_own(describe(photos), measurements=["accuracy", "predictions"])
+    ran = robust201("run", sweep)
+    assert ran.code == 0, ran.err
+    assert robust201("verify", tmp_path / "results").code == 0
+    exported = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--parquet", "--outcomes", "bits")
+    assert exported.code == 0, exported.err
+    exported = robust201("export", tmp_path / "results", "--out", tmp_path / "both", "--parquet")
+    assert exported.code == 0, exported.err
+    data = RobustnessDataset(tmp_path / "both")
+    assert 0 <= data.accuracy("colour", "mine", "fgsm", 8.0) <= 1
+    (file,) = (tmp_path / "both" / "parquet").rglob("key=clean/*.parquet")
+    table = pq.read_table(file)
+    assert str(table.schema.field("predictions").type) == "list<element: uint16>"
+    assert "cm" not in table.column_names
+    assert table["n_classes"].to_pylist() == [N_CLASSES]
+    predicted = table["predictions"].to_pylist()[0]
+    assert len(predicted) == 18
+    assert max(predicted) < N_CLASSES
+    assert robust201("verify", tmp_path / "both").code == 0
+    assert robust201("compact", tmp_path / "results").code == 0
+    again = robust201("run", sweep)
+    assert (again.code, "Nothing to compute" in again.err or "Computed 0" in again.err) == (0, True), again.err
+
+
+def test_protocol_has_the_rule_and_the_decoder(
+    photos: Path, write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    assert robust201("run", write_own(describe(photos), keys={"clean": {}})).code == 0
+    assert robust201("export", tmp_path / "results", "--out", tmp_path / "out").code == 0
+    record = json.loads((tmp_path / "out" / "sweep.json").read_text())
+    (protocol,) = record["sweep"]["protocols"]
+    jpeg = features.version("libjpeg_turbo")
+    assert protocol["images"]["decoder"]["resize"] == f"Pillow {pillow_version}"
+    assert str(jpeg) in protocol["images"]["decoder"]["jpeg"] or jpeg is None
+    assert protocol["dataset_fields"]["resize"] == {"shorter_side": 18, "resampling": "bicubic"}
+
+
+@pytest.mark.parametrize(
+    ("measurements", "expected"),
+    [(None, ("accuracy",)), (["cm"], ("cm",)), (["accuracy", "confidence"], ("accuracy", "confidence"))],
+)
+def test_matrices_are_measured_only_if_asked_for(
+    photos: Path, write_own: WriteSweep, measurements: list[str] | None, expected: tuple[str, ...]
+) -> None:
+    changes = {} if measurements is None else {"measurements": measurements}
+    assert load_config(write_own(describe(photos), **changes)).measurements == expected
+    few = load_config(write_own(describe(photos, classes=256), **changes)).measurements
+    assert few == (("accuracy", "confidence", "cm") if measurements is None else expected)
+
+
+def test_sweep_over_grey_images(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    images = draws.integers(0, 256, (N_IMAGES, 1, 9, 9), dtype=np.uint8)
+    np.savez(tmp_path / "test.npz", images=images, labels=np.arange(N_IMAGES) % 5)
+    dataset = {"path": str(tmp_path / "test.npz"), "classes": 5, "image_size": 9, "channels": 1}
+    normalised = dataset | {"normalisation": {"mean": [0.5], "std": [0.25]}}
+    ran = robust201("run", write_own(normalised, architectures=["grey"]))
+    assert ran.code == 0, ran.err
+    refused = robust201("run", write_own(dataset, results=str(tmp_path / "other")))
+    assert refused.code == 3
+    assert "1 channels instead" in refused.err
+
+
+WRONG = {
+    "too many classes": ({"classes": 70_000}, "classes: expected at most 32,767, got 70000"),
+    "matrix of too many classes": ({"classes": 5000}, "cm of the 5,000 classes of mine is too large"),
+    "unknown filter": ({"resize": {"resampling": "bilinar"}}, "Did you mean 'bilinear'"),
+    "shorter than the image": ({"resize": {"shorter_side": 8}}, r"expected a shorter side of 16"),
+    "means of one channel": ({"normalisation": {"mean": [0.5], "std": [0.2]}}, "expected 3 numbers, one per channel"),
+    "two channels": ({"channels": 2}, r"expected 3 channels (RGB) or 1 (grey), got 2. Correct it."),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_sections_are_rejected_in_one_line(
+    photos: Path, write_own: WriteSweep, robust201: RunCommand, what: str
+) -> None:
+    changes, message = WRONG[what]
+    line = robust201("plan", write_own(describe(photos, **changes), measurements=["cm"])).refusal(2)
+    assert message in line

@@ -1,0 +1,139 @@
+"""Tasks and spaces of installed packages: found when named, run like a user's files, identified by their package."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robust201.core.errors import ConfigError
+from robust201.core.user_code import hash_file
+from robust201.planning.code_consent import announce_code
+from robust201.planning.loading import load_config
+from robust201.planning.plan import assumed_facts, make_plan
+from robust201.planning.plugins import TASKS_GROUP, find_plugin, is_installed, plugin_names
+from robust201.planning.sweep_record import portable_fields
+from tests.conftest import RunCommand, WriteSweep
+from tests.runtime.test_own_code import ATTACK, MEASURE, MODELS
+from tests.runtime.test_widened import values
+
+DECLARED = """
+SHIFT = {"file": "shift.py", "norm": "Linf", "strengths": [1, 8]}
+ANSWERS = {"file": "answers.py", "kind": "measure", "columns": ["mean", "spread"]}
+SMALL = {"file": "networks.py"}
+"""
+ENTRY_POINTS = """
+[robust201.tasks]
+shift = shift_package.declared:SHIFT
+answers = shift_package.declared:ANSWERS
+
+[robust201.spaces]
+small = shift_package.declared:SMALL
+"""
+
+
+def install(site: Path, name: str = "shift-package", version: str = "1.2", entry_points: str = ENTRY_POINTS) -> Path:
+    """Lay a package out as pip does."""
+    site.mkdir()
+    package = site / "shift_package"
+    package.mkdir()
+    texts = {"__init__.py": "", "declared.py": DECLARED, "shift.py": ATTACK, "answers.py": MEASURE}
+    for file, text in (texts | {"networks.py": MODELS}).items():
+        (package / file).write_text(text)
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(entry_points)
+    return package
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    site = tmp_path / "site"
+    monkeypatch.syspath_prepend(site)
+    for name in [name for name in sys.modules if name.startswith("shift_package")]:
+        monkeypatch.delitem(sys.modules, name)
+    return install(site)
+
+
+@pytest.fixture
+def write_plugins(write_sweep: WriteSweep) -> WriteSweep:
+    def write(keys: dict[str, Any], **changes: Any) -> Path:
+        fields = {"space": "small", "architectures": ["narrow"], "network": {}, "checkpoints": None}
+        return write_sweep(**(fields | {"weights": {"random": {"seeds": [0]}}, "keys": keys} | changes))
+
+    return write
+
+
+def test_a_package_is_planned_by_its_name_version_and_files(package: Path, write_plugins: WriteSweep) -> None:
+    config = load_config(write_plugins({"clean": {}, "shift": {"strengths": [2]}, "answers": {}}))
+    assert {field: path.name for field, path in config.code_files().items()} == {
+        "space": "networks.py",
+        "keys.shift": "shift.py",
+        "keys.answers": "answers.py",
+    }
+    assert config.parameters["shift"].strengths == (2.0,)
+    assert config.parameters["shift"].identity()["distribution"] == "shift-package==1.2"
+    sha256 = hash_file(package / "networks.py")
+    space = config.make_space({"space": sha256}).identity()
+    assert space == {"function": "build", "file_sha256": sha256, "distribution": "shift-package==1.2"}
+    portable = portable_fields(config)
+    assert (portable["space"]["file"], portable["keys"]["shift"]["file"]) == ("networks.py", "shift.py")
+    assert make_plan(config, assumed_facts(config)).planned_keys
+
+
+def test_it_runs_like_a_users_own_files(package: Path, write_plugins: WriteSweep, robust201: RunCommand) -> None:
+    path = write_plugins({"clean": {}, "shift": {}, "answers": {}})
+    ended = robust201("run", path)
+    assert ended.code == 0, ended.err
+    assert "Will execute" in ended.err
+    assert {key for key, _, _ in values(load_config(path).results)} == {"clean", "shift", "answers"}
+
+
+def test_what_is_installed_needs_no_consent_and_what_is_not_does(
+    package: Path, write_plugins: WriteSweep, tmp_path: Path
+) -> None:
+    path = write_plugins({"shift": {}})
+    config = load_config(path)
+    (path.parent / "SHA256SUMS").touch()  # the YAML came with data
+    said: list[str] = []
+    announce_code(config, path, allowed=(), say=said.append)
+    assert len(said) == 2
+    # A YAML that says so of a file of its own changes nothing.
+    (tmp_path / "mine.py").write_text(ATTACK)
+    mine = {"file": str(tmp_path / "mine.py"), "distribution": "shift-package==1.2", "norm": "Linf", "strengths": [1]}
+    claimed = load_config(write_plugins({"mine": mine}))
+    with pytest.raises(ConfigError, match=r"consent to execute .*mine\.py"):
+        announce_code(claimed, path, allowed=(), say=said.append)
+    assert not is_installed(TASKS_GROUP, tmp_path / "mine.py", "shift-package==1.2")
+    assert not is_installed(TASKS_GROUP, package / "shift.py", "shift-package==1.1")
+    assert is_installed(TASKS_GROUP, package / "shift.py", "shift-package==1.2")
+
+
+def test_faults_are_named(
+    package: Path, write_plugins: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"keys\.shift\.norm: expected strengths, .* as shift-package==1\.2 declares"):
+        load_config(write_plugins({"shift": {"norm": "L2"}}))
+    with pytest.raises(ConfigError, match=r"keys\.shitf: expected a known key, got 'shitf'\. Did you mean 'shift'"):
+        load_config(write_plugins({"shitf": {}}))
+    with pytest.raises(ConfigError, match="Did you mean 'small'"):
+        load_config(write_plugins({"clean": {}}, space="smal"))
+    other = "[robust201.tasks]\nanswers = shift_package.declared:ANSWERS\nnothing = shift_package.declared:__name__"
+    monkeypatch.syspath_prepend(tmp_path / "other")
+    install(tmp_path / "other", "other-package", "0.1", other)
+    with pytest.raises(ConfigError, match=r"got other-package==0\.1, shift-package==1\.2\. Uninstall one"):
+        find_plugin(TASKS_GROUP, "answers")
+    with pytest.raises(ConfigError, match="to be a mapping with `file`"):
+        load_config(write_plugins({"nothing": {}}))
+
+
+def test_nothing_is_imported_before_it_is_named(package: Path) -> None:
+    code = "import sys, robust201.planning.config, robust201.cli.app; print('shift_package' in sys.modules)"
+    path = f"{package.parent}:{':'.join(sys.path)}"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == "False\n"
+    assert plugin_names(TASKS_GROUP) == ["answers", "shift"]

@@ -1,0 +1,112 @@
+"""Corruptions of images of 224 pixels: the constants of ImageNet-C, checked against plain readings of its script."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from robust201.tasks import CORRUPTIONS
+from robust201.tasks.corruptions import blurs
+from robust201.tasks.corruptions.draws import IMAGENET_SIZE
+from robust201.tasks.corruptions.generator import corrupt, corruption_versions, synthetic_frost
+
+SIZE = 224
+SEVERITIES = (1, 2, 3, 4, 5)
+
+
+def gradient_image(size: int = SIZE) -> NDArray[np.uint8]:
+    """Return a smooth image with some texture: (1, size, size, 3)."""
+    down, right = np.mgrid[:size, :size] / size
+    texture = 20 * np.sin(60 * down * right)
+    pixels = np.stack([200 * down + texture + 20, 180 * right + 30, 100 * (down + right) - texture + 20], axis=-1)
+    return np.clip(pixels, 0, 255).astype(np.uint8)[None]
+
+
+IMAGE = gradient_image()
+
+
+def corrupted(key: str, severity: int, image: NDArray[np.uint8] = IMAGE, index: int = 0) -> NDArray[np.uint8]:
+    indices = np.array([index])
+    return corrupt(image, key, severity, seed=0, indices=indices, frost=synthetic_frost(0))[0]
+
+
+@pytest.mark.parametrize("key", CORRUPTIONS)
+def test_every_corruption_reaches_every_severity_of_large_images(key: str) -> None:
+    first, last = corrupted(key, 1), corrupted(key, 5)
+    assert first.shape == last.shape == (SIZE, SIZE, 3)
+    changes = [np.abs(image.astype(int) - IMAGE[0]).mean() for image in (first, last)]
+    assert changes[0] > 0.5
+    assert changes[0] < changes[1] or key in {"elastic_transform", "frost"}  # these get weaker towards the end
+
+
+@pytest.mark.parametrize(("severity", "scale"), [*zip(SEVERITIES, (0.08, 0.12, 0.18, 0.26, 0.38), strict=True)])
+def test_gaussian_noise_has_the_published_scale(severity: int, scale: float) -> None:
+    grey = np.full((1, SIZE, SIZE, 3), 128, np.uint8)
+    noise = corrupted("gaussian_noise", severity, grey) / 255.0 - 128 / 255
+    inside = (noise > -128 / 255 + 0.01) & (noise < 127 / 255 - 0.01)
+    # Normal noise that is cut off at black and white: compare a quantile inside of the range.
+    assert np.quantile(np.abs(noise), 0.5) == pytest.approx(0.6745 * scale, abs=0.004)
+    assert inside.mean() > 0.7
+
+
+@pytest.mark.parametrize(("severity", "share"), [*zip(SEVERITIES, (0.4, 0.3, 0.2, 0.1, 0.05), strict=True)])
+def test_contrast_is_that_of_the_script(severity: int, share: float) -> None:
+    pixels = IMAGE[0] / 255.0
+    means = pixels.mean(axis=(0, 1), keepdims=True)
+    expected = (np.clip((pixels - means) * share + means, 0, 1) * 255).astype(np.uint8)
+    np.testing.assert_array_equal(corrupted("contrast", severity), expected)
+
+
+@pytest.mark.parametrize(("severity", "share"), [*zip(SEVERITIES, (0.6, 0.5, 0.4, 0.3, 0.25), strict=True)])
+def test_pixelate_is_that_of_the_script(severity: int, share: float) -> None:
+    between = int(SIZE * share)
+    image = Image.fromarray(IMAGE[0]).resize((between, between), Image.Resampling.BOX)
+    expected = np.asarray(image.resize((SIZE, SIZE), Image.Resampling.BOX))
+    np.testing.assert_array_equal(corrupted("pixelate", severity), expected)
+
+
+@pytest.mark.parametrize(
+    ("severity", "radius", "smoothing"), [(1, 3, 0.1), (2, 4, 0.5), (3, 6, 0.5), (4, 8, 0.5), (5, 10, 0.5)]
+)
+def test_defocus_kernel_is_that_of_the_script(severity: int, radius: int, smoothing: float) -> None:
+    """The disk of the script, smoothed here pixel by pixel with a border that mirrors through the edge pixel."""
+    reach = 8 if radius <= 8 else radius
+    width = 1 if radius <= 8 else 2
+    side = 2 * reach + 1
+    disk = np.array(
+        [[float(x * x + y * y <= radius**2) for x in range(-reach, reach + 1)] for y in range(-reach, reach + 1)]
+    )
+    disk /= disk.sum()
+    taps = np.array([math.exp(-0.5 * (step / smoothing) ** 2) for step in range(-width, width + 1)])
+    taps /= taps.sum()
+    expected = np.zeros((side, side))
+    for row in range(side):
+        for column in range(side):
+            for down in range(-width, width + 1):
+                for right in range(-width, width + 1):
+                    y, x = abs(row + down), abs(column + right)
+                    y, x = min(y, 2 * (side - 1) - y), min(x, 2 * (side - 1) - x)
+                    expected[row, column] += taps[down + width] * taps[right + width] * disk[y, x]
+    kernel = blurs.large_defocus_kernel(*blurs.DEFOCUS_RADII.imagenet[severity - 1], 1.0)
+    padding = reach - len(kernel) // 2
+    np.testing.assert_allclose(np.pad(kernel, padding), expected, atol=1e-7)
+
+
+@pytest.mark.parametrize(("severity", "quality"), [*zip(SEVERITIES, (25, 18, 15, 10, 7), strict=True)])
+def test_jpeg_has_the_published_quality(severity: int, quality: int, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    Image.fromarray(IMAGE[0]).save(tmp_path / "image.jpg", quality=quality)
+    with Image.open(tmp_path / "image.jpg") as image:
+        np.testing.assert_array_equal(corrupted("jpeg_compression", severity), np.asarray(image))
+
+
+def test_constants_change_at_224_pixels_and_so_does_the_version() -> None:
+    keys = ("brightness", "snow")
+    assert corruption_versions(keys, IMAGENET_SIZE - 1) == {"brightness": 1, "snow": 2}
+    assert corruption_versions(keys, IMAGENET_SIZE) == {"brightness": 3, "snow": 3}
+    below = corrupted("brightness", 1, gradient_image(SIZE - 1)).astype(int) - gradient_image(SIZE - 1)[0]
+    at = corrupted("brightness", 1).astype(int) - IMAGE[0]
+    value = IMAGE[0].max(axis=-1) < 200
+    assert at.max(axis=-1)[value].min() >= 24  # .1 of 255, truncated
+    assert below.max() <= 13  # .05

@@ -1,0 +1,79 @@
+"""Results of more than 256 classes: predictions in two bytes, and no matrix of classes unless one is asked for."""
+
+import numpy as np
+import pytest
+import torch
+
+from robust201.core.errors import EvaluationError
+from robust201.tasks.columns import columns_of
+from robust201.tasks.measurements import Accumulator, check_values, merge_values, summarise
+
+N_CLASSES, N_IMAGES = 1000, 40
+DRAWS = torch.Generator().manual_seed(0)
+LABELS = torch.randint(0, N_CLASSES, (N_IMAGES,), generator=DRAWS)
+LOGITS = torch.randn(N_IMAGES, N_CLASSES, generator=DRAWS)
+LOGITS[::3, :] += 9 * torch.nn.functional.one_hot(LABELS[::3], N_CLASSES)  # a third of the images is correct
+COMPACT = ("accuracy", "confidence_prediction", "predictions")
+
+
+def measure(measurements, start=0, stop=N_IMAGES):  # type: ignore[no-untyped-def]
+    accumulator = Accumulator(measurements, N_CLASSES, "cpu", stop - start)
+    accumulator.update(torch.arange(stop - start), LOGITS[start:stop], LABELS[start:stop])
+    return accumulator.finalise()
+
+
+def test_no_matrix_is_kept_unless_asked_for() -> None:
+    assert columns_of(COMPACT, 1000) == ("accuracy", "confidence_prediction", "predictions", "outcome_counts")
+    assert columns_of(COMPACT, 256) == ("accuracy", "cm", "confidence_prediction", "predictions")
+    assert columns_of(("cm",), 1000) == ("accuracy", "cm")
+    assert {"cm", "confidence_label", "confidence_argmax"} < {*columns_of(("confidence",), 1000)}
+
+
+def test_values_are_those_of_the_confusion_matrix() -> None:
+    compact, full = measure(COMPACT), measure(("accuracy", "confidence", "cm", "predictions"))
+    for values in (compact, full):
+        check_values(values, N_IMAGES, np.bincount(LABELS, minlength=N_CLASSES))
+    predicted = LOGITS.argmax(dim=1)
+    n_correct = int((predicted == LABELS).sum())
+    assert 0 < n_correct < N_IMAGES
+    assert compact["outcome_counts"].tolist() == [n_correct, N_IMAGES - n_correct]
+    assert compact["predictions"].dtype == np.uint16
+    assert compact["predictions"].tolist() == predicted.tolist()
+    assert compact["predictions"].max() > 255
+    for name in ("accuracy", "confidence_prediction", "predictions"):
+        np.testing.assert_array_equal(compact[name], full[name])
+    assert summarise(compact) == summarise(full)
+
+
+@pytest.mark.parametrize("measurements", [COMPACT, ("confidence", "cm", "predictions")])
+def test_parts_merge_to_the_byte(measurements: tuple[str, ...]) -> None:
+    parts = [measure(measurements, start, stop) for start, stop in ((0, 7), (7, 8), (8, 40))]
+    merged, whole = merge_values(parts), measure(measurements)
+    assert merged.keys() == whole.keys()
+    for name, array in whole.items():
+        assert merged[name].dtype == array.dtype
+        assert merged[name].tobytes() == array.tobytes(), name
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("outcome_counts", lambda counts: counts + np.array([1, 0], np.int32), r"outcome_counts to count 40 images"),
+        ("outcome_counts", lambda counts: counts[::-1].copy(), "accuracy"),
+        ("accuracy", lambda accuracy: accuracy + 1 / 40, "accuracy"),
+        ("predictions", lambda predictions: predictions.astype(np.int64), "predictions uint8 or uint16"),
+        ("confidence_prediction", lambda means: means + 1, "confidence_prediction in"),
+    ],
+)
+def test_damaged_results_are_rejected(name, change, message) -> None:  # type: ignore[no-untyped-def]
+    values = measure(COMPACT)
+    values[name] = change(values[name])
+    with pytest.raises(EvaluationError, match=message):
+        check_values(values, N_IMAGES)
+
+
+def test_matrix_of_too_many_classes_is_rejected() -> None:
+    with pytest.raises(EvaluationError, match=r"cm of 5,000 classes is too large; up to 4,096 classes have one"):
+        Accumulator(("cm",), 5000, "cpu", 1)
+    with pytest.raises(EvaluationError, match=r"expected up to 32,767 classes, got 70,000\. Evaluate on fewer"):
+        Accumulator(("accuracy",), 70_000, "cpu", 1)
