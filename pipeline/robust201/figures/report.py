@@ -438,11 +438,10 @@ def _card(dataset: RobustnessDataset) -> str:
     if not path.is_file():
         return ""
     card = read_file(path, _MAX_CARD_BYTES).decode(errors="replace")
-    text = re.sub(r"\A---\n.*?\n---\n", "", card, flags=re.DOTALL)
-    rendered = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
-    return (
-        f'<section id="card"><h2>Dataset card</h2><details><summary>README.md</summary>{rendered}</details></section>'
-    )
+    card_text = re.sub(r"\A---\n.*?\n---\n", "", card, flags=re.DOTALL)
+    rendered = MarkdownIt("commonmark", {"html": False}).enable("table").render(card_text)
+    scrolled = f'<div class="scroll" tabindex="0" role="region" aria-label="Dataset card">{rendered}</div>'
+    return f'<h2>Dataset card</h2><details id="card"><summary>README.md</summary>{scrolled}</details>'
 
 
 def _protocol(dataset: RobustnessDataset) -> str:
