@@ -1,23 +1,25 @@
 """The Python examples of docs/api.md run in their order, as one session."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from robust201 import api
 from robust201.analysis.first_look import first_keys
-from tests.conftest import REPOSITORY
 from tests.project.test_documents import examples
 
 
 @pytest.mark.filterwarnings("ignore:(single step|ensemble)")  # few steps
-def test_examples_of_the_api_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_of_the_api_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     def first_keys_with_few_steps(*arguments: Any, **options: Any) -> dict[str, dict[str, Any]]:
         keys = first_keys(*arguments, **options)
         return keys | {"aa_standard": keys["aa_standard"] | {"steps": 3, "queries": 10}}
 
     monkeypatch.setattr(api, "first_keys", first_keys_with_few_steps)
-    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {}
     for block in examples("docs/api.md", "python"):
         exec(compile(block, "docs/api.md", "exec"), namespace)

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from robust201.core.errors import ResultsError
 from robust201.core.records import Weights
@@ -75,6 +76,10 @@ def test_printed_numbers_stand_beside_the_epochs_that_the_study_names(found):
     assert lenet["printed_mean"].tolist() == [0.438451, 0.543602]
     assert lenet["table"].tolist() == [1, 1]
     np.testing.assert_allclose(lenet["difference"], lenet["mean"] - lenet["printed_mean"])
+    ours = lenet[["mean", "sd", "n"]].to_numpy().T
+    printed = lenet[["printed_mean", "printed_sd"]].to_numpy().T
+    expected = stats.ttest_ind_from_stats(*ours, *printed, 20, equal_var=False)
+    np.testing.assert_allclose(lenet["p_printed"], expected.pvalue)
     assert found.tables.query("network == 'tiny'")["printed_mean"].isna().all()  # a name that is not printed
 
 

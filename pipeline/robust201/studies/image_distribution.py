@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.core.errors import ResultsError
-from robust201.statistics.groups import Groups, summarise_group
+from robust201.statistics.groups import Groups, make_groups, summarise_group, welch_test
 from robust201.statistics.intervals import accuracy_intervals, mean_intervals
 from robust201.statistics.robustness import (
     MIN_POINTS,
@@ -40,7 +40,8 @@ class ImageDistribution:
             `at_chance`, whether the clean accuracy is not above guessing; R is then NaN.
         tables: one row per network, group and epoch: `n` networks, `mean` and `sd` of R (ddof 1) with the mean's 95 %
             interval `low` to `high`, how many are `above_one`, the printed table's number `table`, its `printed_epoch`,
-            `printed_mean` and `printed_sd`, and the `difference` of the means.
+            `printed_mean`, `printed_sd` and number `printed_n` of networks, the `difference` of the means, and
+            `p_printed`, of Welch's test of it.
         curves: one row per network, group, epoch and strength (1/255): mean and deviation over networks of the
             accuracy (`accuracy`, `accuracy_sd`) and of the accuracy over the clean one (`normalised`, `normalised_sd`).
         comparisons: every test (see `studies.comparisons.compare_groups`), with `printed`, the printed decision.
@@ -174,9 +175,12 @@ def _tables(study: ImageDistributionStudy, models: pd.DataFrame) -> pd.DataFrame
             | {"table": None if theirs is None else theirs.table, "printed_epoch": None if theirs is None else beside}
             | {"printed_mean": np.nan if theirs is None else theirs.mean}
             | {"printed_sd": np.nan if theirs is None else theirs.sd}
+            | {"printed_n": np.nan if theirs is None else theirs.n}
         )
     frame = pd.DataFrame(rows)
-    return frame.assign(difference=frame["mean"] - frame["printed_mean"])
+    ours = make_groups(frame["mean"], frame["sd"], frame["n"])
+    against_printed = welch_test(ours, make_groups(frame["printed_mean"], frame["printed_sd"], frame["printed_n"]))
+    return frame.assign(difference=against_printed.difference, p_printed=against_printed.p_value)
 
 
 def attach_printed_decisions(

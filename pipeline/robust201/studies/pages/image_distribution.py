@@ -76,7 +76,7 @@ def _how_to_read(found: ImageDistribution) -> str:
         f"is classified correctly, is {found.floor:.4f}. {above} of {len(found.models)} networks have R above 1; R is "
         f"not clipped. {_count_at_chance(found.models)}{_explain_sensitivity(found)}{_compare_fits(found.models)}"
         "Standard deviations divide by n - 1; intervals are Student's 95% over networks. Printed means are over 20 "
-        "networks."
+        "networks; p is that of Welch's test of the difference."
     )
 
 
@@ -105,7 +105,7 @@ def _count_at_chance(models: pd.DataFrame) -> str:
 
 def _robustness_lines(rows: pd.DataFrame) -> str:
     columns = ["group", "epoch", "networks", "clean", "R", "SD", "95 % interval", "above 1"]
-    columns += ["printed epoch", "printed R", "printed SD", "difference"]
+    columns += ["printed epoch", "printed R", "printed SD", "difference", "p"]
     lines = []
     for row in rows.to_dict("records"):
         ours = [
@@ -121,6 +121,7 @@ def _robustness_lines(rows: pd.DataFrame) -> str:
             show_number(row["printed_mean"]),
             show_number(row["printed_sd"]),
             show_number(row["difference"], signed=True),
+            show_p(row["p_printed"]),
         ]
         lines.append([GROUPS[row["group"]], str(row["epoch"]), str(row["n"]), *ours, *theirs])
     return table_lines(columns, lines)
