@@ -167,8 +167,8 @@ def evaluate(
     three corruptions, on as many images as the time allows.
 
     The module itself is left as it was. Attacks are those of a sweep (docs/protocol.md); an image's random numbers are
-    keyed by seed, key and its position. Corruptions are generated with the constants for 32x32 pixels, scaled to the
-    image, and frost is synthetic.
+    keyed by seed, key and its position. Corruptions are generated with the constants of CIFAR-10-C, scaled to
+    the image, or from 224 pixels on with those of ImageNet-C; frost is synthetic.
 
     Args:
         model: any module from (B, 3, H, W) float32 in [0, 1] to logits (B, C), up to 32,767 classes. A module whose

@@ -374,7 +374,9 @@ def test_wrong_published_files_are_named(published: tuple[Path, ImageSet]) -> No
     with pytest.raises(DatasetError, match="the same images in another order"):
         open_published(folder, sorted_by_class, n_images=N_PUBLISHED)
     shutil.rmtree(folder)
-    with pytest.raises(DatasetError, match=r"labels\.npy: expected an array .* no such file"):
+    with pytest.raises(
+        DatasetError, match=r"has the labels\.npy of CIFAR-10-C\. Fetch the files with `robust201 fetch CIFAR-10-C`"
+    ):
         open_published(folder, full, n_images=N_PUBLISHED)
 
 

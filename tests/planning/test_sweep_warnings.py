@@ -249,3 +249,21 @@ def test_the_reader_hints_at_the_unit() -> None:
 )
 def test_the_nearest_name(name: str, known: Any, expected: str) -> None:
     assert closest(name, known) == f" Did you mean {expected!r}?"
+
+
+def test_normalisations_that_a_users_networks_get_by_default_are_noticed(make_sweep: Any, tmp_path: Path) -> None:
+    (tmp_path / "networks.py").write_text("def build(): ...\n")
+    space = {
+        "space": {"file": str(tmp_path / "networks.py")},
+        "architectures": ["a"],
+        "keys": {"clean": {}},
+        "network": {},
+    }
+
+    def warnings_of(**fields: Any) -> list[str]:
+        return [str(warning) for warning in find_sweep_warnings(make_sweep(**space, datasets={"cifar10": fields}))]
+
+    (warning,) = warnings_of()
+    assert "get the images of cifar10 normalised by mean [0.4914, 0.4822, 0.4465]" in warning
+    assert "normalisation: {mean: [0, 0, 0], std: [1, 1, 1]}" in warning
+    assert warnings_of(normalisation={"mean": [0, 0, 0], "std": [1, 1, 1]}) == []

@@ -312,7 +312,8 @@ def _describe_pair(first: str, second: str, rows: pd.DataFrame) -> str:
     difference = rows["difference"].to_numpy(np.float64)
     significant = rows["adjusted_p_value"].to_numpy(np.float64) < LEVEL
     n_images = int(rows["n_images"].iloc[0])
-    basis = f"{len(rows)} evaluations of {n_images:,} images (McNemar's exact test, Holm's correction, {LEVEL:g})"
+    evaluations = "1 evaluation" if len(rows) == 1 else f"{len(rows)} evaluations"
+    basis = f"{evaluations} of {n_images:,} images (McNemar's exact test, Holm's correction, {LEVEL:g})"
     parts = []
     for name, won in ((first, significant & (difference < 0)), (second, significant & (difference > 0))):
         if won.any():
@@ -320,8 +321,15 @@ def _describe_pair(first: str, second: str, rows: pd.DataFrame) -> str:
             most = _name_row(rows.iloc[largest])
             parts.append(f"{name} is significantly more accurate in {int(won.sum())}, most at {most}")
     if not parts:
-        return f"{first} and {second} do not differ significantly in any of {basis}."
-    return f"{'; '.join(parts)}; of {basis}."
+        uncorrected = int((rows["p_value"].to_numpy(np.float64) < LEVEL).sum())
+        hint = (
+            f" {uncorrected} would be without the correction: compare fewer, chosen beforehand." if uncorrected else ""
+        )
+        return f"{first} and {second} do not differ significantly in {'any of ' if len(rows) > 1 else ''}{basis}.{hint}"
+    open_rows = int((~significant).sum())
+    undecided = f"; {open_rows} show no significant difference" if open_rows > 1 else ""
+    undecided = "; 1 shows no significant difference" if open_rows == 1 else undecided
+    return f"{'; '.join(parts)}{undecided}; of {basis}."
 
 
 def _name_row(row: "pd.Series[Any]") -> str:

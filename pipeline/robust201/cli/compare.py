@@ -23,6 +23,7 @@ from robust201.cli.evaluate import (
     Std,
     build_module,
     calling_user_code,
+    check_table_file,
     load_data,
     read_keys,
     read_normalisation,
@@ -31,7 +32,6 @@ from robust201.cli.evaluate import (
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import split_names
 from robust201.core.errors import ConfigError
-from robust201.core.files import check_output_file
 from robust201.core.memory import collect_as_usual
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def compare(
     from robust201.api import parse_keys
 
     if out is not None:
-        check_output_file(out)
+        check_table_file(out)
     if any(split_network(network) for network in networks):
         _refuse_options_of_files(weights, settings)
         found = compare_networks(networks, keys=split_names(keys), data=data)

@@ -132,7 +132,7 @@ def evaluate(
     from robust201.api import parse_keys
 
     if out is not None:
-        check_output_file(out)
+        check_table_file(out)
     normalisation = read_normalisation(mean, std)
     chosen = read_keys(keys, settings or [])
     if chosen is not None:
@@ -189,6 +189,16 @@ def calling_user_code(network: str) -> Iterator[None]:
             f"Evaluating failed for {network}: expected logits of every batch, got {describe_failure(error)}. "
             "Correct the network, or evaluate it with smaller batches (--batch-size)."
         ) from error
+
+
+def check_table_file(out: Path) -> None:
+    """Check that a table can be written to a file; a ConfigError if its name ends in neither .csv nor .tex."""
+    check_output_file(out)
+    if out.suffix not in {".csv", ".tex"}:
+        raise ConfigError(
+            f"Writing a table failed for {out}: expected a name that ends in .csv or .tex, got {out.suffix or 'none'}. "
+            "Rename it."
+        )
 
 
 def write_table(out: Path, table: "Evaluation | Comparison") -> None:

@@ -184,6 +184,11 @@ def open_published(
     entry = download(archive)
     if not (folder / LABELS).exists() and (folder / entry.folder / LABELS).exists():
         folder = folder / entry.folder
+    if not (folder / LABELS).exists() and not is_generated(folder):
+        raise DatasetError(
+            f"Opening published corruptions failed for {folder}: neither it nor {folder / entry.folder} has the "
+            f"{LABELS} of {archive}. Fetch the files with `robust201 fetch {archive}`, or name their folder."
+        )
     if is_generated(folder):
         raise DatasetError(
             f"Opening published corruptions failed for {folder}: expected the files of {archive}, got images that "

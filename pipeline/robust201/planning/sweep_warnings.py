@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from robust201.core.records import PIXELS_AS_THEY_ARE
 from robust201.images.specs import UNKNOWN_COUNT
-from robust201.planning.config import SweepConfig
+from robust201.planning.config import SpaceFile, SweepConfig
 from robust201.planning.input_facts import InputFacts
 from robust201.planning.transfers import TransferParameters
 
@@ -36,7 +37,7 @@ def find_uncounted_images(config: SweepConfig, facts: InputFacts) -> list[SweepW
 
 def find_sweep_warnings(config: SweepConfig) -> list[SweepWarning]:
     """List everything worth a warning about a sweep."""
-    return [*_left_out(config), *_doubtful_parameters(config)]
+    return [*_left_out(config), *_default_normalisations(config), *_doubtful_parameters(config)]
 
 
 def _left_out(config: SweepConfig) -> Iterator[SweepWarning]:
@@ -49,6 +50,25 @@ def _left_out(config: SweepConfig) -> Iterator[SweepWarning]:
                 f"not evaluated on {dataset}: {shown}, because datasets.{dataset} names no source of corrupted images",
                 "To evaluate them, write `corruptions: {source: generated}` there.",
             )
+
+
+def _default_normalisations(config: SweepConfig) -> Iterator[SweepWarning]:
+    """A user's networks may take pixels, as in `evaluate`, while datasets of the table are normalised."""
+    if not isinstance(config.space, SpaceFile):
+        return
+    for dataset, section in config.datasets.items():
+        given = config.dataset_spec(dataset).normalisation
+        if section.normalisation is None and given != PIXELS_AS_THEY_ARE.of_channels(len(given.mean)):
+            yield SweepWarning(
+                f"the networks of {config.space.file} get the images of {dataset} normalised by mean "
+                f"{_show_numbers(given.mean)} and std {_show_numbers(given.std)}",
+                "If they take pixels in [0, 1], as with `robust201 evaluate`, write `normalisation: {mean: [0, 0, 0], "
+                f"std: [1, 1, 1]}}` in datasets.{dataset}; otherwise write these numbers there.",
+            )
+
+
+def _show_numbers(numbers: tuple[float, ...]) -> str:
+    return f"[{', '.join(f'{number:.4g}' for number in numbers)}]"
 
 
 def _doubtful_parameters(config: SweepConfig) -> Iterator[SweepWarning]:

@@ -404,6 +404,17 @@ def closest_key(name: str, known: Iterable[str]) -> str:
     return closest(labels.get(_letters(name), name), known)
 
 
+def _advise_key(key: str) -> str:
+    """Advise on a key that is none: how strengths are given, where own attacks go, or the closest key."""
+    name, colon, _ = key.partition(":")
+    if colon and name in TASKS:
+        example = f"{{{name!r}: {{'epsilons': ['8/255']}}}}"
+        return f" Strengths are parameters of {name}: in Python {example}, on the command line --set."
+    if key.endswith(".py"):
+        return " Your own attacks and measures are keys of a sweep (docs/your-own.md)."
+    return closest_key(key, [*TASKS, *KEY_GROUPS])
+
+
 def _letters(text: str) -> str:
     return "".join(filter(str.isalnum, text.casefold()))
 
@@ -416,5 +427,5 @@ def find_task(key: str) -> Task:
     """
     row = next((row for row in TASKS.values() if key in (row.key, row.published_key)), None)
     if row is None:
-        raise ConfigError(f"Looking up a key failed for {key!r}: no such key.{closest_key(key, [*TASKS, *KEY_GROUPS])}")
+        raise ConfigError(f"Looking up a key failed for {key!r}: no such key.{_advise_key(key)}")
     return row
