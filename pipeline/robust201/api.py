@@ -261,7 +261,9 @@ def evaluate(
         rows, outcomes, distances = _evaluate_keys(
             dataclasses.replace(context, corrupted=corrupted), chosen, image_set, state, progress
         )
-    _warn_of_weak_attacks(rows, name, len(image_set), image_set.n_classes)
+        attacked = any(row.kind == "attack" for row, _ in chosen)
+        zero_share = _measure_zero_gradients(context, image_set) if attacked and not randomised else 0.0
+    _warn_of_weak_attacks(rows, name, len(image_set), image_set.n_classes, zero_share)
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measured = dict.fromkeys(column for row, _ in chosen for column in row.columns)
     shared = setup.shared_protocol(given, context.classifier)
@@ -902,9 +904,23 @@ def _warn_of_parameters(row: Task, parameters: Parameters, *, randomised: bool =
         warnings.warn(message, RobustWarning, stacklevel=3)
 
 
-def _warn_of_weak_attacks(rows: Sequence[Mapping[str, Any]], name: str, n_images: int, n_classes: int) -> None:
+_IMAGES_OF_GRADIENTS = 64
+"""Images whose gradients are looked at for the sign that attacks have nothing to follow."""
+
+
+def _measure_zero_gradients(context: Context, image_set: ImageSet) -> float:
+    """Return the fraction of some images at which the gradient of the loss is exactly 0."""
+    pixels = to_float(torch.from_numpy(image_set.images[:_IMAGES_OF_GRADIENTS])).to(context.classifier.device)
+    labels = torch.from_numpy(image_set.labels[:_IMAGES_OF_GRADIENTS]).to(context.classifier.device)
+    _, _, gradient = context.classifier.loss_and_gradient(pixels, labels)
+    return float((gradient.flatten(1) == 0).all(dim=1).double().mean())
+
+
+def _warn_of_weak_attacks(
+    rows: Sequence[Mapping[str, Any]], name: str, n_images: int, n_classes: int, zero_share: float
+) -> None:
     """Warn of signs of weak attacks, such as a weaker attack that fools more images; one warning for each sign."""
-    results: dict[Evaluated, Accuracies] = {}
+    results: dict[Evaluated, Accuracies] = {ZERO_GRADIENTS: {name: zero_share}}
     for row in rows:
         if "accuracy" in row:
             results[row["key"], row["strength"]] = {name: row["accuracy"]}

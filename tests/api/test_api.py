@@ -439,3 +439,29 @@ def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISED)
     assert list(tmp_path.iterdir()) == []
+
+
+class _Scaled(torch.nn.Module):
+    """Logits of another network, rounded or multiplied: the same predictions, and no gradients to follow."""
+
+    def __init__(self, network: torch.nn.Module, factor: float, *, is_rounded: bool) -> None:
+        super().__init__()
+        self.network, self.factor, self.is_rounded = network, factor, is_rounded
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits = self.network(images) * self.factor
+        return logits.round() if self.is_rounded else logits
+
+
+@pytest.mark.parametrize(("factor", "is_rounded"), [(100.0, True), (1e6, False)], ids=["rounded", "saturated"])
+def test_networks_without_gradients_are_reported(factor: float, is_rounded: bool) -> None:
+    model = robust201.load_model(13714, "digits", "bundled:benchmark_data/demo")
+    images = select(load_images("digits"), count=20, seed=0)
+    with pytest.warns(RobustWarning, match="the loss has no gradient"):
+        evaluate(
+            _Scaled(model, factor, is_rounded=is_rounded),
+            images.images,
+            images.labels,
+            [{"fgsm": {"epsilons_255": [8]}}],
+            progress=False,
+        )

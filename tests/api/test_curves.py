@@ -64,6 +64,7 @@ def test_of_several_attacks_each_image_has_the_smallest_distance():
     assert "(L2, fmn_l2, ddn_l2, aa_fab_l2; a stronger attack may need less)" in several.summary
 
 
+@pytest.mark.filterwarnings("ignore:zero gradients")
 def test_a_network_that_nothing_fools_has_no_finite_distance(tmp_path):
     class Constant(nn.Module):
         def forward(self, pixels):
