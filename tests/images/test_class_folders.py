@@ -131,6 +131,8 @@ def _break(folder: Path, what: str) -> None:
         (folder / "labels.json").write_text('{"owl": 1, "finch": 2}')
     elif what == "labels that are no object":
         (folder / "labels.json").write_text("[1, 2, 3]")
+    elif what == "a class numbered twice":
+        (folder / "labels.json").write_text('{"owl": 1, "finch": 2, "Zebra": 3, "owl": 4}')
     elif what == "too many classes":
         (folder / "labels.json").write_text('{"owl": 70000, "finch": 2, "Zebra": 3}')
 
@@ -142,9 +144,10 @@ WRONG = {
     "empty class": r"wren: this class folder holds no JPEG or PNG file\. Fill or remove it\.",
     "another format": r"c\.bmp: it is neither JPEG nor PNG\. Convert or remove it\.",
     "16 bits": r"c\.png: expected 8 bits per channel, got mode I;16\. Convert it\.",
-    "labels without a class": r"labels\.json: expected a whole number for the class folder 'Zebra', got none\.",
+    "labels without a class": r"labels\.json: expected a whole number .* for the class folder 'Zebra', got none\.",
     "labels that are no object": r"labels\.json: expected a JSON object, got another file",
-    "too many classes": r"expected labels 0 to 32766, got 70000",
+    "too many classes": r"expected a whole number from 0 to 32766 for the class folder 'owl', got 70000",
+    "a class numbered twice": r"labels\.json: expected a JSON object, got another file .*'owl' twice",
 }
 
 

@@ -5,17 +5,21 @@ object from the name of each folder to its label. So ten classes of ImageNet can
 Files that are neither JPEG nor PNG by their name are left out; other images are rejected, since torchvision reads them.
 """
 
+import json
 import os
+import reprlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError, one_line
-from robust201.core.files import load_json, read_file
+from robust201.core.files import MAX_JSON_BYTES, read_file, read_text
 from robust201.core.records import MAX_CLASSES, Split
 from robust201.images.checks import check_count, check_labels
 from robust201.images.decoding import ImageDecoder
@@ -122,20 +126,32 @@ def _read_numbers(folder: Path, names: tuple[str, ...]) -> dict[str, int] | None
     if not path.exists():
         return None
     try:
-        numbers = dict(load_json(path))
-    except (OSError, ValueError, TypeError) as error:
+        numbers = json.loads(read_text(path, MAX_JSON_BYTES), object_pairs_hook=_unique)
+        if not isinstance(numbers, dict):
+            raise TypeError(f"a {type(numbers).__name__}")  # noqa: TRY301 - worded below
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise DatasetError(
             f"Reading labels failed for {path}: expected a JSON object, got another file ({one_line(error)}). Correct "
             "or remove it."
         ) from error
     for name in names:
         number = numbers.get(name)
-        if not isinstance(number, int) or isinstance(number, bool):
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < MAX_CLASSES:
             raise DatasetError(
-                f"Reading labels failed for {path}: expected a whole number for the class folder {name!r}, got "
-                f"{'none' if number is None else repr(number)}. Number every class folder, or remove the file."
+                f"Reading labels failed for {path}: expected a whole number from 0 to {MAX_CLASSES - 1} for the class "
+                f"folder {name!r}, got {'none' if number is None else reprlib.repr(number)}. Number every class folder, "
+                "or remove the file."
             )
     return {name: numbers[name] for name in names}
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a dictionary; a ValueError names what is there twice, of which JSON readers would keep the last."""
+    numbers = dict(pairs)
+    if len(numbers) != len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"{twice!r} twice")
+    return numbers
 
 
 def _read(file: Path) -> bytes:

@@ -74,7 +74,7 @@ def _read_plugin(entry: EntryPoint) -> Plugin:
     what = f"Loading {entry.name} of {_distribution(entry)} failed"
     try:
         declared = entry.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{what}: expected {entry.value} to be importable, got {describe_failure(error)}. Correct or uninstall the "
             "package."
