@@ -1,13 +1,16 @@
 """Security curves of networks: the same accuracies as evaluations at each epsilon, files, and what is refused."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 import robust201
 from robust201.core.errors import ConfigError, RobustWarning
+from robust201.figures.security_curves import SecurityCurves
 from robust201.statistics.optimality import local_optimalities
+from robust201.tasks.constraints import L0, LINF
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, UnroundedNetwork, tiny_images
 
 IMAGES = tiny_images(20)
@@ -115,3 +118,17 @@ def test_other_arguments_are_refused(arguments, message):
 def test_few_steps_are_warned_of():
     with pytest.warns(RobustWarning, match=r"fmn\.steps: 4 steps are few.*Take 50 or more"):
         robust201.evaluate(Logits(), IMAGES.images, IMAGES.labels, {"fmn": {"steps": 4}}, **OPTIONS)
+
+
+@pytest.mark.parametrize("number", [np.float32, np.float64])
+def test_a_whole_epsilon_fools_the_images_at_its_distance(number):
+    epsilons = np.arange(1, 256)
+    distances = (epsilons / 255).astype(number).astype(np.float64) * 255
+    table = SecurityCurves.of({"tiny": pd.DataFrame({"fmn": distances})}, LINF, {})
+    expected = [(255 - epsilon) / 255 for epsilon in (0, *epsilons.tolist())]
+    rows = table.accuracy([0, *epsilons.tolist()])
+    assert rows["accuracy"].tolist() == expected
+    assert rows["epsilon"].tolist() == list(range(256))
+    counts = np.arange(1.0, 3073.0)
+    table = SecurityCurves.of({"tiny": pd.DataFrame({"fmn_l0": counts})}, L0, {})
+    assert table.accuracy(counts)["accuracy"].tolist() == [(3072 - count) / 3072 for count in range(1, 3073)]

@@ -92,13 +92,20 @@ class SecurityCurves(pd.DataFrame):
     def accuracy(self, epsilons: Sequence[float] | NDArray[np.float64]) -> pd.DataFrame:
         """Compute accuracies at any epsilons, as strengths are written (Linf: in units of 1/255).
 
+        An image is fooled at an epsilon where its perturbation counts as in the ball, as in `evaluate`: rounding to
+        float32 may leave it a little outside.
+
         Returns:
             One row per network and epsilon: `network`, `epsilon`, `accuracy`, `low` and `high` (its 95% interval).
         """
+        constraint, shown = self._constraint, np.asarray(epsilons, np.float64)
+        reached = np.array([constraint.reach(epsilon) * constraint.divisor for epsilon in shown.tolist()], np.float64)
+        # At epsilon 0 the images are the clean ones.
+        reached[shown <= 0] = shown[shown <= 0]
         frames = []
         for name in self._distances:
-            curve = accuracy_curve(self._distances[name], epsilons)
-            columns = {"epsilon": curve.epsilons, "accuracy": curve.accuracy, "low": curve.low, "high": curve.high}
+            curve = accuracy_curve(self._distances[name], reached)
+            columns = {"epsilon": shown, "accuracy": curve.accuracy, "low": curve.low, "high": curve.high}
             frames.append(pd.DataFrame({"network": name, **columns}))
         return pd.concat(frames, ignore_index=True)
 

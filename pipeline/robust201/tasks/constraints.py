@@ -54,7 +54,11 @@ class Constraint:
 
     def reach(self, strength: float) -> float:
         """Largest distance of a float32 image that counts as in the ball."""
-        return self.radius(strength) * (1 + self.relative_slack) + self.slack
+        return self.reach_of_radius(self.radius(strength))
+
+    def reach_of_radius(self, radius: float) -> float:
+        """Return the same for a radius in the units of pixels."""
+        return radius * (1 + self.relative_slack) + self.slack
 
     def distances(self, differences: "torch.Tensor") -> "torch.Tensor":
         """Lengths of differences of images, (B, 3, H, W) float32 to (B,)."""
