@@ -69,7 +69,7 @@ def curves(
     named = networks if isinstance(networks, Mapping) else name_networks(_as_list(networks))
     given = as_image_set(images, labels)
     constraint = CONSTRAINTS[norm]
-    largest = constraint.divisor * constraint.largest_radius(max(given.images.shape[2:]))
+    largest = constraint.divisor * constraint.largest_radius(given.images.shape[1:])
     at_largest = {key: {**fields, _strength_field(TASKS[key]): [largest]} for key, fields in keys.items()}
     tables = {name: evaluate(module, given, None, at_largest, **options) for name, module in named.items()}
     passes = sum(_passes(TASKS[key], fields) for key, fields in at_largest.items())

@@ -132,3 +132,22 @@ def test_a_whole_epsilon_fools_the_images_at_its_distance(number):
     counts = np.arange(1.0, 3073.0)
     table = SecurityCurves.of({"tiny": pd.DataFrame({"fmn_l0": counts})}, L0, {})
     assert table.accuracy(counts)["accuracy"].tolist() == [(3072 - count) / 3072 for count in range(1, 3073)]
+
+
+class Sums(nn.Module):
+    """A class for each third of the columns' sums, of images of any shape."""
+
+    def forward(self, pixels):
+        sums = pixels.sum(dim=(1, 2))
+        return torch.stack([sums[:, 0], sums[:, 1], sums[:, 2:].mean(dim=1)], dim=1)
+
+
+@pytest.mark.parametrize("norm", ["L2", "L1", "L0"])
+@pytest.mark.parametrize("shape", [(3, 8, 4), (3, 4, 8), (1, 6, 4)])
+def test_images_need_not_be_square(norm, shape):
+    images = np.random.default_rng(0).integers(0, 256, (6, *shape), dtype=np.uint8)
+    labels = Sums()(torch.from_numpy(images) / 255).argmax(dim=1).numpy()
+    key = {"L2": "fmn_l2", "L1": "fmn_l1", "L0": "fmn_l0"}[norm]
+    table = robust201.curves({"sums": Sums()}, images, labels, norm, {key: {"steps": 30}}, progress=False)
+    assert table.loc[0, "clean_accuracy"] == 1.0
+    assert 0 < table.distances["sums"].min() < np.inf

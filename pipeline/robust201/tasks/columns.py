@@ -238,8 +238,8 @@ def _unlike_right(stages: NDArray[Any], cm: Counts) -> str | None:
 
 
 UNITS_PER_DISTANCE = 1e9
-"""A stored distance is a whole number of billionths, in units of the pixel range; in L0, of values. Only multiplying and
-dividing by a whole number give whole distances back exactly."""
+"""A stored distance is a whole number of billionths, in units of the pixel range; in L0, of values. Only multiplying
+and dividing by a whole number give whole distances back exactly."""
 
 NOT_FOOLED = 2**53 - 1
 """A stored distance of an image that is right: the largest whole number that JSON's readers keep."""
