@@ -49,7 +49,7 @@ def curves(
         A DataFrame with `accuracy(epsilons)`, `distances` by image, `optimality` of the attacks, `summary` and
         `save("curves.pdf")`. One row per network: `network`, `clean_accuracy`, `low` and `high` (its 95% interval),
         `median_distance` over all images (0 for those that are wrong as they are), `median_low` and `median_high` (its
-        95% interval), `half_distance` (the epsilon that fools half of the images that are right as they are),
+        95% interval), `half_distance` (the smallest epsilon that fools half of the images that are right as they are),
         `never_fooled` (share of the images), `n_images`, `passes` (forward and backward passes of an attacked image in
         the attacks' steps; NaN with `aa_fab`), `seconds`.
         Distances are written as strengths: in units of 1/255 (Linf), of the pixel range (L2, L1), of values (L0).

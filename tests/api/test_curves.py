@@ -151,3 +151,10 @@ def test_images_need_not_be_square(norm, shape):
     table = robust201.curves({"sums": Sums()}, images, labels, norm, {key: {"steps": 30}}, progress=False)
     assert table.loc[0, "clean_accuracy"] == 1.0
     assert 0 < table.distances["sums"].min() < np.inf
+
+
+def test_where_no_image_is_classified_correctly_the_summary_says_so():
+    table = SecurityCurves.of({"tiny": pd.DataFrame({"fmn": [0.0, 0.0]})}, LINF, {})
+    assert np.isnan(table.loc[0, "half_distance"])
+    assert "it classifies no image correctly, so that there is none to fool (Linf, fmn;" in table.summary
+    assert "fewer than half" not in table.summary

@@ -115,11 +115,12 @@ class SecurityCurves(pd.DataFrame):
         unit = "/255" if self._constraint.divisor == 255 else ""
         lines = []
         for row in self.to_dict("records"):
-            half = (
-                f"half of the images that it classifies correctly are fooled at {row['half_distance']:.4g}{unit}"
-                if np.isfinite(row["half_distance"])
-                else "fewer than half of the images that it classifies correctly were fooled"
-            )
+            if row["clean_accuracy"] == 0:
+                half = "it classifies no image correctly, so that there is none to fool"
+            elif np.isfinite(row["half_distance"]):
+                half = f"half of the images that it classifies correctly are fooled at {row['half_distance']:.4g}{unit}"
+            else:
+                half = "fewer than half of the images that it classifies correctly were fooled"
             lines.append(
                 f"{row['network']}: accuracy {row['clean_accuracy']:.1%} ({row['low']:.1%} to {row['high']:.1%}); "
                 f"{half} "
