@@ -1,5 +1,6 @@
 """Security curves of networks: accuracy at every epsilon, from attacks for the smallest perturbation."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 from torch import nn
 
 from robust201.api import evaluate, name_networks
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, RobustWarning, closest
 from robust201.figures.security_curves import SecurityCurves
 from robust201.images.user_arrays import as_image_set
 from robust201.tasks import TASKS, Task
@@ -59,6 +60,9 @@ def curves(
             reason of `evaluate`.
         DatasetError: see `evaluate`.
         EvaluationError: see `evaluate`.
+
+    Warns:
+        RobustWarning: images were not fooled at any distance, or a reason of `evaluate`.
     """
     if norm not in CONSTRAINTS:
         raise ConfigError(
@@ -78,7 +82,22 @@ def curves(
         "seconds": [float(table["seconds"].sum()) for table in tables.values()],
     }
     by_attack = {name: table.distances * constraint.divisor for name, table in tables.items()}
-    return SecurityCurves.of(by_attack, constraint, further)
+    curves = SecurityCurves.of(by_attack, constraint, further)
+    _warn_of_failures(curves, keys)
+    return curves
+
+
+def _warn_of_failures(curves: SecurityCurves, attacks: Sequence[str]) -> None:
+    """Warn of networks with images that were not fooled within the whole range of pixels."""
+    for name, distances in curves.distances.items():
+        count = int(np.isinf(distances.to_numpy(np.float64)).sum())
+        if count:
+            message = (
+                f"{name}: {', '.join(attacks)} did not fool {count:,} of {len(distances):,} images at any distance, "
+                "though any image would do: the attack failed there, which says nothing of robustness. Take more steps "
+                "or further attacks."
+            )
+            warnings.warn(message, RobustWarning, stacklevel=3)
 
 
 def parse_attacks(

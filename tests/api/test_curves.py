@@ -15,8 +15,11 @@ from tests.support.tiny_networks import NORMALISATION, TinyNetwork, UnroundedNet
 
 IMAGES = tiny_images(20)
 OPTIONS = {"normalisation": NORMALISATION, "progress": False}
-# A few steps of an attack that would like more: the warning is not the point here.
-pytestmark = pytest.mark.filterwarnings("ignore:.*steps are few:robust201.core.errors.RobustWarning")
+# A few steps of an attack that would like more: the warnings are not the point here.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*steps are few:robust201.core.errors.RobustWarning"),
+    pytest.mark.filterwarnings("ignore:.*did not fool:robust201.core.errors.RobustWarning"),
+]
 
 
 class Logits(nn.Module):
@@ -73,10 +76,12 @@ def test_a_network_that_nothing_fools_has_no_finite_distance(tmp_path):
             return 0.0 * pixels.flatten(1)[:, :5] + torch.arange(5.0)
 
     labels = np.full(len(IMAGES), 4)
-    table = robust201.curves({"constant": Constant()}, IMAGES.images, labels, "L2", progress=False)
+    with pytest.warns(RobustWarning, match="constant: ddn_l2, fmn_l2 did not fool 20 of 20 images at any distance"):
+        table = robust201.curves({"constant": Constant()}, IMAGES.images, labels, "L2", progress=False)
     row = table.iloc[0]
     assert (row["median_distance"], row["half_distance"], row["never_fooled"]) == (np.inf, np.inf, 1.0)
     assert "fewer than half of the images that it classifies correctly were fooled" in table.summary
+    assert table.summary.endswith("The attacks failed on 20 of 20 images.")
     assert table.accuracy([55.0])["accuracy"].tolist() == [1.0]
     assert table.save(tmp_path / "flat.svg").stat().st_size > 1000
 

@@ -121,10 +121,12 @@ class SecurityCurves(pd.DataFrame):
                 half = f"half of the images that it classifies correctly are fooled at {row['half_distance']:.4g}{unit}"
             else:
                 half = "fewer than half of the images that it classifies correctly were fooled"
+            count = round(row["never_fooled"] * row["n_images"])
+            failed = f" The attacks failed on {count:,} of {row['n_images']:,} images." if count else ""
             lines.append(
                 f"{row['network']}: accuracy {row['clean_accuracy']:.1%} ({row['low']:.1%} to {row['high']:.1%}); "
                 f"{half} "
-                f"({self._constraint.name}, {', '.join(self._attacks)}; a stronger attack may need less)."
+                f"({self._constraint.name}, {', '.join(self._attacks)}; a stronger attack may need less).{failed}"
             )
         return "\n".join(lines)
 
