@@ -285,7 +285,8 @@ def _compare_pair(first: str, second: str, evaluations: Mapping[str, Evaluation]
     keys, strengths = zip(*common, strict=True)
     for key in dict.fromkeys(keys):
         settings = [evaluations[name].protocols[key] for name in (first, second)]
-        other_fields = [name for name in settings[0] if settings[0][name] != settings[1].get(name)]
+        names = dict.fromkeys([*settings[0], *settings[1]])
+        other_fields = [name for name in names if settings[0].get(name) != settings[1].get(name)]
         if other_fields:
             raise ConfigError(
                 f"Comparing networks failed for {first} and {second}: expected {key} with the same parameters, got "
