@@ -437,10 +437,10 @@ def compare(
     """Compare two or more networks on the same images, image by image.
 
     Args:
-        networks: modules, tables that `evaluate` returned, or networks of a dataset whose outcomes by image are stored,
-            as text: ``DATASET:ARCHITECTURE``, the dataset's folder and an architecture, or, of several trainings,
-            ``DATASET:ARCHITECTURE@WEIGHTS`` (without weights, all of them). By name, or in a list, where the names are
-            those of the classes, numbered if they are equal, and of the dataset's networks.
+        networks: modules and tables that `evaluate` returned; or, without either, networks of datasets whose outcomes
+            by image are stored, as text: ``DATASET:ARCHITECTURE``, the dataset's folder and an architecture, or, of
+            several trainings, ``DATASET:ARCHITECTURE@WEIGHTS`` (without weights, all of them). By name, or in a
+            list, where the names are those of the classes, numbered if they are equal, and of the dataset's networks.
         images: see `evaluate`; not needed without modules.
         labels: see `evaluate`.
         keys: see `evaluate`; by default clean images, FGSM and PGD. Of networks of a dataset: names of keys, or keys at
@@ -456,8 +456,8 @@ def compare(
         all rows) and `n_images`.
 
     Raises:
-        ConfigError: fewer than two networks; tables of other images, with other parameters of a key, or without a key
-            in common; or a reason of `evaluate`.
+        ConfigError: fewer than two networks; modules or tables next to networks of a dataset; tables of other images,
+            with other parameters of a key, or without a key in common; or a reason of `evaluate`.
         DatasetError: see `evaluate`.
         EvaluationError: see `evaluate`.
     """
@@ -467,7 +467,15 @@ def compare(
             "list, or a mapping of names to networks."
         )
     evaluations: dict[str, Evaluation] = {}
-    for name, network in _pair_with_names(networks):
+    pairs = _pair_with_names(networks)
+    stored_networks = [network for _, network in pairs if isinstance(network, str)]
+    if 0 < len(stored_networks) < len(pairs):
+        raise ConfigError(
+            f"Comparing networks failed for {stored_networks[0]}: expected networks of datasets only, or modules and "
+            "tables only, got both. A dataset has outcomes of its own images and protocol: compare its networks with "
+            "each other."
+        )
+    for name, network in pairs:
         if isinstance(network, str):
             for stored, table in _read_stored(name, network, keys, data).items():
                 evaluations[network if stored in evaluations else stored] = table

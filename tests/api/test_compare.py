@@ -110,6 +110,14 @@ def test_tables_of_other_parameters_are_rejected(images, labels):
         robust201.compare([weak, seeded])
 
 
+def test_networks_of_a_dataset_next_to_others_are_rejected(images, labels):
+    stored = "benchmark_data/cells-cifar10:21"
+    table = robust201.evaluate(Linear(0), images, labels, ["clean"])
+    for networks in ([stored, Linear(0)], {"a": table, "b": stored}):
+        with pytest.raises(ConfigError, match=r"cells-cifar10:21: expected networks of datasets only, or .*, got both"):
+            robust201.compare(networks, images, labels, ["clean"])
+
+
 @pytest.mark.parametrize("which", ["module", "table"])
 def test_a_single_network_is_rejected(images, labels, which):
     one = Linear(0) if which == "module" else robust201.evaluate(Linear(0), images, labels, ["clean"])
