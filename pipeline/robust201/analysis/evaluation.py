@@ -204,7 +204,8 @@ class Evaluation(pd.DataFrame):
         withstood = np.all([self._outcomes[key, strength] for key in keys], axis=0)
         unit = "/255" if constraint.divisor == 255 else ""
         worst = ", each image under the worst of them" if len(keys) > 1 else ""
-        missing = "" if any(key.startswith(ENSEMBLES) for key in keys) else " AutoAttack may fool more images."
+        ensembles = [key for key, row in TASKS.items() if row.constraint == constraint and key.startswith(ENSEMBLES)]
+        missing = " AutoAttack may fool more images." if ensembles and not {*keys} & {*ensembles} else ""
         return (
             f"{_show_fraction(withstood)} withstand {', '.join(keys)} at epsilon {strength:g}{unit} "
             f"({constraint.name}){worst}.{missing}"
