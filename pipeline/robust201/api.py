@@ -44,7 +44,7 @@ from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import holds_answers, summarise
-from robust201.tasks.parameters import Parameters
+from robust201.tasks.parameters import MinimumNorm, Parameters
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.weights.loading import fill_network, read_weights
 from robust201.weights.published.base import infer_size
@@ -189,7 +189,8 @@ def evaluate(
         count: evaluate a class-stratified subset of this many images, which the seed decides; None evaluates all
             images, or in a first look as many as the time allows.
         randomised: whether the module's outputs are random on purpose. ``"autoattack"`` is then AutoAttack's version
-            for randomised networks (`aa_rand`), which averages gradients over 20 passes.
+            for randomised networks (`aa_rand`), which averages gradients over 20 passes; attacks for the smallest
+            perturbation (`fmn` and the like) are rejected.
         normalisation: mean and standard deviation per channel, where the module takes normalised images.
         n_classes: number of classes C; None takes it from the module's output.
         seed: seed of the subset and of all random numbers.
@@ -846,6 +847,12 @@ def parse_keys(keys: _Keys, engine: str, *, randomised: bool = False) -> list[tu
                 raise ConfigError(
                     f"Reading keys failed for {row.key!r}: expected each key once, got it twice. Evaluate the second "
                     "by another call."
+                )
+            if randomised and issubclass(row.parameters, MinimumNorm):
+                raise ConfigError(
+                    f"Reading keys failed for {row.key}: expected attacks that average over random outputs, such as "
+                    "aa_rand, got one for the smallest perturbation, which leaves out images that are wrong once by "
+                    "chance. Choose another."
                 )
             parameters = _parse_parameters(row, fields, engine)
             chosen[row.key] = row.with_parameters(parameters), parameters
