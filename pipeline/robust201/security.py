@@ -13,7 +13,7 @@ from robust201.figures.security_curves import SecurityCurves
 from robust201.images.user_arrays import as_image_set
 from robust201.tasks import TASKS, Task
 from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import STRENGTH_FIELDS, MinimumNorm
+from robust201.tasks.parameters import STRENGTH_FIELDS, BrendelBethge, MinimumNorm
 
 DEFAULT_ATTACKS = {
     "Linf": ("fmn",),
@@ -52,7 +52,7 @@ def curves(
         `median_distance` over all images (0 for those that are wrong as they are), `median_low` and `median_high` (its
         95% interval), `half_distance` (the smallest epsilon that fools half of the images that are right as they are),
         `never_fooled` (share of the images), `n_images`, `passes` (forward and backward passes of an attacked image in
-        the attacks' steps; NaN with `aa_fab`), `seconds`.
+        the attacks' steps; NaN with `aa_fab` and `bb`), `seconds`.
         Distances are written as strengths: in units of 1/255 (Linf), of the pixel range (L2, L1), of values (L0).
 
     Raises:
@@ -138,6 +138,8 @@ def _strength_field(row: Task) -> str:
 
 
 def _passes(row: Task, fields: Mapping[str, Any]) -> float:
-    """Forward and backward passes of an image: two for each step; NaN of attacks whose steps take others."""
+    """Forward and backward passes of an image: two for each step; NaN of attacks that take others."""
     parameters = row.parameters(**fields)
-    return 2.0 * parameters.steps if isinstance(parameters, MinimumNorm) else np.nan
+    # Brendel and Bethge's attack also looks for a starting point, with as many passes as that takes.
+    is_steps_only = isinstance(parameters, MinimumNorm) and not isinstance(parameters, BrendelBethge)
+    return 2.0 * parameters.steps if is_steps_only else np.nan

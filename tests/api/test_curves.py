@@ -9,7 +9,9 @@ from torch import nn
 import robust201
 from robust201.core.errors import ConfigError, RobustWarning
 from robust201.figures.security_curves import SecurityCurves
+from robust201.security import _passes
 from robust201.statistics.optimality import local_optimalities
+from robust201.tasks import TASKS
 from robust201.tasks.constraints import L0, LINF
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, UnroundedNetwork, tiny_images
 
@@ -163,3 +165,13 @@ def test_where_no_image_is_classified_correctly_the_summary_says_so():
     assert np.isnan(table.loc[0, "half_distance"])
     assert "it classifies no image correctly, so that there is none to fool (Linf, fmn;" in table.summary
     assert "fewer than half" not in table.summary
+
+
+def test_passes_are_counted_where_steps_are_all():
+    assert _passes(TASKS["ddn_l2"], {"steps": 7}) == 14
+    for key in ("aa_fab", "bb", "bb_l0"):
+        assert np.isnan(_passes(TASKS[key], {"steps": 7}))
+    row = TASKS["bb_l2"]
+    # For planning, with the search for a starting point, once for all epsilons.
+    parameters = row.parameters(steps=100, epsilons=(0.5, 1.0))
+    assert row.passes(parameters, 10) == (3 * 100 + 1001 + 10) / 2 + 2
