@@ -83,7 +83,7 @@ def curves(
     }
     by_attack = {name: table.distances * constraint.divisor for name, table in tables.items()}
     curves = SecurityCurves.of(by_attack, constraint, further)
-    _warn_of_failures(curves, keys)
+    _warn_of_failures(curves, list(keys))
     return curves
 
 
@@ -141,5 +141,6 @@ def _passes(row: Task, fields: Mapping[str, Any]) -> float:
     """Forward and backward passes of an image: two for each step; NaN of attacks that take others."""
     parameters = row.parameters(**fields)
     # Brendel and Bethge's attack also looks for a starting point, with as many passes as that takes.
-    is_steps_only = isinstance(parameters, MinimumNorm) and not isinstance(parameters, BrendelBethge)
-    return 2.0 * parameters.steps if is_steps_only else np.nan
+    if isinstance(parameters, MinimumNorm) and not isinstance(parameters, BrendelBethge):
+        return 2.0 * parameters.steps
+    return np.nan
