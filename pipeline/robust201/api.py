@@ -44,7 +44,7 @@ from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import holds_answers, summarise
-from robust201.tasks.parameters import Parameters
+from robust201.tasks.parameters import MinimumNorm, Parameters
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.weights.loading import fill_network, read_weights
 from robust201.weights.published.base import infer_size
@@ -189,7 +189,8 @@ def evaluate(
         count: evaluate a class-stratified subset of this many images, which the seed decides; None evaluates all
             images, or in a first look as many as the time allows.
         randomised: whether the module's outputs are random on purpose. ``"autoattack"`` is then AutoAttack's version
-            for randomised networks (`aa_rand`), which averages gradients over 20 passes.
+            for randomised networks (`aa_rand`), which averages gradients over 20 passes; attacks for the smallest
+            perturbation (`fmn` and the like) are rejected.
         normalisation: mean and standard deviation per channel, where the module takes normalised images.
         n_classes: number of classes C; None takes it from the module's output.
         seed: seed of the subset and of all random numbers.
@@ -439,10 +440,10 @@ def compare(
     """Compare two or more networks on the same images, image by image.
 
     Args:
-        networks: modules, tables that `evaluate` returned, or networks of a dataset whose outcomes by image are stored,
-            as text: ``DATASET:ARCHITECTURE``, the dataset's folder and an architecture, or, of several trainings,
-            ``DATASET:ARCHITECTURE@WEIGHTS`` (without weights, all of them). By name, or in a list, where the names are
-            those of the classes, numbered if they are equal, and of the dataset's networks.
+        networks: modules and tables that `evaluate` returned; or, without either, networks of datasets whose outcomes
+            by image are stored, as text: ``DATASET:ARCHITECTURE``, the dataset's folder and an architecture, or, of
+            several trainings, ``DATASET:ARCHITECTURE@WEIGHTS`` (without weights, all of them). By name, or in a
+            list, where the names are those of the classes, numbered if they are equal, and of the dataset's networks.
         images: see `evaluate`; not needed without modules.
         labels: see `evaluate`.
         keys: see `evaluate`; by default clean images, FGSM and PGD. Of networks of a dataset: names of keys, or keys at
@@ -458,8 +459,8 @@ def compare(
         all rows) and `n_images`.
 
     Raises:
-        ConfigError: fewer than two networks; tables of other images, with other parameters of a key, or without a key
-            in common; or a reason of `evaluate`.
+        ConfigError: fewer than two networks; modules or tables next to networks of a dataset; tables of other images,
+            with other parameters of a key, or without a key in common; or a reason of `evaluate`.
         DatasetError: see `evaluate`.
         EvaluationError: see `evaluate`.
     """
@@ -469,7 +470,15 @@ def compare(
             "list, or a mapping of names to networks."
         )
     evaluations: dict[str, Evaluation] = {}
-    for name, network in _pair_with_names(networks):
+    pairs = _pair_with_names(networks)
+    stored_networks = [network for _, network in pairs if isinstance(network, str)]
+    if 0 < len(stored_networks) < len(pairs):
+        raise ConfigError(
+            f"Comparing networks failed for {stored_networks[0]}: expected networks of datasets only, or modules and "
+            "tables only, got both. A dataset has outcomes of its own images and protocol: compare its networks with "
+            "each other."
+        )
+    for name, network in pairs:
         if isinstance(network, str):
             for stored, table in _read_stored(name, network, keys, data).items():
                 evaluations[network if stored in evaluations else stored] = table
@@ -840,6 +849,12 @@ def parse_keys(keys: _Keys, engine: str, *, randomised: bool = False) -> list[tu
                 raise ConfigError(
                     f"Reading keys failed for {row.key!r}: expected each key once, got it twice. Evaluate the second "
                     "by another call."
+                )
+            if randomised and issubclass(row.parameters, MinimumNorm):
+                raise ConfigError(
+                    f"Reading keys failed for {row.key}: expected attacks that average over random outputs, such as "
+                    "aa_rand, got one for the smallest perturbation, which leaves out images that are wrong once by "
+                    "chance. Choose another."
                 )
             parameters = _parse_parameters(row, fields, engine)
             chosen[row.key] = row.with_parameters(parameters), parameters

@@ -1,5 +1,6 @@
 """Security curves of networks: accuracy at every epsilon, from attacks for the smallest perturbation."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,12 +8,12 @@ import numpy as np
 from torch import nn
 
 from robust201.api import evaluate, name_networks
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, RobustWarning, closest
 from robust201.figures.security_curves import SecurityCurves
 from robust201.images.user_arrays import as_image_set
 from robust201.tasks import TASKS, Task
 from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import STRENGTH_FIELDS, MinimumNorm
+from robust201.tasks.parameters import STRENGTH_FIELDS, BrendelBethge, MinimumNorm
 
 DEFAULT_ATTACKS = {
     "Linf": ("fmn",),
@@ -49,9 +50,9 @@ def curves(
         A DataFrame with `accuracy(epsilons)`, `distances` by image, `optimality` of the attacks, `summary` and
         `save("curves.pdf")`. One row per network: `network`, `clean_accuracy`, `low` and `high` (its 95% interval),
         `median_distance` over all images (0 for those that are wrong as they are), `median_low` and `median_high` (its
-        95% interval), `half_distance` (the epsilon that fools half of the images that are right as they are),
+        95% interval), `half_distance` (the smallest epsilon that fools half of the images that are right as they are),
         `never_fooled` (share of the images), `n_images`, `passes` (forward and backward passes of an attacked image in
-        the attacks' steps; NaN with `aa_fab`), `seconds`.
+        the attacks' steps; NaN with `aa_fab` and `bb`), `seconds`.
         Distances are written as strengths: in units of 1/255 (Linf), of the pixel range (L2, L1), of values (L0).
 
     Raises:
@@ -59,6 +60,9 @@ def curves(
             reason of `evaluate`.
         DatasetError: see `evaluate`.
         EvaluationError: see `evaluate`.
+
+    Warns:
+        RobustWarning: images were not fooled at any distance, or a reason of `evaluate`.
     """
     if norm not in CONSTRAINTS:
         raise ConfigError(
@@ -69,7 +73,7 @@ def curves(
     named = networks if isinstance(networks, Mapping) else name_networks(_as_list(networks))
     given = as_image_set(images, labels)
     constraint = CONSTRAINTS[norm]
-    largest = constraint.divisor * constraint.largest_radius(max(given.images.shape[2:]))
+    largest = constraint.divisor * constraint.largest_radius(given.images.shape[1:])
     at_largest = {key: {**fields, _strength_field(TASKS[key]): [largest]} for key, fields in keys.items()}
     tables = {name: evaluate(module, given, None, at_largest, **options) for name, module in named.items()}
     passes = sum(_passes(TASKS[key], fields) for key, fields in at_largest.items())
@@ -78,7 +82,22 @@ def curves(
         "seconds": [float(table["seconds"].sum()) for table in tables.values()],
     }
     by_attack = {name: table.distances * constraint.divisor for name, table in tables.items()}
-    return SecurityCurves.of(by_attack, constraint, further)
+    curves = SecurityCurves.of(by_attack, constraint, further)
+    _warn_of_failures(curves, list(keys))
+    return curves
+
+
+def _warn_of_failures(curves: SecurityCurves, attacks: Sequence[str]) -> None:
+    """Warn of networks with images that were not fooled within the whole range of pixels."""
+    for name, distances in curves.distances.items():
+        count = int(np.isinf(distances.to_numpy(np.float64)).sum())
+        if count:
+            message = (
+                f"{name}: {', '.join(attacks)} did not fool {count:,} of {len(distances):,} images at any distance, "
+                "though any image would do: the attack failed there, which says nothing of robustness. Take more steps "
+                "or further attacks."
+            )
+            warnings.warn(message, RobustWarning, stacklevel=3)
 
 
 def parse_attacks(
@@ -119,6 +138,9 @@ def _strength_field(row: Task) -> str:
 
 
 def _passes(row: Task, fields: Mapping[str, Any]) -> float:
-    """Forward and backward passes of an image: two for each step; NaN of attacks whose steps take others."""
+    """Forward and backward passes of an image: two for each step; NaN of attacks that take others."""
     parameters = row.parameters(**fields)
-    return 2.0 * parameters.steps if isinstance(parameters, MinimumNorm) else np.nan
+    # Brendel and Bethge's attack also looks for a starting point, with as many passes as that takes.
+    if isinstance(parameters, MinimumNorm) and not isinstance(parameters, BrendelBethge):
+        return 2.0 * parameters.steps
+    return np.nan

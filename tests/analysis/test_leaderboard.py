@@ -73,6 +73,7 @@ def test_the_answer_names_the_best_and_what_is_tied_with_it(results):
     assert board.answer.count(". ") == 1
     assert "On CIFAR-10 at ε = 1/255, the most accurate network is #" in board.answer
     assert "500 images do not tell two networks apart (tests of the same images" in board.basis
+    assert "Holm's correction within each column, 5%)" in board.basis
 
 
 def test_a_network_at_chance_is_not_called_the_most_accurate(results):

@@ -100,9 +100,22 @@ def test_tables_of_other_parameters_are_rejected(images, labels):
     )
     with pytest.raises(ConfigError, match="a and b: expected pgd with the same parameters, got others in steps"):
         robust201.compare({"a": weak, "b": strong})
+    randomised = robust201.evaluate(Linear(1), images, labels, ["clean"], randomised=True)
+    plain = robust201.evaluate(Linear(0), images, labels, ["clean"])
+    for pair in ([randomised, plain], [plain, randomised]):
+        with pytest.raises(ConfigError, match="expected clean with the same parameters, got others in randomised"):
+            robust201.compare(pair)
     seeded = robust201.evaluate(Linear(1), images, labels, {"pgd": {"epsilons_255": [8], "steps": 31}}, seed=1)
     with pytest.raises(ConfigError, match="others in seed"):
         robust201.compare([weak, seeded])
+
+
+def test_networks_of_a_dataset_next_to_others_are_rejected(images, labels):
+    stored = "benchmark_data/cells-cifar10:21"
+    table = robust201.evaluate(Linear(0), images, labels, ["clean"])
+    for networks in ([stored, Linear(0)], {"a": table, "b": stored}):
+        with pytest.raises(ConfigError, match=r"cells-cifar10:21: expected networks of datasets only, or .*, got both"):
+            robust201.compare(networks, images, labels, ["clean"])
 
 
 @pytest.mark.parametrize("which", ["module", "table"])

@@ -1,19 +1,27 @@
 """Security curves of networks: the same accuracies as evaluations at each epsilon, files, and what is refused."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 import robust201
 from robust201.core.errors import ConfigError, RobustWarning
+from robust201.figures.security_curves import SecurityCurves
+from robust201.security import _passes
 from robust201.statistics.optimality import local_optimalities
+from robust201.tasks import TASKS
+from robust201.tasks.constraints import L0, LINF
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, UnroundedNetwork, tiny_images
 
 IMAGES = tiny_images(20)
 OPTIONS = {"normalisation": NORMALISATION, "progress": False}
-# A few steps of an attack that would like more: the warning is not the point here.
-pytestmark = pytest.mark.filterwarnings("ignore:.*steps are few:robust201.core.errors.RobustWarning")
+# A few steps of an attack that would like more: the warnings are not the point here.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*steps are few:robust201.core.errors.RobustWarning"),
+    pytest.mark.filterwarnings("ignore:.*did not fool:robust201.core.errors.RobustWarning"),
+]
 
 
 class Logits(nn.Module):
@@ -71,10 +79,12 @@ def test_a_network_that_nothing_fools_has_no_finite_distance(tmp_path):
             return 0.0 * pixels.flatten(1)[:, :5] + torch.arange(5.0)
 
     labels = np.full(len(IMAGES), 4)
-    table = robust201.curves({"constant": Constant()}, IMAGES.images, labels, "L2", progress=False)
+    with pytest.warns(RobustWarning, match="constant: ddn_l2, fmn_l2 did not fool 20 of 20 images at any distance"):
+        table = robust201.curves({"constant": Constant()}, IMAGES.images, labels, "L2", progress=False)
     row = table.iloc[0]
     assert (row["median_distance"], row["half_distance"], row["never_fooled"]) == (np.inf, np.inf, 1.0)
     assert "fewer than half of the images that it classifies correctly were fooled" in table.summary
+    assert table.summary.endswith("The attacks failed on 20 of 20 images.")
     assert table.accuracy([55.0])["accuracy"].tolist() == [1.0]
     assert table.save(tmp_path / "flat.svg").stat().st_size > 1000
 
@@ -116,3 +126,53 @@ def test_other_arguments_are_refused(arguments, message):
 def test_few_steps_are_warned_of():
     with pytest.warns(RobustWarning, match=r"fmn\.steps: 4 steps are few.*Take 50 or more"):
         robust201.evaluate(Logits(), IMAGES.images, IMAGES.labels, {"fmn": {"steps": 4}}, **OPTIONS)
+
+
+@pytest.mark.parametrize("number", [np.float32, np.float64])
+def test_a_whole_epsilon_fools_the_images_at_its_distance(number):
+    epsilons = np.arange(1, 256)
+    distances = (epsilons / 255).astype(number).astype(np.float64) * 255
+    table = SecurityCurves.of({"tiny": pd.DataFrame({"fmn": distances})}, LINF, {})
+    expected = [(255 - epsilon) / 255 for epsilon in (0, *epsilons.tolist())]
+    rows = table.accuracy([0, *epsilons.tolist()])
+    assert rows["accuracy"].tolist() == expected
+    assert rows["epsilon"].tolist() == list(range(256))
+    counts = np.arange(1.0, 3073.0)
+    table = SecurityCurves.of({"tiny": pd.DataFrame({"fmn_l0": counts})}, L0, {})
+    assert table.accuracy(counts)["accuracy"].tolist() == [(3072 - count) / 3072 for count in range(1, 3073)]
+
+
+class Sums(nn.Module):
+    """A class for each third of the columns' sums, of images of any shape."""
+
+    def forward(self, pixels):
+        sums = pixels.sum(dim=(1, 2))
+        return torch.stack([sums[:, 0], sums[:, 1], sums[:, 2:].mean(dim=1)], dim=1)
+
+
+@pytest.mark.parametrize("norm", ["L2", "L1", "L0"])
+@pytest.mark.parametrize("shape", [(3, 8, 4), (3, 4, 8), (1, 6, 4)])
+def test_images_need_not_be_square(norm, shape):
+    images = np.random.default_rng(0).integers(0, 256, (6, *shape), dtype=np.uint8)
+    labels = Sums()(torch.from_numpy(images) / 255).argmax(dim=1).numpy()
+    key = {"L2": "fmn_l2", "L1": "fmn_l1", "L0": "fmn_l0"}[norm]
+    table = robust201.curves({"sums": Sums()}, images, labels, norm, {key: {"steps": 30}}, progress=False)
+    assert table.loc[0, "clean_accuracy"] == 1.0
+    assert 0 < table.distances["sums"].min() < np.inf
+
+
+def test_where_no_image_is_classified_correctly_the_summary_says_so():
+    table = SecurityCurves.of({"tiny": pd.DataFrame({"fmn": [0.0, 0.0]})}, LINF, {})
+    assert np.isnan(table.loc[0, "half_distance"])
+    assert "it classifies no image correctly, so that there is none to fool (Linf, fmn;" in table.summary
+    assert "fewer than half" not in table.summary
+
+
+def test_passes_are_counted_where_steps_are_all():
+    assert _passes(TASKS["ddn_l2"], {"steps": 7}) == 14
+    for key in ("aa_fab", "bb", "bb_l0"):
+        assert np.isnan(_passes(TASKS[key], {"steps": 7}))
+    row = TASKS["bb_l2"]
+    # For planning, with the search for a starting point, once for all epsilons.
+    parameters = row.parameters(steps=100, epsilons=(0.5, 1.0))
+    assert row.passes(parameters, 10) == (3 * 100 + 1001 + 10) / 2 + 2

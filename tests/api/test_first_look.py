@@ -143,3 +143,11 @@ def test_wrong_arguments_are_rejected(changes: dict[str, Any], error: type[Excep
     with pytest.raises(error, match=message) as caught:
         robust201.evaluate(**(options | changes))
     assert not re.search("\n", str(caught.value))
+
+
+def test_autoattack_is_missed_only_in_norms_that_it_has() -> None:
+    keys = {"fmn_l0": {"epsilons": [3], "steps": 50}, "fmn_l1": {"epsilons": [3], "steps": 50}}
+    table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, **NORMALISED)
+    by_norm = {norm: line for line in table.summary.splitlines() for norm in ("(L0)", "(L1)") if norm in line}
+    assert by_norm["(L0)"].endswith("withstand fmn_l0 at epsilon 3 (L0).")
+    assert by_norm["(L1)"].endswith("AutoAttack may fool more images.")

@@ -9,7 +9,15 @@ import pytest
 
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.statistics.attack_flags import ZERO_GRADIENTS, AttackFlag, Transfer, find_flags, transfers_of
+from robust201.statistics.attack_flags import (
+    _FAMILIES,
+    ZERO_GRADIENTS,
+    AttackFlag,
+    Transfer,
+    find_flags,
+    transfers_of,
+)
+from robust201.tasks import TASKS
 from tests.conftest import RunCommand
 from tests.support.small_results import write_results
 
@@ -162,3 +170,32 @@ def test_a_sweep_has_its_flags_in_the_report(finished: Path, robust201: RunComma
     assert robust201("report", exported, "--out", tmp_path / "page.html").code == 0
     page = (tmp_path / "page.html").read_text()
     assert "Signs of weak attacks: <ul><li>far from chance: digits fgsm at 255: 1 of 2 networks, such as #21" in page
+
+
+def test_every_attack_in_a_ball_belongs_to_the_attacks_of_its_norm() -> None:
+    rows = [row for row in TASKS.values() if row.kind == "attack" and row.constraint is not None]
+    by_norm: dict[str, set[str]] = {}
+    for row in rows:
+        if row.key != "fgsm" and row.constraint is not None:
+            by_norm.setdefault(row.constraint.name, set()).add(row.key)
+    for norm, keys in by_norm.items():
+        (family,) = (set(one.iterative) for one in _FAMILIES if keys & set(one.iterative))
+        assert family == keys, norm
+    assert len(by_norm) == len(_FAMILIES)
+
+
+@pytest.mark.parametrize("key", ["fmn", "bb", "aa_rand"])
+def test_a_failure_of_the_standard_version_is_seen_by_further_attacks(key: str) -> None:
+    changes = {(key, 8.0): {0: 0.1}, ("aa_standard", 8.0): {0: 0.6}}
+    assert [(flag.check, flag.where) for flag in find_flags("", changes, n_images=100, n_classes=10)] == [
+        ("ensemble weaker", f"{key} against aa_standard at 8")
+    ]
+
+
+def test_a_failed_attack_for_the_smallest_perturbation_is_seen() -> None:
+    found = find_flags("", {("ddn_l2", 0.5): {0: 0.6}, ("aa_square_l2", 0.5): {0: 0.1}}, n_images=100, n_classes=10)
+    assert [(flag.check, flag.where) for flag in found] == [
+        ("black-box stronger", "aa_square_l2 against ddn_l2 at 0.5")
+    ]
+    (flag,) = find_flags("", {("sigma_zero_l0", e): {0: e / 100} for e in (10.0, 90.0)}, n_images=100, n_classes=10)
+    assert (flag.check, flag.where) == ("not monotone", "sigma_zero_l0 at 90 against 10")

@@ -20,9 +20,20 @@ def test_an_image_withstands_epsilons_below_its_distance():
 def test_the_median_is_over_all_images_and_half_the_distance_over_those_that_are_right():
     # Of eight distances P(B <= 0) = .0039 and P(B <= 1) = .035, so the interval is from the first to the last.
     assert median_distance(DISTANCES) == (0.3, 0.0, np.inf)
-    assert half_distance(DISTANCES) == pytest.approx((0.3 + 0.7) / 2)
+    assert half_distance(DISTANCES) == 0.3
     assert median_distance([1.0, 3.0, np.inf, np.inf]).value == np.inf
     assert np.isnan(half_distance([0.0, 0.0]))
+
+
+def test_half_the_distance_is_the_smallest_epsilon_that_fools_half():
+    assert half_distance([1.0, 1.0, np.inf, np.inf]) == 1.0
+    assert half_distance([1.0, np.inf, np.inf]) == np.inf
+    generator = np.random.default_rng(1)
+    for n_images in range(1, 12):
+        distances = generator.exponential(size=n_images)
+        half = half_distance(distances)
+        below, at = accuracy_curve(distances, [np.nextafter(half, 0), half]).accuracy
+        assert at <= 0.5 < below
 
 
 def test_the_interval_of_the_median_of_twenty_is_from_the_sixth_to_the_fifteenth():

@@ -46,3 +46,8 @@ def test_global_optimality_is_the_mean_over_networks():
 def test_other_images_are_refused(wrong):
     with pytest.raises(ConfigError, match="of the same images by one attack or more"):
         local_optimalities(wrong)
+
+
+def test_images_that_are_wrong_as_they_are_count_as_such_for_every_attack():
+    distances = {"first": [0.0, 0.0, 1.0, 2.0], "nothing": [np.inf] * 4, "second": [5.0, 0.0, 1.0, 2.0]}
+    assert local_optimalities(distances) == {"first": 1.0, "nothing": 0.0, "second": 1.0}

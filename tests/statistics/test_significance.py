@@ -4,12 +4,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest, chi2_contingency
+from scipy.stats import binomtest, chi2_contingency, sem, ttest_rel
+from scipy.stats import t as student
 
+from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import pack_outcomes
 from robust201.statistics.significance import (
     holm_adjust,
+    image_mean_intervals,
     mcnemar_p_values,
+    mean_ties_with_best,
     paired_difference_intervals,
     paired_differences,
     ties_with_best,
@@ -108,3 +112,37 @@ def test_intervals_hold_in_about_95_percent_of_samples(n_images, shares):
     low, high = paired_difference_intervals(*draws[:, :3].T, n_images)
     held = ((low <= shares[2] - shares[1]) & (shares[2] - shares[1] <= high)).mean()
     assert 0.935 < held <= 1.0
+
+
+def test_images_that_do_not_vary_are_not_taken_for_certain() -> None:
+    counts = np.array([[4] * 10, [0] * 10, [2] * 10], np.uint16)
+    low, high = image_mean_intervals(counts, 4)
+    expected_low, expected_high = accuracy_intervals([1.0, 0.0, 0.5], 10)
+    assert (low.tolist(), high.tolist()) == (expected_low.tolist(), expected_high.tolist())
+    assert low[0] < 0.75
+    found = mean_ties_with_best(counts, 4)
+    expected = binomtest(10, 10).pvalue
+    np.testing.assert_allclose(found.p_values, [1.0, 2 * expected, 2 * expected])
+    assert found.tied.tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("n_images", [1, 2, 3])
+def test_few_images_tell_no_networks_apart(n_images: int) -> None:
+    counts = np.array([[2] * n_images, [1] * n_images, [2] * n_images], np.uint16)
+    found = mean_ties_with_best(counts, 2)
+    assert found.tied.all()
+    assert not np.isnan(found.p_values).any()
+    low, high = image_mean_intervals(counts, 2)
+    assert ((low < high) & (high - low > 0.5)).all()
+
+
+def test_means_that_vary_are_compared_by_students_test() -> None:
+    counts = np.random.default_rng(2).integers(0, 6, (3, 40)).astype(np.uint16)
+    floats = counts.astype(float)
+    found = mean_ties_with_best(counts, 5)
+    others = [place for place in range(3) if place != found.best]
+    raw = [ttest_rel(floats[found.best], floats[other]).pvalue for other in others]
+    np.testing.assert_allclose(found.p_values[others], holm_adjust(raw))
+    low, high = image_mean_intervals(counts, 5)
+    expected = student.interval(0.95, 39, floats[0].mean() / 5, sem(floats[0] / 5))
+    np.testing.assert_allclose((low[0], high[0]), expected)

@@ -24,6 +24,7 @@ from robust201.tasks.columns import (
     PUBLISHED,
     RESERVED,
     columns_of_json,
+    distances_of,
     fields_of,
     parquet_forms,
 )
@@ -174,3 +175,26 @@ def test_a_count_too_large_for_its_column_is_refused():
 def test_the_strength_of_a_grid_is_said_to_mean_nothing(key: str) -> None:
     assert describe_strength(TASKS[key]).startswith("0, which means nothing")
     assert describe_strength(TASKS["pgd"]).startswith("Epsilon in units of 1/255")
+
+
+def stored_distances(distances):
+    """Distances of misclassified images, on their way through a result."""
+    n_images = len(distances)
+    accumulator = Accumulator(["distances"], 2, "cpu", n_images)
+    logits = torch.tensor([[0.0, 1.0]]).repeat(n_images, 1)
+    labels = torch.zeros(n_images, dtype=torch.long)
+    accumulator.update(torch.arange(n_images), logits, labels, measure_distances=lambda: distances)
+    return distances_of(accumulator.finalise()["distances"])
+
+
+def test_counts_of_values_are_stored_exactly():
+    counts = torch.arange(1, 3073)
+    assert stored_distances(counts.double()).tolist() == counts.tolist()
+
+
+def test_a_stored_distance_is_no_larger_than_it_was_and_0_only_without_a_perturbation():
+    radii = torch.arange(256, dtype=torch.float64) / 255
+    stored = stored_distances(radii)
+    assert (stored <= radii.numpy()).all()
+    np.testing.assert_allclose(stored, radii, atol=1e-9)
+    assert stored_distances(torch.tensor([0.0, 1e-12])).tolist() == [0.0, 1e-9]

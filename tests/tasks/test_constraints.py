@@ -36,8 +36,8 @@ def test_what_strengths_mean():
 def test_a_ball_reaches_no_further_than_two_images_are_apart(constraint):
     black, white = torch.zeros(1, 3, 4, 4), torch.ones(1, 3, 4, 4)
     largest = constraint.divisor * constraint.distances(white - black).item()
-    assert constraint.refusal((0.1, round(largest, 4)), 4) is None
-    assert f"expected strengths up to {largest:.6g}" in constraint.refusal((0.1, 1.001 * largest), 4)
+    assert constraint.refusal((0.1, round(largest, 4)), (3, 4, 4)) is None
+    assert f"expected strengths up to {largest:.6g}" in constraint.refusal((0.1, 1.001 * largest), (3, 4, 4))
 
 
 @every_constraint
@@ -177,3 +177,10 @@ def test_a_fused_attack_without_a_ball_takes_its_strengths_as_they_are():
     (found,) = perturb_all(row, parameters, images, context).values()
     distance = (found - torch.from_numpy(images.images) / 255).abs().amax()
     assert 8 / 255 < distance <= 0.5
+
+
+def test_limits_are_those_of_the_values_of_an_image():
+    assert (L0.largest_radius((3, 32, 32)), L2.largest_radius((3, 32, 32))) == (3072, 3072**0.5)
+    assert (L1.largest_radius((1, 28, 20)), LINF.largest_radius((1, 28, 20))) == (560, 1)
+    assert "images of 28 x 20 pixels, got 561" in L0.refusal((561,), (1, 28, 20))
+    assert L0.refusal((560,), (1, 28, 20)) is None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from robust201.core.errors import EvaluationError
 from robust201.tasks.columns import COLUMNS, MEASUREMENTS, columns_of
-from robust201.tasks.measurements import MAX_IMAGES, Accumulator, check_values, merge_values
+from robust201.tasks.measurements import MAX_IMAGES, Accumulator, check_values, merge_values, row_sum_tolerance
 
 ALL = tuple(MEASUREMENTS)
 
@@ -208,3 +208,22 @@ def test_checks_find_damage(values, message):
 def test_parts_that_do_not_fit_are_refused(parts):
     with pytest.raises(EvaluationError, match="Merging failed for #7: expected parts with equal columns"):
         merge_values(parts, name="#7")
+
+
+@pytest.mark.parametrize(("n_classes", "most"), [(10, 1e-5), (120, 1e-5), (1000, 5.9e-5), (4096, 2.4e-4)])
+def test_rows_of_many_classes_may_be_further_from_summing_to_1(n_classes, most):
+    assert row_sum_tolerance(n_classes) == pytest.approx(most, rel=0.02)
+    sums = (torch.randn(50, n_classes, generator=torch.Generator().manual_seed(0)) * 4).softmax(dim=1).double().sum(1)
+    assert float((sums - 1).abs().max()) <= row_sum_tolerance(n_classes)
+
+
+@pytest.mark.parametrize(("off", "is_sound"), [(4e-5, True), (8e-5, False)])
+def test_a_damaged_row_of_many_classes_is_refused(off, is_sound):
+    logits = torch.zeros(3, 1000)
+    values = measure(logits, torch.zeros(3, dtype=torch.long), measurements=("confidence", "cm"))
+    values["confidence_label"][0, 0] += off
+    if is_sound:
+        check_values(values, 3, decimals={})
+    else:
+        with pytest.raises(EvaluationError, match="sum to 1"):
+            check_values(values, 3, decimals={})

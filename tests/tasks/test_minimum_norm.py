@@ -15,10 +15,12 @@ from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.attack_kit.replay import ReplayedDraws
 from robust201.tasks.columns import distances_of as stored_distances
+from robust201.tasks.constraints import L0, LINF
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import merge_values
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.tasks.perturbations.foolbox_engine import foolbox
+from robust201.tasks.perturbations.minimum_norm import within
 from tests.support.library_parity import LIBRARY_BATCHES, differing_bits
 from tests.support.tiny_networks import (
     SIZE,
@@ -260,3 +262,16 @@ def test_brendel_bethge_keeps_the_contract_and_is_near_fmn(key, largest):
     other = "fmn" + key.removeprefix("bb")
     rival = distances_of(other, fused_minima(other, TASKS[other].parameters(steps=150)))
     assert distances_of(key, found).median() < 2 * rival.median()
+
+
+def test_a_perturbation_of_a_whole_epsilon_lies_in_its_ball():
+    epsilons = range(1, 256)
+    clean = torch.zeros(255, 3, 2, 2)
+    nearest = clean + torch.tensor([epsilon / 255 for epsilon in epsilons]).view(-1, 1, 1, 1)
+    for epsilon in epsilons:
+        cut = within(LINF, clean, nearest, LINF.radius(epsilon))
+        assert int((cut > 0).any(dim=(1, 2, 3)).sum()) == epsilon
+    changed = (torch.arange(12) < torch.arange(1, 13)[:, None]).float().view(12, 3, 2, 2)
+    for count in range(1, 13):
+        cut = within(L0, torch.zeros_like(changed), changed, L0.radius(count))
+        assert int((cut > 0).any(dim=(1, 2, 3)).sum()) == count

@@ -10,8 +10,9 @@ from pyautoattack.autopgd_base import APGDAttack
 from torch import nn
 
 from robust201.api import evaluate
-from robust201.core.errors import NetworkError, RobustWarning
+from robust201.core.errors import ConfigError, NetworkError, RobustWarning
 from robust201.models.classifier import Classifier
+from robust201.security import curves
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.replay import ReplayedDraws
@@ -150,3 +151,11 @@ def test_the_standard_version_warns_on_randomised_networks() -> None:
     keys = {"aa_standard": {"epsilons_255": [2], "steps": 2, "queries": 3}}
     with pytest.warns(RobustWarning, match="does not average over the network's random numbers"):
         evaluate(NoisyNetwork(0.1), IMAGES.images, IMAGES.labels, keys, randomised=True, normalisation=NORMALISATION)
+
+
+@pytest.mark.parametrize("key", ["fmn", "ddn_l2", "sigma_zero_l0"])
+def test_attacks_for_the_smallest_perturbation_are_rejected_on_randomised_networks(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"failed for {key}: .* got one for the smallest perturbation"):
+        evaluate(NoisyNetwork(0.5), IMAGES.images, IMAGES.labels, ["clean", key], randomised=True)
+    with pytest.raises(ConfigError, match="got one for the smallest perturbation"):
+        curves(NoisyNetwork(0.5), IMAGES.images, IMAGES.labels, TASKS[key].constraint.name, key, randomised=True)

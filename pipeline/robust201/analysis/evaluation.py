@@ -204,7 +204,8 @@ class Evaluation(pd.DataFrame):
         withstood = np.all([self._outcomes[key, strength] for key in keys], axis=0)
         unit = "/255" if constraint.divisor == 255 else ""
         worst = ", each image under the worst of them" if len(keys) > 1 else ""
-        missing = "" if any(key.startswith(ENSEMBLES) for key in keys) else " AutoAttack may fool more images."
+        ensembles = [key for key, row in TASKS.items() if row.constraint == constraint and key.startswith(ENSEMBLES)]
+        missing = " AutoAttack may fool more images." if ensembles and not {*keys} & {*ensembles} else ""
         return (
             f"{_show_fraction(withstood)} withstand {', '.join(keys)} at epsilon {strength:g}{unit} "
             f"({constraint.name}){worst}.{missing}"
@@ -285,7 +286,8 @@ def _compare_pair(first: str, second: str, evaluations: Mapping[str, Evaluation]
     keys, strengths = zip(*common, strict=True)
     for key in dict.fromkeys(keys):
         settings = [evaluations[name].protocols[key] for name in (first, second)]
-        other_fields = [name for name in settings[0] if settings[0][name] != settings[1].get(name)]
+        names = dict.fromkeys([*settings[0], *settings[1]])
+        other_fields = [name for name in names if settings[0].get(name) != settings[1].get(name)]
         if other_fields:
             raise ConfigError(
                 f"Comparing networks failed for {first} and {second}: expected {key} with the same parameters, got "

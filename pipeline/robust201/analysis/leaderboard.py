@@ -137,8 +137,8 @@ class Leaderboard:
         if paired == {True, False}:
             tests = "tests of the same images where their outcomes are stored"
         return (
-            f"Tied: these {first.n_images:,} images do not tell two networks apart ({tests}, Holm's correction, "
-            f"{LEVEL:.0%}). Intervals are 95% intervals over images."
+            f"Tied: these {first.n_images:,} images do not tell two networks apart ({tests}, Holm's correction within "
+            f"each column, {LEVEL:.0%}). Intervals are 95% intervals over images."
         )
 
 

@@ -92,13 +92,20 @@ class SecurityCurves(pd.DataFrame):
     def accuracy(self, epsilons: Sequence[float] | NDArray[np.float64]) -> pd.DataFrame:
         """Compute accuracies at any epsilons, as strengths are written (Linf: in units of 1/255).
 
+        An image is fooled at an epsilon where its perturbation counts as in the ball, as in `evaluate`: rounding to
+        float32 may leave it a little outside.
+
         Returns:
             One row per network and epsilon: `network`, `epsilon`, `accuracy`, `low` and `high` (its 95% interval).
         """
+        constraint, shown = self._constraint, np.asarray(epsilons, np.float64)
+        reached = np.array([constraint.reach(epsilon) * constraint.divisor for epsilon in shown.tolist()], np.float64)
+        # At epsilon 0 the images are the clean ones.
+        reached[shown <= 0] = shown[shown <= 0]
         frames = []
         for name in self._distances:
-            curve = accuracy_curve(self._distances[name], epsilons)
-            columns = {"epsilon": curve.epsilons, "accuracy": curve.accuracy, "low": curve.low, "high": curve.high}
+            curve = accuracy_curve(self._distances[name], reached)
+            columns = {"epsilon": shown, "accuracy": curve.accuracy, "low": curve.low, "high": curve.high}
             frames.append(pd.DataFrame({"network": name, **columns}))
         return pd.concat(frames, ignore_index=True)
 
@@ -108,15 +115,18 @@ class SecurityCurves(pd.DataFrame):
         unit = "/255" if self._constraint.divisor == 255 else ""
         lines = []
         for row in self.to_dict("records"):
-            half = (
-                f"half of the images that it classifies correctly are fooled at {row['half_distance']:.4g}{unit}"
-                if np.isfinite(row["half_distance"])
-                else "fewer than half of the images that it classifies correctly were fooled"
-            )
+            if row["clean_accuracy"] == 0:
+                half = "it classifies no image correctly, so that there is none to fool"
+            elif np.isfinite(row["half_distance"]):
+                half = f"half of the images that it classifies correctly are fooled at {row['half_distance']:.4g}{unit}"
+            else:
+                half = "fewer than half of the images that it classifies correctly were fooled"
+            count = round(row["never_fooled"] * row["n_images"])
+            failed = f" The attacks failed on {count:,} of {row['n_images']:,} images." if count else ""
             lines.append(
                 f"{row['network']}: accuracy {row['clean_accuracy']:.1%} ({row['low']:.1%} to {row['high']:.1%}); "
                 f"{half} "
-                f"({self._constraint.name}, {', '.join(self._attacks)}; a stronger attack may need less)."
+                f"({self._constraint.name}, {', '.join(self._attacks)}; a stronger attack may need less).{failed}"
             )
         return "\n".join(lines)
 

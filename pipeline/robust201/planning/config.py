@@ -627,7 +627,7 @@ class SweepConfig(WorkSection):
                 spec = self.dataset_spec(dataset)
                 refusal = parameters.class_refusal(spec.n_classes) or _cost_refusal(row, parameters, spec.n_classes)
                 if refusal is None and row.constraint is not None:
-                    refusal = row.constraint.refusal(parameters.strengths, spec.image_size)
+                    refusal = row.constraint.refusal(parameters.strengths, (3, spec.image_size, spec.image_size))
                 if refusal is not None:
                     raise ValueError(f"keys.{key} on {dataset}: {refusal}")
         return self

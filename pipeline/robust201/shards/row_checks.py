@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from robust201.tasks.columns import ALWAYS, COLUMNS, COUNTS, FRACTION_BITS, Column
-from robust201.tasks.measurements import ROW_SUM_TOLERANCE
+from robust201.tasks.measurements import row_sum_tolerance
 
 RowMask = NDArray[np.bool_]
 """(R,) which of R rows."""
@@ -78,7 +78,7 @@ def _are_no_distributions(means: NDArray[Any], counts: NDArray[np.int64]) -> Row
     """Find the rows with vectors (R, C, C) over some images, (R, C), not in [0, 1] or of another sum, or over none."""
     flat = means.reshape(len(means), -1)
     with np.errstate(invalid="ignore"):  # of infinities of both signs
-        sums = np.abs(means.sum(axis=-1) - 1) <= ROW_SUM_TOLERANCE
+        sums = np.abs(means.sum(axis=-1) - 1) <= row_sum_tolerance(means.shape[-1])
     # NaN, as over no image, is neither.
     found: RowMask = ~((flat.min(axis=1) >= 0) & (flat.max(axis=1) <= 1) & (counts > 0).all(axis=1) & sums.all(axis=1))
     rows = np.flatnonzero(found)

@@ -44,22 +44,30 @@ class _Family(NamedTuple):
     """Attacks in balls of one norm, whose strengths mean the same."""
 
     white_box: tuple[str, ...]
-    black_box: str
-    standard: str
+    black_box: tuple[str, ...]
+    standard: tuple[str, ...]
     others: tuple[str, ...]
 
     @property
     def iterative(self) -> tuple[str, ...]:
         """All of them: each should fool more images in a larger ball."""
-        return (*self.white_box, self.black_box, self.standard, *self.others)
+        return (*self.white_box, *self.black_box, *self.standard, *self.others)
 
 
 def _family(form: str, *more: str) -> _Family:
-    white_box = *more, *(f"aa_{name}{form}" for name in ("apgd-ce", "apgd-dlr", "apgd-t"))
-    return _Family(white_box, f"aa_square{form}", f"aa_standard{form}", (f"aa_fab{form}", f"aa_fab-t{form}"))
+    white_box = *more, *(f"aa_{name}{form}" for name in ("apgd-ce", "apgd-dlr", "apgd-t")), f"fmn{form}"
+    others = f"aa_fab{form}", f"aa_fab-t{form}", f"bb{form}"
+    return _Family(white_box, (f"aa_square{form}",), (f"aa_standard{form}",), others)
 
 
-_FAMILIES = (_family("", "pgd", "pgd_linf7"), _family("_l2", "pgd_l2"), _family("_l1"))
+_FAMILIES = (
+    _family("", "pgd", "pgd_linf7", "aa_rand"),
+    _family("_l2", "pgd_l2", "aa_rand_l2", "ddn_l2"),
+    _family("_l1"),
+    _Family(("fmn_l0", "sigma_zero_l0"), (), (), ("bb_l0",)),
+)
+"""By norm, all attacks of the table but FGSM (`tests/statistics/test_attack_flags.py` compares)."""
+
 _LINF = _FAMILIES[0]
 
 Accuracies = Mapping[ArchitectureId, float]
@@ -184,15 +192,16 @@ def _weaker_and_stronger(transfers: Mapping[str, Transfer]) -> dict[str, tuple[s
         for other in family.white_box
     ]
     of_ensembles = [
-        (other, family.standard)
+        (other, standard)
         for family in _FAMILIES
+        for standard in family.standard
         for other in ((_FGSM,) if family is _LINF else ()) + family.iterative
-        if other != family.standard
+        if other != standard
     ]
     return {
         "black-box stronger": (
             "an attack without gradients should not beat one with them: gradients may be masked",
-            [(family.black_box, other) for family in _FAMILIES for other in family.white_box],
+            [(weaker, other) for family in _FAMILIES for weaker in family.black_box for other in family.white_box],
         ),
         "transfer stronger": (
             "images made on another network should not beat an attack with gradients: gradients may be masked",

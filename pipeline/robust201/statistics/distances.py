@@ -73,10 +73,14 @@ def median_distance(distances: ArrayLike, level: float = 0.95) -> MedianDistance
 
 
 def half_distance(distances: ArrayLike) -> float:
-    """Compute the epsilon at which half of the images that are right as they are have been fooled; NaN if none is."""
+    """Compute the smallest epsilon that fools half or more of the images that are classified correctly.
+
+    Returns:
+        Infinity if fewer than half are fooled at any epsilon, NaN if none is classified correctly.
+    """
     found = _checked(distances)
-    right = found[found > 0]
-    return median_distance(right).value if len(right) else float("nan")
+    ordered = np.sort(found[found > 0])
+    return float(ordered[(len(ordered) - 1) // 2]) if len(ordered) else float("nan")
 
 
 def smallest_distances(several: ArrayLike) -> _Floats:

@@ -35,6 +35,7 @@ def local_optimalities(distances: Mapping[str, ArrayLike]) -> dict[str, float]:
 
     Args:
         distances: (N,) of each attack, of the same images; the more attacks, the nearer the envelope is to the truth.
+            An image of distance 0 for one attack is wrong as it is, and counts as such for all.
 
     Returns:
         By attack, in [0, 1]; NaN where the envelope fools nothing.
@@ -50,7 +51,8 @@ def local_optimalities(distances: Mapping[str, ArrayLike]) -> dict[str, float]:
             f"{', '.join(map(str, sorted(sizes))) or 'of no attack'}. Evaluate all attacks on the same images."
         )
     envelope = smallest_distances(list(arrays.values()))
-    return {name: _local_optimality(array, envelope) for name, array in arrays.items()}
+    # An attack may not notice that an image is wrong as it is, as where outputs are rounded otherwise in its batches.
+    return {name: _local_optimality(np.where(envelope > 0, array, 0.0), envelope) for name, array in arrays.items()}
 
 
 def global_optimality(by_network: Sequence[float]) -> float:

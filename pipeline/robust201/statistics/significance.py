@@ -116,7 +116,9 @@ def mean_ties_with_best(counts: NDArray[np.uint16], n_evaluations: int, *, level
     """Find the networks whose mean accuracy over evaluations of the same images does not differ from the best's.
 
     Each network is compared with the best by Student's t-test of the differences by image, of which each is a mean over
-    the evaluations; the p-values are adjusted by Holm (see `ties_with_best`).
+    the evaluations; the p-values are adjusted by Holm (see `ties_with_best`). Where all images have the same
+    difference, its deviation says nothing of the uncertainty: McNemar's exact test then counts the images on which the
+    best is ahead, all or none of them.
 
     Args:
         counts: (A, N) in how many of the evaluations each network classifies each image correctly.
@@ -132,16 +134,20 @@ def mean_ties_with_best(counts: NDArray[np.uint16], n_evaluations: int, *, level
     differences = np.zeros(len(others)), np.zeros(len(others))
     for place, other in enumerate(others):  # one at a time: all would be as large as the outcomes in float64
         difference = (counts[best].astype(np.float64) - counts[other]) / n_evaluations
-        differences[0][place], differences[1][place] = difference.mean(), difference.std(ddof=1)
+        differences[0][place], differences[1][place] = difference.mean(), _deviation(difference)
     mean, deviation = differences
     t = np.divide(mean, deviation / np.sqrt(n_images), out=np.zeros(len(others)), where=deviation > 0)
-    p_others = np.where((deviation == 0) & (mean > 0), 0.0, 2 * stdtr(n_images - 1, -np.abs(t)))
+    p_others = 2 * stdtr(n_images - 1, -np.abs(t))
+    constant = deviation == 0
+    p_others[constant] = mcnemar_p_values(n_images * (mean[constant] > 0), 0)
     p_values[others] = holm_adjust(p_others)
     return Ties(best, p_values, p_values > level, paired=True)
 
 
 def image_mean_intervals(counts: NDArray[np.uint16], n_evaluations: int) -> tuple[_Floats, _Floats]:
     """Return 95% intervals over images of mean accuracies over evaluations, by Student's t; see `mean_ties_with_best`.
+
+    Where all images have the same mean, the interval is that of an accuracy of so many images.
 
     Returns:
         Lower and upper ends (A,), within [0, 1].
@@ -150,9 +156,16 @@ def image_mean_intervals(counts: NDArray[np.uint16], n_evaluations: int) -> tupl
 
     n_images = counts.shape[1]
     mean = counts.mean(axis=1, dtype=np.float64) / n_evaluations
-    deviation = np.array([row.std(ddof=1, dtype=np.float64) for row in counts]) / n_evaluations
-    reach = stdtrit(n_images - 1, 0.975) * deviation / np.sqrt(n_images)
-    return np.maximum(mean - reach, 0.0), np.minimum(mean + reach, 1.0)
+    deviation = np.array([_deviation(row.astype(np.float64)) for row in counts]) / n_evaluations
+    reach = stdtrit(max(n_images - 1, 1), 0.975) * deviation / np.sqrt(n_images)
+    low, high = accuracy_intervals(mean, n_images)
+    varies = deviation > 0
+    return np.where(varies, np.maximum(mean - reach, 0.0), low), np.where(varies, np.minimum(mean + reach, 1.0), high)
+
+
+def _deviation(values: _Floats) -> float:
+    """Return the standard deviation; 0, exactly, of equal values or of one."""
+    return 0.0 if (values == values[0]).all() else float(values.std(ddof=1))
 
 
 class PairedDifferences(NamedTuple):

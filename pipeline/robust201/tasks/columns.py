@@ -237,8 +237,9 @@ def _unlike_right(stages: NDArray[Any], cm: Counts) -> str | None:
     return None if stages[-1] == right else f"{right} right images, got {int(stages[-1])}"
 
 
-DISTANCE_UNIT = 1e-9
-"""A stored distance is a whole number of these, in units of the pixel range; in L0, of values."""
+UNITS_PER_DISTANCE = 1e9
+"""A stored distance is a whole number of billionths, in units of the pixel range; in L0, of values. Only multiplying
+and dividing by a whole number give whole distances back exactly."""
 
 NOT_FOOLED = 2**53 - 1
 """A stored distance of an image that is right: the largest whole number that JSON's readers keep."""
@@ -254,7 +255,9 @@ def _add_distance(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
     wrong = answers.predicted != answers.labels
     if answers.measure_distances is None:
         return answers.positions, (~wrong).long() * NOT_FOOLED
-    units = (answers.measure_distances().double() / DISTANCE_UNIT).round().long()
+    distances = answers.measure_distances().double()
+    # Rounded down, so that an image never lies further away than it does; 0 is left to images without a perturbation.
+    units = (distances * UNITS_PER_DISTANCE).floor().long().maximum((distances > 0).long())
     return answers.positions, units.where(wrong, units.new_full((), NOT_FOOLED))
 
 
@@ -267,7 +270,7 @@ def _unlike_wrong(distances: NDArray[Any], cm: Counts) -> str | None:
 
 def distances_of(stored: NDArray[Any]) -> NDArray[np.float64]:
     """Turn stored distances into float64, infinity for images that are right."""
-    return np.where(stored == NOT_FOOLED, np.inf, stored * DISTANCE_UNIT)
+    return np.where(stored == NOT_FOOLED, np.inf, stored / UNITS_PER_DISTANCE)
 
 
 COUNTS = "cm"

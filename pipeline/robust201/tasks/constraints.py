@@ -1,6 +1,7 @@
 """The balls that attacks keep to: what a strength means, how distances are measured, how results are labelled."""
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -34,27 +35,31 @@ class Constraint:
         """Radius of the ball at a strength, in the units of pixels."""
         return strength / self.divisor
 
-    def largest_radius(self, image_size: int) -> float:
-        """Largest distance of two RGB images of [0, 1], in the units of pixels: a larger ball bounds nothing."""
+    def largest_radius(self, shape: "Sequence[int]") -> float:
+        """Largest distance of two images (C, H, W) of [0, 1], in the units of pixels: a larger ball bounds nothing."""
         if self.order == "inf":
             return 1.0
-        n_values = 3.0 * image_size**2
+        n_values = float(prod(shape))
         return n_values**0.5 if self.order == 2 else n_values
 
-    def refusal(self, strengths: "Sequence[float]", image_size: int) -> str | None:
-        """Say why images of a size cannot be attacked at some strengths; None where they can."""
-        largest = self.largest_radius(image_size) * self.divisor
+    def refusal(self, strengths: "Sequence[float]", shape: "Sequence[int]") -> str | None:
+        """Say why images (C, H, W) cannot be attacked at some strengths; None where they can."""
+        largest = self.largest_radius(shape) * self.divisor
         # What is shown is rounded, and may be written back.
         if max(strengths) <= largest * (1 + 1e-4):
             return None
         return (
-            f"expected strengths up to {largest:.6g}, the largest {self.name} distance of images of {image_size} x "
-            f"{image_size} pixels, got {max(strengths):g}. Leave it out."
+            f"expected strengths up to {largest:.6g}, the largest {self.name} distance of images of {shape[-2]} x "
+            f"{shape[-1]} pixels, got {max(strengths):g}. Leave it out."
         )
 
     def reach(self, strength: float) -> float:
         """Largest distance of a float32 image that counts as in the ball."""
-        return self.radius(strength) * (1 + self.relative_slack) + self.slack
+        return self.reach_of_radius(self.radius(strength))
+
+    def reach_of_radius(self, radius: float) -> float:
+        """Return the same for a radius in the units of pixels."""
+        return radius * (1 + self.relative_slack) + self.slack
 
     def distances(self, differences: "torch.Tensor") -> "torch.Tensor":
         """Lengths of differences of images, (B, 3, H, W) float32 to (B,)."""

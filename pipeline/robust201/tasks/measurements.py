@@ -39,11 +39,19 @@ if TYPE_CHECKING:
 MAX_IMAGES = 2**18
 """Images per strength up to which a mean gives back its sum: 2**(18 + FRACTION_BITS) is below 2**52."""
 
-ROW_SUM_TOLERANCE = 1e-5
-"""How far a mean of softmax vectors may be from summing to 1: float32 rounding of up to 120 terms."""
+_LEAST_TOLERANCE = 1e-5
+"""How far a mean of softmax vectors of few classes may be from summing to 1."""
+
+_TERM_TOLERANCE = 2.0**-24
+"""How far it may be for each class: the most that float32 rounds off a sum of 1 by one term."""
 
 _ROUNDED = 1e-12
 """How far arithmetic may move a number that was read from a file."""
+
+
+def row_sum_tolerance(n_classes: int) -> float:
+    """Return how far a mean of softmax vectors may be from summing to 1."""
+    return max(_LEAST_TOLERANCE, _TERM_TOLERANCE * n_classes)
 
 
 class Accumulator:
@@ -357,7 +365,7 @@ def _fraction_failure(values: Values, decimals: Mapping[str, int | None] | None)
         if column.is_distribution:
             rows = array[~np.isnan(array).any(axis=-1)].sum(axis=-1)
             error = float(np.abs(rows - 1).max(initial=0.0))
-            if error > ROW_SUM_TOLERANCE + array.shape[-1] * slack:
+            if error > row_sum_tolerance(array.shape[-1]) + array.shape[-1] * slack:
                 return f"rows of {name} to sum to 1, got one that is {error:.3g} off"
             if decimals is None and cm is not None:
                 sums[name] = _total_of(column, array, cm).sum(axis=0).tobytes()

@@ -27,7 +27,7 @@ def perturb(row: Task, context: Context, parameters: Parameters, request: Reques
     """
     refusal = parameters.refusal(context.engine) or parameters.class_refusal(context.classifier.n_classes)
     if refusal is None and row.constraint is not None:
-        refusal = row.constraint.refusal(request.strengths, request.images.shape[-1])
+        refusal = row.constraint.refusal(request.strengths, request.images.shape[1:])
     if refusal is not None:
         raise ConfigError(f"Perturbing failed for {row.key}: {refusal}")
     function = row.load(context.engine)

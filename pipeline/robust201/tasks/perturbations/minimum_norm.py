@@ -59,8 +59,8 @@ def foolbox_minima(
 
 
 def within(constraint: Constraint, clean: torch.Tensor, nearest: torch.Tensor, radius: float) -> torch.Tensor:
-    """Keep the perturbations that lie in a ball, and the clean image elsewhere."""
-    is_within = constraint.distances(nearest - clean).double() <= radius
+    """Keep the perturbations that count as in a ball, as those of every attack do, and the clean image elsewhere."""
+    is_within = constraint.distances(nearest - clean).double() <= constraint.reach_of_radius(radius)
     return torch.where(is_within.view(-1, 1, 1, 1), nearest, clean)
 
 
