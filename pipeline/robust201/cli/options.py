@@ -34,10 +34,10 @@ SlurmRequeue = Annotated[
     bool,
     typer.Option("--slurm-requeue", help="In a Slurm array: requeue the task if it stopped because of its time limit."),
 ]
-DATASET = typer.Argument(
+DATASET_ARGUMENT = typer.Argument(
     metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."
 )
-Dataset = Annotated[Path, DATASET]
+Dataset = Annotated[Path, DATASET_ARGUMENT]
 WeightsName = Annotated[
     str | None, typer.Option("--weights-name", help="Only this training, if DATASET has several per architecture.")
 ]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from robust201.cli.options import DATASET, WeightsName, split_names
+from robust201.cli.options import DATASET_ARGUMENT, WeightsName, split_names
 from robust201.core.errors import ConfigError
 
 ALL = "all"
@@ -29,7 +29,7 @@ def plot(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A figure named by --list, or all.")] = None,
     dataset: Annotated[
         Path | None,
-        DATASET,
+        DATASET_ARGUMENT,
     ] = None,
     out: Annotated[
         Path | None,
