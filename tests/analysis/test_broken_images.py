@@ -1,14 +1,19 @@
 """The gallery's images: counted by hand from outcomes, and shown with their pixels only if these are the evaluated."""
 
+import base64
+import hashlib
+import io
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from robust201.analysis.broken_images import find_broken_images, weakest_breaking
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import DatasetError
+from robust201.figures.image_cards import _thumbnail
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
 from tests.reader.test_outcomes import make_images, write
@@ -72,6 +77,17 @@ def test_pictures_are_those_of_the_evaluated_pixels(folder: Path, tmp_path: Path
     few = replace(images, indices=images.indices + 1)
     with pytest.raises(DatasetError, match="got none"):
         write_report(data, tmp_path / "few.html", images=few)
+
+
+def test_grey_images_are_shown() -> None:
+    grey = make_images("cifar10")
+    grey = replace(grey, images=grey.images[:, :1])
+    row = int(grey.indices[0])
+    tag = _thumbnail(grey, row, hashlib.sha256(grey.images[0].tobytes()).hexdigest(), "cat")
+    with Image.open(io.BytesIO(base64.b64decode(tag.split("base64,")[1].split('"')[0]))) as picture:
+        factor = picture.height // grey.images.shape[2]
+        shown = np.asarray(picture)[::factor, ::factor]
+    np.testing.assert_array_equal(shown, grey.images[0, 0])
 
 
 def test_images_go_with_one_dataset_only(tmp_path: Path) -> None:

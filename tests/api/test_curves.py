@@ -94,7 +94,7 @@ def test_files_show_every_network_and_are_equal_each_time(tmp_path):
     table = curves(networks, "Linf", {"fmn": {"steps": 10}})
     svg = table.save(tmp_path / "curves.svg").read_text()
     assert all(f">{text}<" in svg for text in ("one", "two", "epsilon in 1/255", "accuracy"))
-    assert "fmn; 20 images; bands: 95 % intervals" in svg
+    assert "fmn; 20 images; bands: 95% intervals" in svg
     assert table.save(tmp_path / "again.svg").read_text() == svg
     assert table.save(tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF")
     assert table.save(tmp_path / "curves.png", width="page", largest=4.0).read_bytes().startswith(b"\x89PNG")

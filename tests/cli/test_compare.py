@@ -90,3 +90,25 @@ def test_tables_are_written_as_latex(robust201, tmp_path):
         assert robust201(*words, *shared, "--out", out).code == 0
         assert out.read_text().startswith("\\begin{tabular}")
         assert out.read_text().count("FGSM") == 11
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("--count", 5), ("--seed", 0), ("--engine", "fused"), ("--device", "cpu"), ("--batch-size", 9)),
+        *(("--mean", "0.5"), ("--std", "0.5"), ("--image-size", 8), ("--resize", "8"), ("--randomised",)),
+        *(("--weights", "a.pth"), ("--set", "pgd.steps=1"), ("--channels", 1), ("--data", "cifar10")),
+    ],
+)
+def test_networks_of_a_dataset_take_no_evaluation_options(robust201: RunCommand, words: tuple[object, ...]) -> None:
+    stored = [f"benchmark_data/cells-cifar10:{architecture}" for architecture in (21, 3456)]
+    refusal = robust201("compare", *stored, *words).refusal(2)
+    assert f"{words[0]}: it is an option of networks from Python files" in refusal
+
+
+def test_the_dataset_of_a_folder_is_named_by_dataset(folder: Path, robust201: RunCommand) -> None:
+    stored = [f"benchmark_data/cells-cifar10:{architecture}" for architecture in (21, 3456)]
+    assert "got 'cifar100'" in robust201("compare", *stored, "--dataset", "cifar100").refusal(2)
+    networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
+    ended = robust201("compare", *networks, "--data", folder / "test.npz", "--dataset", "cifar10")
+    assert "--dataset: it is an option of networks of a dataset" in ended.refusal(2)

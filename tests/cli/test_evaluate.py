@@ -1,5 +1,6 @@
 """`robust201 evaluate`: a network of a user's file on a user's images; one line for each thing that is wrong."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -106,6 +107,19 @@ def test_the_table_and_the_file_hold_what_the_api_gives(files: Path, robust201: 
     pd.testing.assert_frame_equal(written.drop(columns="seconds"), expected.drop(columns="seconds"))
     assert all(f"{accuracy:.4f}" in ended.out for accuracy in expected["accuracy"])
     assert expected.worst_case().summary in " ".join(ended.out.split())
+
+
+def test_the_table_is_printed_as_json(files: Path, robust201: RunCommand) -> None:
+    ended = robust201(*arguments(keys="clean,jacobian", count=10, out="results.csv"), "--json", "--worst-case")
+    assert ended.code == 0, ended.err
+    payload = json.loads(ended.out)
+    written = pd.read_csv(files / "results.csv")
+    assert [row["key"] for row in payload["rows"]] == written["key"].tolist()
+    for column in ("accuracy", "seconds"):
+        got = pd.Series([row[column] for row in payload["rows"]], dtype=float, name=column)
+        pd.testing.assert_series_equal(got, written[column])
+    assert payload["rows"][1]["accuracy"] is None
+    assert len(payload["worst_case"]) >= 1
 
 
 def test_a_subset_and_a_measure(files: Path, robust201: RunCommand) -> None:

@@ -1,9 +1,11 @@
 """`robust201 rank`, and the options of `plot` and `report` that choose networks."""
 
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
+import pytest
 from typer.testing import CliRunner
 
 from robust201.cli.app import app
@@ -27,6 +29,33 @@ def test_a_ranking_is_shown_and_written_for_papers(tmp_path: Path) -> None:
     assert written["network"].tolist() == [row["network"] for row in rows]
     assert set(written["network"]) == {21, 13714, 3456}
     assert set(written["evaluation"]) >= {"clean", "pgd:1", "corruption"}
+
+
+@pytest.mark.parametrize("epsilon", ["8/255", "0.0314"])
+def test_epsilons_are_in_pixels(epsilon: str) -> None:
+    rows = json.loads(invoke("rank", FOLDER, *CHOSEN, "--epsilon", epsilon, "--rows", "1", "--json"))["rows"]
+    shown = {row["evaluation"] for row in rows}
+    assert {"clean", "pgd:8", "fgsm:8"} <= shown
+    assert not any(name.endswith((":0.1", ":1")) for name in shown)
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "message"),
+    [
+        ("rank", ("--epsilon", "8"), "expected an --epsilon that an attack was run at .*ε = 8/255.*got 8. Choose"),
+        ("report", ("--epsilon", "10"), "expected an --epsilon that an attack was run at"),
+        ("rank", ("--epsilon", "large"), "expected numbers or text such as 8/255, got 'large'"),
+        ("rank", ("--epsilon", "8/255", "--keys", "clean"), "--keys names the strengths itself"),
+    ],
+)
+def test_epsilons_that_no_attack_has_are_rejected(
+    command: str, words: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    out = tmp_path / ("page.html" if command == "report" else "table.csv")
+    ended = CliRunner().invoke(app, [command, FOLDER, *CHOSEN, *words, "--out", str(out)])
+    assert ended.exit_code != 0
+    assert re.search(message, str(ended.exception))
+    assert not out.exists()
 
 
 def test_plots_and_reports_show_the_networks_and_keys_that_are_chosen(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Publication: what is uploaded, to a local stand-in of the hub, through huggingface_hub itself."""
 
 import base64
+import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -39,9 +40,24 @@ class Answers(BaseHTTPRequestHandler):
     def log_message(self, *arguments: object) -> None:
         pass
 
+    def do_HEAD(self) -> None:
+        self._answer_file()
+
+    def _answer_file(self) -> None:
+        content = self.server.files[self.path.rpartition("/resolve/main/")[2]]
+        self.send_response(200)
+        for name, value in (("ETag", '"0"'), ("X-Repo-Commit", "0" * 40), ("Content-Length", str(len(content)))):
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
     def do_GET(self) -> None:
         if self.server.denies:
             self._answer({"error": "no"}, 401)
+            return
+        if "/resolve/" in self.path:
+            self._answer_file()
             return
         entries = [{"type": "file", "path": name, "size": 1, "oid": "0"} for name in self.server.files]
         self._answer(entries if "/tree/" in self.path else {})
@@ -85,6 +101,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.url)
+    template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setenv("HF_TOKEN", "hf_of_the_library")
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     yield server
@@ -117,6 +135,26 @@ def test_the_listed_files_and_the_page_are_uploaded(hub: Hub, dataset: Path, rob
     assert created.get("private") is True or created.get("visibility") == "private"
     assert hub.tokens == {"Bearer hf_of_the_library"}
     assert f"{hub.url}/datasets/{NAME}" in ended.out
+
+
+def test_files_that_only_the_published_listing_names_are_removed(hub: Hub, dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / PAGE_FILE).write_text("page")
+    upload = prepare_upload(dataset, f"hf://{NAME}", tmp_path / PAGE_FILE)
+    listing = (dataset / "SHA256SUMS").read_bytes() + b"0" * 64 + b"  cifar10/fgsm_accuracy.json\n"
+    hub.files = {"SHA256SUMS": listing, "cifar10/fgsm_accuracy.json": b"{}", "cifar10/mine.json": b"{}"}
+    said: list[str] = []
+    push(upload, public=False, say=said.append)
+    assert set(hub.files) == {*upload.files, "cifar10/mine.json"}
+    assert said == ["Removing 1 files of an earlier version, such as cifar10/fgsm_accuracy.json."]
+
+
+def test_a_listed_page_is_refused(dataset: Path) -> None:
+    (dataset / PAGE_FILE).write_text("page")
+    digest = hashlib.sha256(b"page").hexdigest()
+    with (dataset / "SHA256SUMS").open("a") as listing:
+        listing.write(f"{digest}  {PAGE_FILE}\n")
+    with pytest.raises(ResultsError, match=f"expected no {PAGE_FILE} among the files"):
+        prepare_upload(dataset, f"hf://{NAME}", dataset / PAGE_FILE)
 
 
 def test_a_dry_run_lists_and_uploads_nothing(hub: Hub, dataset: Path, robust201: RunCommand) -> None:

@@ -1,6 +1,8 @@
 """Folders of images by class: torchvision's order and resize rule, labels by a file, selections, wrong folders."""
 
 import json
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +71,21 @@ def test_library_that_decoded_jpeg_is_recorded(folder: Path) -> None:
     version = features.version("libjpeg_turbo")
     expected = f"libjpeg-turbo {version}" if version else f"libjpeg {features.version('jpg')}"
     assert load_images("birds", path=folder).decoder == {"jpeg": expected}
+
+
+@pytest.mark.parametrize(("colour_type", "n_channels"), [(0, 1), (2, 3), (4, 2), (6, 4)])
+def test_images_of_16_bits_are_rejected(tmp_path: Path, colour_type: int, n_channels: int) -> None:
+    def chunk(name: bytes, content: bytes) -> bytes:
+        checksum = zlib.crc32(name + content)
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", checksum)
+
+    row = b"\0" + bytes(range(1, 9)) * 2 * n_channels  # no filter, 8 pixels of 2 bytes per channel
+    header = struct.pack(">IIBBBBB", 8, 8, 16, colour_type, 0, 0, 0)
+    png = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(row * 8)) + chunk(b"IEND", b"")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "deep.png").write_bytes(b"\x89PNG\r\n\x1a\n" + png)
+    with pytest.raises(DatasetError, match=r"deep\.png.*expected 8 bits per channel"):
+        load_images("deep", path=tmp_path)
 
 
 def test_labels_file_numbers_the_classes(folder: Path) -> None:

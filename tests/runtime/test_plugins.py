@@ -92,7 +92,7 @@ def test_it_runs_like_a_users_own_files(package: Path, write_plugins: WriteSweep
 
 
 def test_what_is_installed_needs_no_consent_and_what_is_not_does(
-    package: Path, write_plugins: WriteSweep, tmp_path: Path
+    package: Path, write_plugins: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_plugins({"shift": {}})
     config = load_config(path)
@@ -106,7 +106,10 @@ def test_what_is_installed_needs_no_consent_and_what_is_not_does(
     claimed = load_config(write_plugins({"mine": mine}))
     with pytest.raises(ConfigError, match=r"consent to execute .*mine\.py"):
         announce_code(claimed, path, allowed=(), say=said.append)
+    for name in [name for name in sys.modules if name.startswith("shift_package")]:
+        monkeypatch.delitem(sys.modules, name)
     assert not is_installed(TASKS_GROUP, tmp_path / "mine.py", "shift-package==1.2")
+    assert not any(name.startswith("shift_package") for name in sys.modules)  # a claim imports nothing
     assert not is_installed(TASKS_GROUP, package / "shift.py", "shift-package==1.1")
     assert is_installed(TASKS_GROUP, package / "shift.py", "shift-package==1.2")
 

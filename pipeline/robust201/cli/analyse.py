@@ -209,7 +209,7 @@ def _show_design(results: "DatasetResults", score: str, found: "Mapping[str, pd.
     effects = found["effects"].sort_values("effect", ascending=False, kind="stable")
     console.show_table(
         f"{results.name}: effects of operations on {score}, in percentage points",
-        ("edge", "operation", "effect", "95 % interval"),
+        ("edge", "operation", "effect", "95% interval"),
         [
             (
                 row["edge"],

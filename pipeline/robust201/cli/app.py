@@ -35,6 +35,7 @@ from robust201.cli.options import (
     Results,
     SlurmRequeue,
     Sweep,
+    WeightsName,
     Workers,
     load_sweep,
     make_filters,
@@ -265,12 +266,9 @@ def merge(
 def report(
     dataset: Dataset,
     out: Annotated[Path | None, typer.Option("--out", help="The HTML file; DATASET-report.html if absent.")] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option("--weights-name", help="Show this training only, if DATASET has several per architecture."),
-    ] = None,
+    weights: WeightsName = None,
     mean: Annotated[str, typer.Option("--mean", help=MEAN_HELP)] = "over-evaluations",
-    epsilon: Epsilon = 1.0,
+    epsilon: Epsilon = None,
     keys: ShownKeys = None,
     architectures: ShownNetworks = None,
     images: Annotated[

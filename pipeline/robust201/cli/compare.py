@@ -7,6 +7,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.evaluate import (
+    DATA,
     KEYS_HELP,
     BatchSize,
     Channels,
@@ -30,12 +31,16 @@ from robust201.cli.evaluate import (
     write_table,
 )
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.options import split_names
+from robust201.cli.options import explicit_options, split_names
 from robust201.core.errors import ConfigError
 from robust201.core.memory import collect_as_usual
 
 if TYPE_CHECKING:
     from robust201.analysis.evaluation import Comparison
+
+
+_OF_STORED_NETWORKS = ("networks", "dataset", "keys", "out", "as_json", "quiet")
+"""Parameters of `compare` that have an effect on networks of a dataset, or hide what these do not show."""
 
 
 def compare(
@@ -48,12 +53,11 @@ def compare(
             "DATASET:ARCHITECTURE@WEIGHTS.",
         ),
     ],
-    data: Annotated[
+    context: typer.Context,
+    data: Annotated[str | None, DATA] = None,
+    dataset: Annotated[
         str | None,
-        typer.Option(
-            help="A .npz or Parquet file of images, a folder with one, or a dataset's name. Of networks of a DATASET: "
-            "which of its datasets, if it has several."
-        ),
+        typer.Option("--dataset", help="Of networks of a DATASET: which dataset, if it has several."),
     ] = None,
     weights: Annotated[
         list[Path] | None,
@@ -97,10 +101,15 @@ def compare(
     if out is not None:
         check_table_file(out)
     if any(split_network(network) for network in networks):
-        _refuse_options_of_files(weights, settings)
-        found = compare_networks(networks, keys=split_names(keys), data=data)
+        _refuse_options_of_files(context)
+        found = compare_networks(networks, keys=split_names(keys), data=dataset)
         _report(found, out, as_json, "images of the dataset")
         return
+    if dataset is not None:
+        raise ConfigError(
+            "Reading the command line failed for --dataset: it is an option of networks of a dataset. Name images for "
+            "FILE:FUNCTION with --data."
+        )
     if data is None:
         raise ConfigError(
             "Reading the command line failed for robust201 compare: expected --data with images for FILE:FUNCTION, got "
@@ -132,9 +141,9 @@ def compare(
     _report(found, out, as_json, f"{console.show_count(n_images, 'image')} of {data}")
 
 
-def _refuse_options_of_files(weights: list[Path] | None, settings: list[str] | None) -> None:
-    for option, value in (("--weights", weights), ("--set", settings)):
-        if value:
+def _refuse_options_of_files(context: typer.Context) -> None:
+    for name, option in explicit_options(context).items():
+        if name not in _OF_STORED_NETWORKS:
             raise ConfigError(
                 f"Reading the command line failed for {option}: it is an option of networks from Python files; those "
                 "of a dataset were evaluated before. Leave it out."

@@ -461,7 +461,7 @@ def show_metrics(found: DerivedMetrics) -> None:
     ]
     if rankings:
         names = {name: name.replace("_", " ") for row in found.rankings for name in row.bootstrap}
-        columns = ("", "best", "accuracy", "95 % interval", "tied with the best", "compared by", *names.values())
+        columns = ("", "best", "accuracy", "95% interval", "tied with the best", "compared by", *names.values())
         show_table("Rankings", columns, [(*row, *[""] * (len(columns) - len(row))) for row in rankings])
     metrics = []
     for metric in found.metrics:
@@ -485,7 +485,7 @@ def show_metrics(found: DerivedMetrics) -> None:
             )
             for agreement in found.agreements
         ]
-        columns = ("", "Kendall's tau, 95 % interval", "best by both", "networks")
+        columns = ("", "Kendall's tau, 95% interval", "best by both", "networks")
         show_table("Ranks by robustness R against ranks by mean accuracy under the attack", columns, rows)
     for name, needed in found.needs.items():
         say(f"{name}: needs {needed}.")

@@ -1,6 +1,7 @@
 """`robust201 evaluate`: evaluate a user's network, built by a Python file; print a table, or write a CSV."""
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robust201.cli import console
-from robust201.cli.monitoring import print_json
+from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.user_file import parse_function
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ArchitectureError, ConfigError, EvaluationError, RobustError, closest
@@ -122,6 +123,7 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option("--out", help="Also write the table to this file: CSV, or LaTeX (.tex).")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Evaluate your own network on clean, attacked and corrupted images. FILE is executed.
 
@@ -170,11 +172,25 @@ def evaluate(
         console.say(frame.summary)
         print_json(frame.model_info)
         return
+    if as_json:
+        _print_json(frame, with_summary=chosen is None, worst_case=worst_case)
+        return
     _show(frame, f"{network} on {console.show_count(len(frame.outcomes), 'image')} of {data}")
     if chosen is None:
         typer.echo(frame.summary)
     if worst_case:
         typer.echo(frame.worst_case().summary)
+
+
+def _print_json(frame: "Evaluation", *, with_summary: bool, worst_case: bool) -> None:
+    plain = frame.replace([math.inf, -math.inf], math.nan).astype(object)  # JSON has neither infinity nor NaN: null
+    rows = plain.where(plain.notna(), None).to_dict("records")
+    payload: dict[str, Any] = {"rows": rows}
+    if with_summary:
+        payload["summary"] = frame.summary.splitlines()
+    if worst_case:
+        payload["worst_case"] = frame.worst_case().summary.splitlines()
+    print_json(payload)
 
 
 @contextmanager

@@ -82,7 +82,7 @@ EXAMPLES = {
         "robust201 plot all dataset --out figures",
     ),
     "rank": (
-        "robust201 rank dataset --epsilon 8",
+        "robust201 rank dataset --epsilon 8/255",
         "robust201 rank dataset --keys clean,pgd:1,corruption --architectures 21,13714 --out table.tex",
     ),
     "metrics": (

@@ -7,7 +7,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.options import Dataset, Datasets, Keys, split_names
+from robust201.cli.options import Dataset, Datasets, Keys, WeightsName, split_names
 from robust201.core.errors import ConfigError
 from robust201.core.records import show_architecture
 
@@ -29,10 +29,7 @@ def metrics(
     bootstrap: Annotated[
         int, typer.Option(min=0, metavar="DRAWS", help="Bootstrap draws, for intervals of medians, ranks and tau.")
     ] = 0,
-    weights: Annotated[
-        str | None,
-        typer.Option("--weights-name", help="Show this training only, if DATASET has several per architecture."),
-    ] = None,
+    weights: WeightsName = None,
     worst_case: Annotated[
         str | None,
         typer.Option(
@@ -95,6 +92,6 @@ def _show_worst_case(
             ]
             shown = f", the best {_SHOWN} of {len(table):,}" if len(table) > _SHOWN else ""
             label = ", ".join(key if key == "clean" else f"{key} {strength:g}" for key, strength in tasks)
-            console.show_table(f"{name}: worst of {label}{shown}", ("", "accuracy", "95 % interval"), rows)
+            console.show_table(f"{name}: worst of {label}{shown}", ("", "accuracy", "95% interval"), rows)
     if as_json:
         print_json(payload)

@@ -34,12 +34,12 @@ SlurmRequeue = Annotated[
     bool,
     typer.Option("--slurm-requeue", help="In a Slurm array: requeue the task if it stopped because of its time limit."),
 ]
-Dataset = Annotated[
-    Path,
-    typer.Argument(metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."),
-]
+DATASET_ARGUMENT = typer.Argument(
+    metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."
+)
+Dataset = Annotated[Path, DATASET_ARGUMENT]
 WeightsName = Annotated[
-    str | None, typer.Option("--weights-name", help="Name of the weights, if DATASET has several per architecture.")
+    str | None, typer.Option("--weights-name", help="Only this training, if DATASET has several per architecture.")
 ]
 AllowCode = Annotated[
     list[Path] | None,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from robust201.cli.options import split_names
+from robust201.cli.options import DATASET_ARGUMENT, WeightsName, split_names
 from robust201.core.errors import ConfigError
 
 ALL = "all"
@@ -29,9 +29,7 @@ def plot(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A figure named by --list, or all.")] = None,
     dataset: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."
-        ),
+        DATASET_ARGUMENT,
     ] = None,
     out: Annotated[
         Path | None,
@@ -46,10 +44,7 @@ def plot(
     ] = "page",
     title: Annotated[bool, typer.Option("--title", help="Write a title above the figure.")] = False,
     mean: Annotated[str, typer.Option("--mean", help=MEAN_HELP)] = "over-evaluations",
-    weights: Annotated[
-        str | None,
-        typer.Option("--weights-name", help="Show this training only, if DATASET has several per architecture."),
-    ] = None,
+    weights: WeightsName = None,
     measures: Annotated[
         list[Path] | None,
         typer.Option(

@@ -8,7 +8,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.options import split_names
+from robust201.cli.options import Dataset, WeightsName, split_names
 from robust201.cli.plot import ShownNetworks
 from robust201.core.errors import ConfigError
 from robust201.core.files import check_output_file, write_text
@@ -18,20 +18,17 @@ if TYPE_CHECKING:
     from robust201.analysis.leaderboard import Leaderboard
 
 Epsilon = Annotated[
-    float,
+    str | None,
     typer.Option(
-        "--epsilon", help="Attacks are shown at the epsilon nearest to this: in 1/255 (Linf), or in pixels (L2, L1)."
+        "--epsilon",
+        help="Show the attacks that were run at this epsilon: in units of pixels (8/255, 0.5), or a count (L0). "
+        "[default: every attack at its epsilon nearest to 1/255; L2, L1, L0: to 1]",
     ),
 ]
 
 
 def rank(
-    dataset: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."
-        ),
-    ],
+    dataset: Dataset,
     data: Annotated[
         str | None, typer.Option("--dataset", help="Which dataset to rank on, if DATASET has several.")
     ] = None,
@@ -42,23 +39,27 @@ def rank(
             "attack at --epsilon, and the mean over corruptions."
         ),
     ] = None,
-    epsilon: Epsilon = 1.0,
+    epsilon: Epsilon = None,
     by: Annotated[
         str | None, typer.Option(help="What rows are sorted by; default: the first of --keys but clean.")
     ] = None,
     architectures: ShownNetworks = None,
-    count: Annotated[int, typer.Option("--count", min=1, help="Rows, the best first.")] = 20,
-    weights: Annotated[
-        str | None, typer.Option("--weights-name", help="Show this training only, if DATASET has several.")
-    ] = None,
+    n_rows: Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Rows, the best first.")] = 20,
+    weights: WeightsName = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Also write the table to this file: LaTeX (.tex) or CSV.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Rank networks, say which is best, and mark what is tied with it; tables for papers as LaTeX or CSV."""
+    from robust201.analysis.chosen_epsilon import names_at_epsilon
     from robust201.analysis.leaderboard import make_leaderboard
 
+    if keys is not None and epsilon is not None:
+        raise ConfigError(
+            "Reading the command line failed for --epsilon: --keys names the strengths itself, such as pgd:8. Leave "
+            "one of them out."
+        )
     if out is not None:
         check_output_file(out)
         if out.suffix not in (".tex", ".csv"):
@@ -67,7 +68,8 @@ def rank(
                 f"{out.suffix or 'none'}. Name the file otherwise."
             )
     results = _read_one(dataset, data, weights, split_names(architectures))
-    board = make_leaderboard(results, split_names(keys), epsilon=epsilon, by=by, most=count)
+    names = names_at_epsilon(results, epsilon) if keys is None else split_names(keys)
+    board = make_leaderboard(results, names, by=by, most=n_rows)
     if out is not None:
         _write(board, out)
     if as_json:

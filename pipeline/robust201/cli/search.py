@@ -72,7 +72,7 @@ def search(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare search methods on a dataset's cells: what each finds, as means over runs with 95 % intervals."""
+    """Compare search methods on a dataset's cells: what each finds, as means over runs with 95% intervals."""
     if blackbox is not None:
         _check_no_search(explicit_options(context))
     from robust201.reader.dataset import RobustnessDataset
@@ -174,7 +174,7 @@ def _show(searches: "Sequence[RepeatedSearch]") -> None:
         where = "" if found.reported_on == found.dataset else f", reported on {found.reported_on}"
         title = (
             f"Search on {found.dataset} {found.objective}{where}: {found.n_queries:,} queries, "
-            f"{console.show_count(found.n_runs, 'run')}, {found.n_members:,} cells; mean and 95 % interval, accuracies "
+            f"{console.show_count(found.n_runs, 'run')}, {found.n_members:,} cells; mean and 95% interval, accuracies "
             "in percent"
         )
         headings = [TABLE1_COLUMNS.get(name, name) for name in found.columns]

@@ -1,14 +1,20 @@
 """Publication of a dataset on the Hugging Face hub: its listed files, and one page that shows them."""
 
 import re
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from robust201.core.errors import ConfigError, ResultsError, StorageError, one_line
+from robust201.core.files import read_text
 from robust201.reader.file_cache import hash_once
-from robust201.reader.listings import CHECKSUM_FILE, read_checksums
+from robust201.reader.listings import CHECKSUM_FILE, MAX_LISTING_BYTES, parse_checksums, read_checksums
 from robust201.reader.result_files import IMAGES_FOLDER, PARQUET_FOLDER
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
 
 PAGE_FILE = "index.html"
 """The page of the dataset: a report, which any web server can serve."""
@@ -66,6 +72,11 @@ def prepare_upload(folder: Path, target: str, page: Path) -> Upload:
                 f"{'another' if path.is_file() else 'none'}. Export the dataset again; `robust201 verify {folder}` "
                 "checks all."
             )
+    if PAGE_FILE in listed:
+        raise ResultsError(
+            f"Publishing failed for {folder}: expected no {PAGE_FILE} among the files of {CHECKSUM_FILE}, since the "
+            "page of the dataset gets this name, got one. Export the dataset into a new folder."
+        )
     files = {name: folder / name for name in (*listed, CHECKSUM_FILE)}
     return Upload(repository, files | {PAGE_FILE: page})
 
@@ -90,7 +101,9 @@ def push(upload: Upload, *, public: bool, say: Callable[[str], None]) -> str:
     api = HfApi()
     try:
         url = api.create_repo(upload.repository, repo_type="dataset", private=not public, exist_ok=True)
-        stale = _find_stale(api.list_repo_files(upload.repository, repo_type="dataset"), upload)
+        published = api.list_repo_files(upload.repository, repo_type="dataset")
+        listed = _read_published_listing(api, upload.repository) if CHECKSUM_FILE in published else frozenset()
+        stale = _find_stale(published, listed, upload)
         if stale:
             say(f"Removing {len(stale):,} files of an earlier version, such as {stale[0]}.")
         operations: list[CommitOperationAdd | CommitOperationDelete] = [
@@ -106,7 +119,19 @@ def push(upload: Upload, *, public: bool, say: Callable[[str], None]) -> str:
     return str(url)
 
 
-def _find_stale(published: Iterable[str], upload: Upload) -> list[str]:
-    """List the published files in the folders that an export fills alone, which it no longer has."""
+def _read_published_listing(api: "HfApi", repository: str) -> Collection[str]:
+    """Return the names of the files that the published listing names."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(api.hf_hub_download(repository, CHECKSUM_FILE, repo_type="dataset", local_dir=folder))
+        return parse_checksums(read_text(path, MAX_LISTING_BYTES), path).digests.keys()
+
+
+def _find_stale(published: Iterable[str], listed: Collection[str], upload: Upload) -> list[str]:
+    """List the published files of an earlier export: what it listed, or lies in the folders that an export fills alone.
+
+    Other files, such as a licence, are the owner's and stay.
+    """
     folders = (f"{PARQUET_FOLDER}/", f"{IMAGES_FOLDER}/")
-    return sorted(name for name in published if name.startswith(folders) and name not in upload.files)
+    return sorted(
+        name for name in published if name not in upload.files and (name in listed or name.startswith(folders))
+    )

@@ -110,7 +110,8 @@ def _thumbnail(images: "ImageSet", row: int, sha256: str, label: str) -> str:
             f"{'none' if pixels is None else 'others'}. Name the images of the dataset's test split."
         )
     factor = -(-ENLARGED // max(pixels.shape[1:]))
-    picture = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+    shown = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)  # Pillow takes grey images without channels
+    picture = Image.fromarray(np.ascontiguousarray(shown))
     picture = picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
     stream = io.BytesIO()
     picture.save(stream, "PNG", optimize=True)

@@ -67,7 +67,7 @@ def write_report(
     out: Path,
     *,
     mean: str = "over-evaluations",
-    epsilon: float = 1.0,
+    epsilon: str | None = None,
     images: "ImageSet | None" = None,
 ) -> Path:
     """Write one HTML page with the figures of every dataset and an explorer; it needs no other file and no network.
@@ -76,7 +76,7 @@ def write_report(
         dataset: the results.
         out: the file.
         mean: how means weigh keys and strengths, a name of `dataset_results.MEANS`.
-        epsilon: the answer and the leaderboard show attacks at the epsilon nearest to this (see `make_leaderboard`).
+        epsilon: the answer and the leaderboard show the attacks that were run at this (see `names_at_epsilon`).
         images: the test images of the folder's one dataset, for thumbnails in the gallery of single images.
 
     Raises:
@@ -85,6 +85,7 @@ def write_report(
     check_output_file(out)
     import vl_convert
 
+    from robust201.analysis.chosen_epsilon import names_at_epsilon
     from robust201.analysis.dataset_results import MEANS, read_results
     from robust201.analysis.leaderboard import make_leaderboard
 
@@ -102,7 +103,7 @@ def write_report(
             f"Writing a report failed for {dataset.path}: expected one dataset with images for its gallery, got "
             f"{', '.join(results.name for results in held)}. Leave the images out."
         )
-    boards = [make_leaderboard(results, epsilon=epsilon, most=_MOST_ROWS) for results in held]
+    boards = [make_leaderboard(results, names_at_epsilon(results, epsilon), most=_MOST_ROWS) for results in held]
     sections = [_section(results, board, images) for results, board in zip(held, boards, strict=True)]
     write_text(
         out,

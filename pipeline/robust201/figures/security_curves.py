@@ -152,7 +152,7 @@ class SecurityCurves(pd.DataFrame):
             return {"width": place.width, "height": _PANEL_HEIGHT, "encoding": encoding, "layer": layers}
 
         n_images = len(self._distances)
-        note = f"{', '.join(self._attacks)}; {n_images:,} images; bands: 95 % intervals"
+        note = f"{', '.join(self._attacks)}; {n_images:,} images; bands: 95% intervals"
         return Figure([Panel("", draw)], _PANEL_WIDTH, notes=(note,))
 
     def save(self, out: str | Path, *, width: str | float = "column", largest: float | None = None) -> Path:

@@ -1,7 +1,7 @@
 """JPEG and PNG files as arrays: decoding, and the rule by which images of any size get one size.
 
 Pixels of a JPEG depend on the JPEG library inside Pillow, those of a resized image on Pillow. The hash of an image set
-covers its pixels, so other libraries that give other pixels give another identity; `DecodedImages.decoder` says which
+covers its pixels, so other libraries that give other pixels give another identity; `ImageDecoder.decoder` says which
 libraries these were.
 """
 
@@ -23,6 +23,8 @@ _MODES = {3: "RGB", 1: "L"}
 """Pillow's mode by number of channels."""
 
 _GREY_MODES = ("1", "L", "LA")
+_BIT_DEPTH_AT = 24
+"""Place of the bit depth in a PNG: after the signature (8 bytes), length and name of IHDR (8), width and height (8)."""
 
 
 @dataclass
@@ -65,6 +67,12 @@ class ImageDecoder:
             with Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG")) as image:
                 # Sizes are compared before decoding, so that a wrong image cannot fill the memory.
                 self._check_form(label, image)
+                if image.format == "PNG" and encoded[_BIT_DEPTH_AT] > 8:
+                    # Pillow would cut these to 8 bits, and its modes RGB and LA do not tell.
+                    raise DatasetError(
+                        f"Decoding an image failed for {label}: expected 8 bits per channel, got a PNG of "
+                        f"{encoded[_BIT_DEPTH_AT]} bits. Convert it."
+                    )
                 jpeg = image.format == "JPEG"
                 pixels = np.asarray(self._resized(image.convert(_MODES[self.spec.channels])))
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:

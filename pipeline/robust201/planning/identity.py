@@ -49,13 +49,14 @@ def is_known(protocol: EvaluationProtocol) -> bool:
 
 
 def _images_payload(config: SweepConfig, key: str, facts: DatasetFacts) -> dict[str, Any]:
-    """The hash of the images that a key is shown, and what picked them; nothing of that where all were taken."""
+    """The hash of the images that a key is shown, and what picked them; nothing of that where all were taken.
+
+    Libraries that decoded the images are left out: the hash is of the pixels.
+    """
     own = config.parameters[key].own_images
     found = facts.images(own)
     count, seed = (config.images.count, config.images.seed) if own is None else (own.count, own.seed)
     payload: dict[str, Any] = {"sha256": found.sha256}
-    if facts.decoder:
-        payload["decoder"] = dict(facts.decoder)
     if own is not None and own.split != "test":
         payload["split"] = own.split
     return payload if count is None else payload | {"count": count, "seed": seed}

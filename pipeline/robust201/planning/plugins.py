@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,9 +62,22 @@ def _find_plugin(group: str, name: str, _path: tuple[str, ...]) -> Plugin | None
 
 
 def is_installed(group: str, file: Path, distribution: str) -> bool:
-    """Whether an installed package of this name and version registers this file."""
+    """Whether an installed package, as NAME==VERSION, registers this file.
+
+    A YAML may claim any distribution, so only modules of the package in whose folder the file lies are imported.
+    """
     entries = [entry for entry in entry_points(group=group) if distribution and _distribution(entry) == distribution]
-    return any(_read_plugin(entry).file == file for entry in entries)
+    return any(_read_plugin(entry).file == file for entry in entries if _is_in_package(file, entry))
+
+
+def _is_in_package(file: Path, entry: EntryPoint) -> bool:
+    """Whether a file lies in the package, or beside the single module, that declares an entry; nothing is imported."""
+    spec = find_spec(entry.module.partition(".")[0])
+    if spec is None:
+        return False
+    if spec.submodule_search_locations is None:
+        return spec.origin is not None and file.is_relative_to(Path(spec.origin).resolve().parent)
+    return any(file.is_relative_to(Path(folder).resolve()) for folder in spec.submodule_search_locations)
 
 
 def _distribution(entry: EntryPoint) -> str:

@@ -77,16 +77,6 @@ class Ranking:
         return payload
 
 
-def list_rankings(files: ResultFiles, dataset: str, accuracies: pd.DataFrame, level: float = 0.05) -> list[Ranking]:
-    """List how sure the order of architectures is under every key at every strength.
-
-    Accuracies are by architecture and (key, strength); `level` is of significance, for ties with the best.
-    """
-    keys = dict.fromkeys(accuracies.columns.get_level_values("key"))
-    by_key: dict[str, pd.DataFrame] = {str(key): accuracies[key] for key in keys}
-    return list(rank_evaluations(StoredResults(files, dataset, by_key), level, 0, 0))
-
-
 class StoredResults:
     """Accuracies of one dataset, by key in a frame of architectures and strengths, and outcomes, read once."""
 

@@ -102,7 +102,11 @@ class Schedule(_OneOf):
 
 
 class _Attack(StrictModel):
-    """The attack inside a training: projected gradient ascent in an Linf ball around the augmented image."""
+    """The attack inside a training: projected gradient ascent in an Linf ball around the augmented image.
+
+    Radius and step are in units of 1/255. `mode` is the network's while it is attacked: `training` normalises by the
+    batch, and `update_statistics` then says whether BatchNorm's running averages move with the attack's passes.
+    """
 
     epsilon_255: Annotated[float, Field(ge=0, le=255)] = 8.0
     step_255: Annotated[float, Field(ge=0, le=255)] = 2.0
@@ -124,7 +128,11 @@ class PgdTraining(_Attack):
 
 
 class TradesTraining(_Attack):
-    """Cross-entropy of the image plus beta times KL(its prediction || the adversarial one) (Zhang et al., 2019)."""
+    """Cross-entropy of the image plus beta times KL(its prediction || the adversarial one) (Zhang et al., 2019).
+
+    `beta` weighs the divergence's mean over the batch, which the attack maximises. A `normal` start has the standard
+    deviation .001 of the authors' code; at the image itself the divergence has no gradient.
+    """
 
     steps: StepCount = 10
     start: Literal["normal", "uniform"] = "normal"
@@ -177,7 +185,11 @@ class Snapshots(StrictModel):
 
 
 class Recipe(StrictModel):
-    """Everything that decides the weights apart from network, images and seed."""
+    """Everything that decides the weights apart from network, images and seed.
+
+    `learning_rate` is that of the first step. `weight_decay` is SGD's: the factor of half the squared norm in the loss;
+    `decay` says whether it covers all parameters, or the weights of convolutions and linear layers only.
+    """
 
     epochs: StepCount | None = None
     iterations: StepCount | None = None

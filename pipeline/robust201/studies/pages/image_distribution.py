@@ -104,7 +104,7 @@ def _count_at_chance(models: pd.DataFrame) -> str:
 
 
 def _robustness_lines(rows: pd.DataFrame) -> str:
-    columns = ["group", "epoch", "networks", "clean", "R", "SD", "95 % interval", "above 1"]
+    columns = ["group", "epoch", "networks", "clean", "R", "SD", "95% interval", "above 1"]
     columns += ["printed epoch", "printed R", "printed SD", "difference", "p"]
     lines = []
     for row in rows.to_dict("records"):
@@ -153,7 +153,7 @@ def _explain_mixed_model(mixed: MixedEffects) -> str:
         "R of a trained network is the mean of its group, plus an intercept of its seed (the initial weights, the same "
         "in all groups), plus a residual: one model per network and epoch, fitted by REML. The residuals of all groups "
         "have one variance; where the deviations above differ much, prefer the tests above. Intervals are Student's "
-        "95 % with Satterthwaite's degrees of freedom, those of the seeds' share by profile likelihood. C has the same "
+        "95% with Satterthwaite's degrees of freedom, those of the seeds' share by profile likelihood. C has the same "
         f"effects, since its mean is R - 1. {found} of {len(mixed.effects)} effects differ from 0 at the 5 % level, "
         f"{left} after Holm's correction for all of them."
     )
@@ -167,14 +167,14 @@ def _variance_lines(variances: pd.DataFrame) -> str:
         share = [show_number(row[name], 2) for name in ("seed_share", "share_low", "share_high")]
         deviations = [show_number(row[name]) for name in ("seed_sd", "residual_sd")]
         rows.append([*names, *deviations, share[0], f"[{share[1]}, {share[2]}]"])
-    return table_lines([*columns, "95 % interval"], rows)
+    return table_lines([*columns, "95% interval"], rows)
 
 
 def _effect_lines(effects: pd.DataFrame) -> str:
     """Write effects of each network's last epoch, and those over architectures, ordered by comparison."""
     last = effects.groupby("network", sort=False)["epoch"].transform("max")
     shown = effects[effects["epoch"].isna() | (effects["epoch"] == last)]
-    columns = ["factor", "comparison", "network", "estimate", "95 % interval", "df", "p", "p (Holm)"]
+    columns = ["factor", "comparison", "network", "estimate", "95% interval", "df", "p", "p (Holm)"]
     rows = []
     for claim in dict.fromkeys(shown["claim"]):
         for row in shown[shown["claim"] == claim].to_dict("records"):

@@ -14,7 +14,7 @@ from robust201.studies.networks import Exports
 from robust201.studies.pages.writer import PageWriter, show_number, table_lines
 from robust201.studies.robust_features import measure_dynamics, measure_equivariance, measure_mixing
 
-_ERROR_BARS = "are 95 % intervals over seeds, or the range of two seeds; circles are printed numbers"
+_ERROR_BARS = "are 95% intervals over seeds, or the range of two seeds; circles are printed numbers"
 """End of a caption: what bands and bars show, and what circles are."""
 
 
@@ -22,7 +22,7 @@ def _how_to_compare(n_seeds: "pd.Series[int]") -> str:
     """Explain printed numbers and ours, for results of so many seeds each."""
     text = (
         "Printed numbers (theirs) are from single runs, without error bars. Ours are means over training seeds with "
-        "Student's 95 % interval (none for a single seed), which covers the seeds, not the choice of test images. "
+        "Student's 95% interval (none for a single seed), which covers the seeds, not the choice of test images. "
         "Numbers are percentages; a difference is ours minus theirs."
     )
     if (n_seeds == 2).any():
@@ -79,7 +79,7 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, out: Path) -> list[Pa
         "between a curve's mean and the iteration."
     )
     page.say(table_lines(["run, curve", "first", "last", "lowest", "highest", "tau"], rows))
-    columns = ["run, curve", "iteration", "seeds", "ours", "95 % interval", "printed iteration", "theirs", "difference"]
+    columns = ["run, curve", "iteration", "seeds", "ours", "95% interval", "printed iteration", "theirs", "difference"]
     rows = []
     for row in found.curves.to_dict("records"):
         ours, interval, *theirs = _beside_printed(row)
@@ -105,7 +105,7 @@ def write_mixing(study: MixingStudy, exports: Exports, out: Path) -> list[Path]:
     page.say(_how_to_compare(found.curves["n"]))
     figure = drawings.draw_mixing(found.curves, study.panels)
     page.figure("mixing", figure, f"Accuracy over the share of robust images; bands {_ERROR_BARS}")
-    columns = ["network, curve", "slope", "95 % interval", "printed slope", "difference"]
+    columns = ["network, curve", "slope", "95% interval", "printed slope", "difference"]
     columns += ["decreases", "printed decreases"]
     rows = []
     for row in found.trends.to_dict("records"):
@@ -119,7 +119,7 @@ def write_mixing(study: MixingStudy, exports: Exports, out: Path) -> list[Path]:
         "decreases are counted from one share to the next."
     )
     page.say(table_lines(columns, rows))
-    columns = ["network, curve", "α", "seeds", "ours", "95 % interval", "theirs", "difference"]
+    columns = ["network, curve", "α", "seeds", "ours", "95% interval", "theirs", "difference"]
     rows = [
         [f"{row['network']}, {row['curve']}", f"{row['alpha']:g}", str(row["n"]), *_beside_printed(row)]
         for row in found.curves.to_dict("records")
@@ -166,7 +166,7 @@ def _layout(best: pd.DataFrame) -> str:
 
 
 def _selection_lines(frame: pd.DataFrame, whose: str) -> str:
-    columns: Sequence[str] = [whose, "setting", "attack", "seeds", "chosen on validation", "95 % interval"]
+    columns: Sequence[str] = [whose, "setting", "attack", "seeds", "chosen on validation", "95% interval"]
     columns = [*columns, "chosen on test", "effect of selection", "theirs", "difference", "candidate"]
     rows = []
     for row in frame.to_dict("records"):
