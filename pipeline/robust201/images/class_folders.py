@@ -139,8 +139,8 @@ def _read_numbers(folder: Path, names: tuple[str, ...]) -> dict[str, int] | None
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < MAX_CLASSES:
             raise DatasetError(
                 f"Reading labels failed for {path}: expected a whole number from 0 to {MAX_CLASSES - 1} for the "
-                f"class folder {name!r}, got {'none' if number is None else reprlib.repr(number)}. Number every class folder, "
-                "or remove the file."
+                f"class folder {name!r}, got {'none' if number is None else reprlib.repr(number)}. Number every class "
+                "folder, or remove the file."
             )
     return {name: numbers[name] for name in names}
 
