@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import ConfigError
 from robust201.core.files import atomic_write, check_output_file
 from robust201.figures.marks import band_layers, fraction_axis, named_colours
+from robust201.figures.palette import NETWORK_COLOURS
 from robust201.figures.panels import Figure, Panel, PanelPlace, Spec
 from robust201.figures.plots import DRAWN_FORMATS, parse_width
 from robust201.figures.vega_files import draw_file
@@ -18,8 +19,6 @@ from robust201.statistics.distances import accuracy_curve, half_distance, median
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.optimality import global_optimality, local_optimalities
 from robust201.tasks.constraints import Constraint
-
-_COLOURS = ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#b9770e", "#6e7781")
 
 _POINTS = 400
 """Epsilons at which a drawn curve has its accuracy."""
@@ -139,7 +138,7 @@ class SecurityCurves(pd.DataFrame):
         end = self._usual_end() if largest is None else largest
         rows = self.accuracy(np.linspace(0, end, _POINTS))
         names = [str(name) for name in self._distances]
-        colours = {name: _COLOURS[place % len(_COLOURS)] for place, name in enumerate(names)}
+        colours = {name: NETWORK_COLOURS[place % len(NETWORK_COLOURS)] for place, name in enumerate(names)}
 
         def draw(place: PanelPlace) -> Spec:
             scale = {"domain": [0, end], "nice": False}

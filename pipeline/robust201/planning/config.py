@@ -306,7 +306,7 @@ class ExecutionSection(Section):
         return self.device == "cpu" or has_gpu is False
 
     def assumed_gmacs(self, has_gpu: bool | None = None) -> float:
-        """Assumed speed of one worker in billion multiply-accumulates per second; decides no number.
+        """Assumed speed of one worker in billion multiply-accumulates per second; does not affect results.
 
         Without `has_gpu` it follows from the sweep alone, never from the machine that plans: shares divide a sweep by
         it on any machine.

@@ -18,7 +18,7 @@ class Filters:
     keys: tuple[str, ...] | None = None
 
     def check(self, config: SweepConfig) -> None:
-        """Make sure that something is left of a sweep."""
+        """Check that something is left of a sweep."""
         datasets = self.datasets or tuple(config.datasets)
         for given, known, others, what in (
             (datasets, list(config.datasets), (), "dataset"),

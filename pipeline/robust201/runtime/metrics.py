@@ -25,7 +25,7 @@ METRICS = {
     "robust201_evaluations_total": Metric(
         "counter", "evaluations", "evaluations computed, slices counted by their share of the images", _UNIT_TAGS
     ),
-    "robust201_images_total": Metric("counter", "images", "images perturbed and measured, once a strength", _UNIT_TAGS),
+    "robust201_images_total": Metric("counter", "images", "images perturbed and measured, per strength", _UNIT_TAGS),
     "robust201_part_seconds": Metric(
         "histogram", "seconds", "worker time of one shard's work", _UNIT_TAGS, (0.1, 1, 3, 10, 30, 100, 300, 1000, 3000)
     ),

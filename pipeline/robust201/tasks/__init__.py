@@ -57,7 +57,7 @@ from robust201.tasks.parameters import (
 )
 
 ENGINES = ("reference", "fused")
-"""What runs the attacks: the libraries called once an epsilon, or the project's own, all epsilons together."""
+"""What runs the attacks: the libraries called once per epsilon, or the project's own, all epsilons together."""
 
 
 MAX_PASSES = 10_000_000

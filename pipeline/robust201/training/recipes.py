@@ -105,7 +105,7 @@ class _Attack(StrictModel):
     """The attack inside a training: projected gradient ascent in an Linf ball around the augmented image.
 
     Radius and step are in units of 1/255. `mode` is the network's while it is attacked: `training` normalises by the
-    batch, and `update_statistics` then says whether BatchNorm's running averages move with the attack's passes.
+    batch, and `update_statistics` then decides whether BatchNorm's running averages move with the attack's passes.
     """
 
     epsilon_255: Annotated[float, Field(ge=0, le=255)] = 8.0
@@ -188,7 +188,7 @@ class Recipe(StrictModel):
     """Everything that decides the weights apart from network, images and seed.
 
     `learning_rate` is that of the first step. `weight_decay` is SGD's: the factor of half the squared norm in the loss;
-    `decay` says whether it covers all parameters, or the weights of convolutions and linear layers only.
+    `decay` decides whether it covers all parameters, or the weights of convolutions and linear layers only.
     """
 
     epochs: StepCount | None = None

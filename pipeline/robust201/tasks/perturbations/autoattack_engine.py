@@ -1,4 +1,4 @@
-"""The reference engine of APGD, FAB and Square: AutoAttack (PyPI's pyautoattack), called once an epsilon and batch.
+"""The reference engine of APGD, FAB and Square: AutoAttack (PyPI's pyautoattack), called once per epsilon and batch.
 
 Source: Croce and Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free
 attacks", ICML 2020. AutoAttack attacks only images that are classified correctly, and hands back the clean image where

@@ -1,4 +1,4 @@
-"""The reference engine of FGSM, PGD and spatial attacks: Foolbox, called once an epsilon and batch.
+"""The reference engine of FGSM, PGD and spatial attacks: Foolbox, called once per epsilon and batch.
 
 Source: Rauber et al., "Foolbox Native", JOSS 5(53), 2020. Foolbox attacks every image, those that are misclassified
 from the start included, and returns the last iterate, not the best.
