@@ -315,7 +315,7 @@ def specify_class_confidences(frame: pd.DataFrame, results: DatasetResults) -> F
     n_classes = int(frame["class"].max()) + 1
     names = results.class_names(n_classes)
     colours = dict(zip(CLASS_CONFIDENCES, palette.CLASS_CONFIDENCE_COLOURS, strict=True))
-    colour = named_colours(colours, title=["confidence in a class, over the"])
+    colour = named_colours(colours, title=["confidence in a class, over the"], symbolOpacity=1)
     strengths = dict(zip(frame["key"], frame["strength"], strict=True))
     keys = [*(key for key in strengths if key == CLEAN), *palette.grouped([key for key in strengths if key != CLEAN])]
 
@@ -329,7 +329,7 @@ def specify_class_confidences(frame: pd.DataFrame, results: DatasetResults) -> F
         median = {"y": {"field": "median"}, "color": {"field": "confidence"}, "tooltip": tooltip + _QUARTILE_TOOLTIP}
         encoding = {
             "x": category_axis(place, shown, "class" if place.bottom else None, type="band", paddingOuter=0.1),
-            "xOffset": {"type": "nominal", "scale": {"type": "band", "domain": list(colours)}},
+            "xOffset": {"type": "nominal", "scale": {"type": "band", "paddingOuter": 0.4, "domain": list(colours)}},
             "y": fraction_axis(place, "confidence"),
             "color": colour,
         }
