@@ -161,7 +161,7 @@ def _parquet_blocks(files: ResultFiles, file: Path, dataset: str, key: str, meas
             raise _unfit(whose, file, "counts, got other numbers")
         if measure != "cm" and not all(are_fractions(values) for values in (*matrices, predictions)):
             raise _unfit(whose, file, "confidences in [0, 1], got others")
-        summaries = matrices[0] if measure == "cm" else _reduce(*matrices, predictions)
+        summaries = matrices[0] if measure == "cm" else _reduce(matrices[0], matrices[1], predictions)
         for strength in different:
             values = summaries[strengths == strength]
             values = values.sum(axis=0, dtype=np.float64) if measure == "cm" else values

@@ -47,7 +47,7 @@ def _spectra(images: NDArray[np.uint8], centred: bool) -> Spectra:
     matrices = images.astype(np.float64)
     if centred:
         matrices -= matrices.mean(axis=(2, 3), keepdims=True)
-    values = np.linalg.svd(matrices, compute_uv=False)
+    values: NDArray[np.float64] = np.linalg.svd(matrices, compute_uv=False).astype(np.float64, copy=False)
     energy = _shares(values**2)
     shares = _shares(values)
     # The limit of x log x at 0 is 0.
@@ -58,7 +58,9 @@ def _spectra(images: NDArray[np.uint8], centred: bool) -> Spectra:
 def _shares(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Divide values (N, C, K) by their sums; NaN where a sum is 0."""
     sums = values.sum(axis=-1, keepdims=True)
-    return np.divide(values, sums, out=np.full_like(values, np.nan), where=sums > 0)
+    shares = np.full_like(values, np.nan)
+    np.divide(values, sums, out=shares, where=sums > 0)
+    return shares
 
 
 def _mean_over_channels(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -66,4 +68,6 @@ def _mean_over_channels(values: NDArray[np.float64]) -> NDArray[np.float64]:
     has_any = ~np.isnan(values)
     counts = has_any.sum(axis=1)
     sums = np.where(has_any, values, 0.0).sum(axis=1)
-    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+    means = np.full(sums.shape, np.nan)
+    np.divide(sums, counts, out=means, where=counts > 0)
+    return means
