@@ -68,6 +68,9 @@ def test_summaries_are_what_the_reader_gives(dataset, measure):
                 np.testing.assert_array_equal(found[key, strength][:, :2], predictions)
                 true = [np.mean([x for x in np.diag(label) if not np.isnan(x)]) for label in labels]
                 np.testing.assert_allclose(found[key, strength][:, 2], true, rtol=1e-12)
+                argmaxes = np.array([value["argmax"] for value in own], dtype=float)
+                by_class = [np.hstack([np.diag(one), np.diag(two)]) for one, two in zip(labels, argmaxes, strict=True)]
+                np.testing.assert_array_equal(found[key, strength][:, 3:], by_class)
 
 
 def test_of_both_forms_parquet_is_read(dataset, tmp_path):
@@ -108,6 +111,12 @@ CHANGED = {
     "a confidence above 1": (
         "confidence",
         "confidence_label",
+        lambda rows: rows[1][0].__setitem__(0, 7.5),
+        "confidences",
+    ),
+    "a confidence in the predicted class above 1": (
+        "confidence",
+        "confidence_argmax",
         lambda rows: rows[1][0].__setitem__(0, 7.5),
         "confidences",
     ),
@@ -177,9 +186,9 @@ def write_matrices(path: Path, values: list, kind: pa.DataType | None = None) ->
 def test_matrices_of_any_list_type_are_read_and_rows_without_one_are_left_out(tmp_path, kind):
     one, two, three = [[1, 2], [3, 4]], [[5, 6], [7, 8]], [[9, 0], [1, 2]]
     path = write_matrices(tmp_path / "m.parquet", [one, None, two, three, None, None], kind)
-    found = list(iter_matrices(path, "cm", ["strength"], missing_ok=False))
+    found = list(iter_matrices(path, ["cm"], ["strength"], missing_ok=False))
     assert [[column.tolist() for column in beside] for beside, _ in found] == [[[0.0]], [[2.0, 3.0]]]
-    assert np.concatenate([matrices for _, matrices in found]).tolist() == [one, two, three]
+    assert np.concatenate([matrices for _, (matrices,) in found]).tolist() == [one, two, three]
 
 
 @pytest.mark.parametrize(
@@ -197,10 +206,10 @@ def test_matrices_of_any_list_type_are_read_and_rows_without_one_are_left_out(tm
 def test_what_is_no_square_matrix_is_refused(tmp_path, values):
     path = write_matrices(tmp_path / "m.parquet", values)
     with pytest.raises(ResultsError, match=r"Reading cm failed for .*m\.parquet: expected square matrices"):
-        list(iter_matrices(path, "cm", ["strength"], missing_ok=False))
+        list(iter_matrices(path, ["cm"], ["strength"], missing_ok=False))
 
 
 def test_a_mean_over_no_image_stays_missing(tmp_path):
     path = write_matrices(tmp_path / "m.parquet", [[[None, 2.0], [3.0, 4.0]]])
-    ((_, matrices),) = iter_matrices(path, "cm", [], missing_ok=True)
+    ((_, (matrices,)),) = iter_matrices(path, ["cm"], [], missing_ok=True)
     np.testing.assert_array_equal(matrices, [[[np.nan, 2], [3, 4]]])

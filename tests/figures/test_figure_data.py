@@ -1,6 +1,7 @@
 """The numbers behind the figures, against numbers worked out by hand."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from robust201.analysis.class_summaries import CLASS_CONFIDENCES, CONFIDENCES
 from robust201.analysis.dataset_results import read_results
 from robust201.analysis.labels import KEY_LABELS, column_label, dataset_label, key_label
 from robust201.core.errors import ConfigError, ResultsError
@@ -258,11 +260,49 @@ def test_confidence_curves_are_quartiles_over_architectures(tmp_path):
     rows = {"0": confidence(0.9, None, 0.6), "1": confidence(0.8, 0.5, 0.7), "2": confidence(0.7, 0.6, 0.8)}
     results = results_of(write_results(tmp_path, {"clean": rows}, measure="confidence"))
     curves = figure_data.confidence_curves(results).set_index("confidence")
-    right, wrong, true = figure_data.CONFIDENCES
+    right, wrong, true = CONFIDENCES
     assert curves.loc[right, ["q1", "median", "q3", "n"]].tolist() == pytest.approx([0.75, 0.8, 0.85, 3])
     # The first architecture has no wrong prediction.
     assert curves.loc[wrong, ["q1", "median", "q3", "n"]].tolist() == pytest.approx([0.525, 0.55, 0.575, 2])
     assert curves.loc[true, "median"] == pytest.approx(0.7)
+
+
+def class_confidence(label, argmax):
+    """A confidence whose matrices have diagonals of their own, as lists of two classes; None where no image is."""
+
+    def matrix(diagonal):
+        return [[None if x is None else (x, 1 - x)[row != c] for c in range(2)] for row, x in enumerate(diagonal)]
+
+    return {"label": matrix(label), "argmax": matrix(argmax), "prediction": [0.9, 0.5]}
+
+
+def test_class_confidences_are_the_diagonals_of_label_and_argmax_at_the_reference_strength(tmp_path):
+    write_results(tmp_path, {"clean": {"0": 0.5, "1": 0.5}, "pgd": {"0": [0.5, 0.4], "1": [0.5, 0.4]}})
+    clean = {"0": class_confidence([0.6, 0.5], [0.8, None]), "1": class_confidence([0.7, 0.1], [0.6, 0.9])}
+    far = class_confidence([0, 0], [1, 1])
+    attacked = {key: [value, far] for key, value in clean.items()}
+    results = results_of(write_results(tmp_path, {"clean": clean, "pgd": attacked}, measure="confidence"))
+    rows = figure_data.class_confidences(results)
+    assert list(dict.fromkeys(zip(rows["key"], rows["strength"], strict=True))) == [("clean", 0.0), ("pgd", 1.0)]
+    medians = rows[rows["key"] == "clean"].set_index(["confidence", "class"])["median"].to_dict()
+    of_class, as_class = CLASS_CONFIDENCES
+    expected = {(of_class, 0): 0.65, (of_class, 1): 0.3, (as_class, 0): 0.7, (as_class, 1): 0.9}
+    assert medians == pytest.approx(expected)
+    # The first architecture predicts no image as class 1.
+    assert rows["n"].tolist() == 2 * [2, 2, 2, 1]
+    attacked_rows = rows[rows["key"] == "pgd"]["median"].tolist()
+    assert attacked_rows == pytest.approx(list(expected.values()))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_one_class_confidence_has_one_class_at_all_strengths(tmp_path, number):
+    write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
+    row = [class_confidence([0.6, 0.5], [0.8, 0.7]), class_confidence([0.2, 0.1], [0.4, 0.3])]
+    results = results_of(write_results(tmp_path, {"pgd": {"0": row}}, measure="confidence"))
+    rows = figure_data.one_class_confidence(replace(results, shown_class=number))
+    assert rows["strength"].tolist() == [1.0, 1.0, 8.0, 8.0]
+    assert rows["confidence"].tolist() == 2 * list(CLASS_CONFIDENCES)
+    assert rows["median"].tolist() == pytest.approx([[0.6, 0.8, 0.2, 0.4], [0.5, 0.7, 0.1, 0.3]][number])
 
 
 @pytest.mark.parametrize("by_name", [False, True])

@@ -283,6 +283,31 @@ def test_confidences_say_what_autoattacks_images_are(tmp_path, keys, noted):
     assert "where wrong, an architecture may have but a few images" in texts
 
 
+def test_one_class_is_named_and_can_be_chosen(tmp_path):
+    export(tmp_path / "dataset", make_plan([0, 2], ("clean", "pgd"), ["cifar10"]), FabricatedStore(n_classes=10))
+    (held,) = read_results(RobustnessDataset(tmp_path / "dataset"))
+    held = replace(held, shown_class=3)
+    texts = texts_of("one-class-confidence", FIGURES["one-class-confidence"].compute(held), held)
+    assert "confidence in class 3 (cat), over the" in texts
+    numbers = {
+        number: save_plot(
+            held.reader, "one-class-confidence", tmp_path / f"{number}.csv", shown_class=number
+        ).read_text()
+        for number in (3, 4)
+    }
+    assert numbers[3] != numbers[4]
+
+
+def test_class_confidences_have_a_field_per_class(tmp_path):
+    export(tmp_path / "dataset", make_plan([0, 2], ("clean", "pgd"), ["cifar10"]), FabricatedStore(n_classes=10))
+    (held,) = read_results(RobustnessDataset(tmp_path / "dataset"))
+    panels = panels_of("class-confidence", FIGURES["class-confidence"].compute(held), held)
+    assert list(panels) == ["Clean", "PGD, ε = 1/255"]
+    for panel in panels.values():
+        assert panel["encoding"]["x"]["scale"]["domain"] == [str(number) for number in range(10)]
+        assert {place for (place,) in rows_of(panel, "place")} == {str(number) for number in range(10)}
+
+
 @pytest.mark.parametrize(
     ("keys", "names"),
     [
@@ -302,8 +327,8 @@ def test_figures_are_those_the_results_are_enough_for(tmp_path, keys, names):
 def test_one_architecture_and_any_dataset_are_enough(tmp_path, name):
     export(tmp_path / "dataset", make_plan([0], ("clean", "pgd", "fog"), [name]))
     paths = save_plots(RobustnessDataset(tmp_path / "dataset"), tmp_path)
-    drawn = ("attack-curves", "corruption-curves", "confidence", "confusion", "clean-vs-robust", "clean-vs-corrupted")
-    drawn = (*drawn, "top-cells", "best-cells")
+    drawn = ("attack-curves", "corruption-curves", "confidence", "class-confidence", "one-class-confidence")
+    drawn = (*drawn, "confusion", "clean-vs-robust", "clean-vs-corrupted", "top-cells", "best-cells")
     assert [path.name for path in paths] == [f"{name}-{figure}.png" for figure in drawn]
 
 
@@ -357,6 +382,9 @@ def test_many_points_are_one_picture_in_an_svg(tmp_path):
         (("plot", "attacks", "{data}", "--out", "x.png", "--width", "1"), "3.25 in"),
         (("plot", "attacks", "{data}", "--out", "x.png", "--width", "nan"), "3.25 in"),
         (("plot", "attacks", "{data}", "--out", "x.png", "--mean", "over-key"), "'over-keys'"),
+        (("plot", "attacks", "{data}", "--out", "x.png", "--class", "1"), "one-class-confidence"),
+        (("plot", "one-class-confidence", "{data}", "--out", "x.png", "--class", "10"), "from 0 to 9"),
+        (("plot", "all", "{data}", "--out", "x", "--class", "-1"), "from 0 to 9"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(robust201, dataset, tmp_path, monkeypatch, arguments, hint):

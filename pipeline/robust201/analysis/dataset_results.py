@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from robust201.analysis.class_summaries import summarise_classes
+from robust201.analysis.class_summaries import confidence_quartiles, summarise_classes
 from robust201.analysis.labels import dataset_label
 from robust201.core.errors import ConfigError, closest
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
@@ -79,6 +79,7 @@ class DatasetResults:
         folder: the results of all datasets of the folder, these among them, for figures across datasets.
         measure_weights: name of the weights that `measures` are of; None for those that the accuracies are of.
         measure_folders: folders whose measures are correlated with the accuracies, beside those of `reader`.
+        shown_class: number of the class whose confidences a figure of one class shows.
     """
 
     name: str
@@ -88,6 +89,7 @@ class DatasetResults:
     folder: "Sequence[DatasetResults]" = field(default=(), repr=False)
     measure_weights: str | None = None
     measure_folders: Sequence[RobustnessDataset] = ()
+    shown_class: int = 0
 
     @property
     def label(self) -> str:
@@ -230,11 +232,17 @@ class DatasetResults:
         columns = [(key, strength) for strength in self.strengths(key)]
         return self.accuracies[columns].mean(axis=1, skipna=False).round(MEAN_DECIMALS)
 
-    def summaries(self, measure: str) -> dict[tuple[str, float], NDArray[np.float64]]:
-        """Summarise a large measurement (see `class_summaries.summarise_classes`), keys in the paper's style."""
+    def confusion_sums(self) -> dict[tuple[str, float], NDArray[np.float64]]:
+        """Add up confusion matrices (see `class_summaries.iter_class_summaries`), keys in the paper's style."""
         keys = in_table_order(self.reader.keys_all)
-        found = summarise_classes(self.reader.files, self.name, keys, measure)
-        return {(paper_key(key), strength): array for (key, strength), array in found.items()}
+        sums = summarise_classes(self.reader.files, self.name, keys, "cm")
+        return {(paper_key(key), strength): array for (key, strength), array in sums.items()}
+
+    @cached_property
+    def confidences(self) -> pd.DataFrame:
+        """Quartiles of confidences (see `class_summaries.confidence_quartiles`), keys in the paper's style."""
+        rows = confidence_quartiles(self.reader.files, self.name, in_table_order(self.reader.keys_all))
+        return rows.assign(key=rows["key"].map(paper_key))
 
 
 def read_measures(reader: RobustnessDataset, name: str, weights: str | None) -> pd.DataFrame:

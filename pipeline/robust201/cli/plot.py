@@ -54,6 +54,10 @@ def plot(
             "random weights. Its measures stand beside those of DATASET. Repeat it for more folders.",
         ),
     ] = None,
+    shown_class: Annotated[
+        int | None,
+        typer.Option("--class", help="With one-class-confidence or all: number of the class to show; 0 by default."),
+    ] = None,
     keys: ShownKeys = None,
     architectures: ShownNetworks = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures and what each needs.")] = False,
@@ -85,9 +89,29 @@ def plot(
                 "Reading the command line failed for robust201 plot all: --measures is an option of the figure "
                 "measure-correlations. Draw that figure alone."
             )
-        paths = save_plots(reader, out, file_format=file_format, data=data, width=width, title=title, mean=mean)
+        paths = save_plots(
+            reader,
+            out,
+            file_format=file_format,
+            data=data,
+            width=width,
+            title=title,
+            mean=mean,
+            shown_class=shown_class or 0,
+        )
     else:
         beside = [RobustnessDataset(folder) for folder in measures or ()]
-        paths = [save_plot(reader, name, out, data=data, width=width, title=title, mean=mean, measures=beside)]
+        path = save_plot(
+            reader,
+            name,
+            out,
+            data=data,
+            width=width,
+            title=title,
+            mean=mean,
+            measures=beside,
+            shown_class=shown_class,
+        )
+        paths = [path]
     for path in paths:
         typer.echo(path)

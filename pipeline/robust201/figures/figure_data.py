@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from robust201.analysis import design
+from robust201.analysis.class_summaries import CLASS_CONFIDENCES, CONFIDENCES
 from robust201.analysis.dataset_results import ADVERSARIAL, SCORE_KINDS, SCORES, DatasetResults, quartiles
 from robust201.analysis.labels import column_label, dataset_label, key_label, measure_label, strength_label
 from robust201.analysis.leaderboard import nearest_strength
@@ -52,9 +53,6 @@ FAR_STRENGTH = 4.0
 """A strength that is larger than the one before by more than this factor is far from it."""
 
 ALL_CELLS = "all evaluated cells"
-
-CONFIDENCES = ("predicted class, where right", "predicted class, where wrong", "true class")
-"""What confidence curves show."""
 
 KeyStrength = tuple[str, float]
 
@@ -310,17 +308,35 @@ def confidence_curves(results: DatasetResults) -> pd.DataFrame:
         classes of the confidence that images of a class get in it), `q1`, `median`, `q3`, `n` (architectures with
         such images).
     """
-    rows = []
-    for (key, strength), numbers in results.summaries("confidence").items():
-        for name, column in zip(CONFIDENCES, numbers.T, strict=True):
-            held = column[~np.isnan(column)]
-            if len(held):
-                rows.append((key, strength, name, *quartiles(held), len(held)))
-    return pd.DataFrame(rows, columns=["key", "strength", "confidence", "q1", "median", "q3", "n"])
+    rows = results.confidences
+    return rows[rows["confidence"].isin(CONFIDENCES)].drop(columns="class").reset_index(drop=True)
+
+
+def class_confidences(results: DatasetResults) -> pd.DataFrame:
+    """Summarise the confidences of every class over the architectures, at one strength per key.
+
+    Returns:
+        One row per point: `key`, `strength` (see `reference_columns`), `confidence` (of `CLASS_CONFIDENCES`), `class`
+        (its number), `q1`, `median`, `q3`, `n` (architectures with such images).
+    """
+    rows = results.confidences
+    rows = rows[rows["confidence"].isin(CLASS_CONFIDENCES)]
+    columns = pd.MultiIndex.from_frame(rows[["key", "strength"]])
+    return rows[columns.isin(reference_columns(list(dict.fromkeys(columns))))].reset_index(drop=True)
+
+
+def one_class_confidence(results: DatasetResults) -> pd.DataFrame:
+    """Summarise the confidences of one class (`DatasetResults.shown_class`) over the architectures.
+
+    Returns:
+        Rows as those of `class_confidences`, at all strengths.
+    """
+    rows = results.confidences
+    return rows[rows["class"] == results.shown_class].reset_index(drop=True)
 
 
 def curves_of(frame: pd.DataFrame, key: str, results: DatasetResults) -> pd.DataFrame:
-    """Take the rows of a key out of a frame of `confidence_curves`, behind those of clean images if 0 means these."""
+    """Take the rows of a key out of a frame of confidences, behind those of clean images if 0 means these."""
     in_front = [CLEAN] if results.begins_clean(key) else []
     return frame[frame["key"].isin([*in_front, key])].sort_values("strength", kind="stable")
 
@@ -331,7 +347,7 @@ def confusion_sums(results: DatasetResults) -> pd.DataFrame:
     Returns:
         Counts by (key, strength, true class) and predicted class.
     """
-    sums = results.summaries("cm")
+    sums = results.confusion_sums()
     if not sums:
         return pd.DataFrame()
     stacked = {column: pd.DataFrame(matrix) for column, matrix in sums.items()}

@@ -39,7 +39,10 @@ CORRUPTION_GROUPS = {
 """Groups of Hendrycks and Dietterich, ICLR 2019, with the colour of each."""
 
 CONFIDENCE_COLOURS = ("#009e73", "#d55e00", "#1f83c4")
-"""In the order of `figures.figure_data.CONFIDENCES`."""
+"""In the order of `class_summaries.CONFIDENCES`."""
+
+CLASS_CONFIDENCE_COLOURS = ("#1f83c4", "#b9770e")
+"""In the order of `class_summaries.CLASS_CONFIDENCES`."""
 
 FEW_NETWORKS = 11
 """Up to so many networks, figures show each by its name; more are summarised by boxes and rank correlations."""

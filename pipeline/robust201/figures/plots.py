@@ -25,6 +25,8 @@ CSV = "csv"
 
 _MEASURES_FIGURE = "measure-correlations"
 
+_CLASS_FIGURE = "one-class-confidence"
+
 FIGURE_FORMATS = (*DRAWN_FORMATS, CSV)
 
 
@@ -55,6 +57,7 @@ def save_plots(
     width: str | float = "page",
     title: bool = False,
     mean: str = OVER_EVALUATIONS,
+    shown_class: int = 0,
 ) -> list[Path]:
     """Draw figures as files, as far as the results are enough for them.
 
@@ -67,6 +70,7 @@ def save_plots(
         width: as for `parse_width`.
         title: whether a title stands above a figure.
         mean: how means weigh keys and strengths, a name of `dataset_results.MEANS`.
+        shown_class: number of the class that `one-class-confidence` shows.
 
     Every training is a network of its own where the folder has several and none was chosen (see
     `RobustnessDataset.select`, which also chooses networks and keys).
@@ -83,6 +87,7 @@ def save_plots(
     rows = list(FIGURES.values()) if figures is None else [figure_row(name) for name in figures]
     held = read_results(dataset.select(), mean=mean)
     chosen = held if data is None else [choose_results(held, data, dataset.path)]
+    chosen = [_showing_class(results, shown_class) for results in chosen]
     jobs = [
         (results, row, out / f"{stem}.{file_format}") for results, row, stem in _list_jobs(chosen, rows, data is None)
     ]
@@ -108,6 +113,7 @@ def save_plot(
     title: bool = False,
     mean: str = OVER_EVALUATIONS,
     measures: Sequence[RobustnessDataset] = (),
+    shown_class: int | None = None,
 ) -> Path:
     """Draw one figure; see `save_plots`.
 
@@ -119,6 +125,10 @@ def save_plot(
         raise ConfigError(
             f"Drawing {name} failed for {len(measures)} folders of measures: only {_MEASURES_FIGURE} shows several. "
             "Leave out --measures."
+        )
+    if shown_class is not None and name != _CLASS_FIGURE:
+        raise ConfigError(
+            f"Drawing {name} failed for class {shown_class}: only {_CLASS_FIGURE} shows one class. Leave out --class."
         )
     if out.suffix.lstrip(".") not in FIGURE_FORMATS:
         raise ConfigError(
@@ -134,13 +144,24 @@ def save_plot(
             "Leave out --dataset."
         )
     results = held[0] if row.across and held else choose_results(held, data, dataset.path)
-    if not _save(replace(results, measure_folders=measures), row, out, inches, title):
+    results = _showing_class(replace(results, measure_folders=measures), shown_class or 0)
+    if not _save(results, row, out, inches, title):
         whose = "" if row.across else f"{results.name} of "
         raise ResultsError(
             f"Drawing {name} failed for {whose}{dataset.path}: expected {row.requirement}, got results of "
             f"{_describe(results)}. {_advise(row, results)}"
         )
     return out
+
+
+def _showing_class(results: DatasetResults, number: int) -> DatasetResults:
+    n_classes = results.n_classes
+    if number < 0 or (n_classes is not None and number >= n_classes):
+        numbers = "a number from 0 on" if n_classes is None else f"a number from 0 to {n_classes - 1}"
+        raise ConfigError(
+            f"Drawing {_CLASS_FIGURE} failed for class {number} of {results.name}: expected {numbers}. Correct --class."
+        )
+    return replace(results, shown_class=number)
 
 
 def _advise(row: FigureRow, results: DatasetResults) -> str:

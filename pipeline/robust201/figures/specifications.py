@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from robust201.analysis.class_summaries import CLASS_CONFIDENCES, CONFIDENCES
 from robust201.analysis.dataset_results import ADVERSARIAL, SCORES, DatasetResults
 from robust201.analysis.labels import column_label, dataset_label, key_label, strength_label
 from robust201.analysis.leaderboard import REFERENCE_SEVERITY, nearest_strength
@@ -52,6 +53,14 @@ MANY_POINTS = 500
 
 PAGE_MAP = 560.0
 """Width of large heat maps on the page, in points."""
+
+CLASS_WIDTH = 11.0
+"""Width of a class in a figure of confidences class by class, in points."""
+
+_QUARTILE_TOOLTIP: list[Spec] = [
+    *({"field": name, "format": ".2%"} for name in ("q1", "median", "q3")),
+    {"field": "n", "title": "architectures", "format": ","},
+]
 
 _TAU = {"row": "of", "column": "and", "value": "τ"}
 
@@ -251,10 +260,33 @@ def specify_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) ->
 
 def specify_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw median confidences with their quartiles, one panel per key (see `confidence_curves`)."""
-    keys = palette.grouped([key for key in frame["key"].unique() if key != CLEAN]) or [CLEAN]
+    keys = _confidence_keys(frame)
     notes = [AUTOATTACK_NOTE] if any(key.startswith(AUTOATTACK_KEYS) for key in keys) else []
-    colours = dict(zip(figure_data.CONFIDENCES, palette.CONFIDENCE_COLOURS, strict=True))
-    colour = named_colours(colours, title=[*notes, FEW_NOTE, "confidence in the"], symbolType="stroke")
+    colours = dict(zip(CONFIDENCES, palette.CONFIDENCE_COLOURS, strict=True))
+    return _confidence_curves(frame, results, colours, [*notes, FEW_NOTE, "confidence in the"])
+
+
+def specify_one_class_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+    """Draw likewise the confidences in one class (see `one_class_confidence`)."""
+    colours = dict(zip(CLASS_CONFIDENCES, palette.CLASS_CONFIDENCE_COLOURS, strict=True))
+    return _confidence_curves(frame, results, colours, [f"confidence in {_class_words(results)}, over the"])
+
+
+def _class_words(results: DatasetResults) -> str:
+    number = results.shown_class
+    name = results.class_names(results.n_classes or 0)[number : number + 1]
+    return f"class {number} ({name[0]})" if name and name[0] != str(number) else f"class {number}"
+
+
+def _confidence_keys(frame: pd.DataFrame) -> list[str]:
+    """List the keys with a panel: all but clean, whose images are the first of every panel."""
+    return palette.grouped([key for key in frame["key"].unique() if key != CLEAN]) or [CLEAN]
+
+
+def _confidence_curves(
+    frame: pd.DataFrame, results: DatasetResults, colours: dict[str, str], legend: list[str]
+) -> Figure:
+    colour = named_colours(colours, title=legend, symbolType="stroke")
     colour["legend"] |= {"titleAnchor": "middle"}
 
     def draw(place: PanelPlace, key: str) -> Spec:
@@ -262,9 +294,8 @@ def specify_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         begins_clean = results.begins_clean(key)
         names = palette.ticks(sorted(rows["strength"].unique()), begins_clean=begins_clean)
         rows = rows.assign(place=palette.ticks(rows["strength"], begins_clean=begins_clean))
-        tooltip = [{"field": "confidence", "title": "confidence in the"}, {"field": "place", "title": "at"}]
-        tooltip += [{"field": name, "format": ".2%"} for name in ("q1", "median", "q3")]
-        tooltip += [{"field": "n", "title": "architectures", "format": ","}]
+        tooltip = [{"field": "confidence", "title": legend[-1]}, {"field": "place", "title": "at"}]
+        tooltip += _QUARTILE_TOOLTIP
         columns = ["place", "confidence", "q1", "median", "q3", "n"]
         layers = band_layers(
             rows[columns], {"field": "place"}, ("q1", "median", "q3"), {"field": "confidence"}, tooltip
@@ -276,7 +307,42 @@ def specify_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         }
         return {"width": place.width, "height": 62, "encoding": encoding, "layer": layers}
 
-    return Figure([Panel(key_label(key), partial(draw, key=key)) for key in keys], 108)
+    return Figure([Panel(key_label(key), partial(draw, key=key)) for key in _confidence_keys(frame)], 108)
+
+
+def specify_class_confidences(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+    """Draw median confidences with their quartiles class by class, one panel per key (see `class_confidences`)."""
+    n_classes = int(frame["class"].max()) + 1
+    names = results.class_names(n_classes)
+    colours = dict(zip(CLASS_CONFIDENCES, palette.CLASS_CONFIDENCE_COLOURS, strict=True))
+    colour = named_colours(colours, title=["confidence in a class, over the"], symbolOpacity=1)
+    strengths = dict(zip(frame["key"], frame["strength"], strict=True))
+    keys = [*(key for key in strengths if key == CLEAN), *palette.grouped([key for key in strengths if key != CLEAN])]
+
+    def draw(place: PanelPlace, key: str) -> Spec:
+        shown = names if place.page else [str(number) for number in range(n_classes)]
+        rows = frame[frame["key"] == key]
+        rows = rows.assign(place=[shown[number] for number in rows["class"]])
+        at = {"x": {"field": "place"}, "xOffset": {"field": "confidence"}}
+        tooltip = [{"field": "place", "title": "class"}, {"field": "confidence", "title": "over the"}]
+        quartile_rule = {"y": {"field": "q1"}, "y2": {"field": "q3"}, "color": {"field": "confidence"}}
+        median = {"y": {"field": "median"}, "color": {"field": "confidence"}, "tooltip": tooltip + _QUARTILE_TOOLTIP}
+        encoding = {
+            "x": category_axis(place, shown, "class" if place.bottom else None, type="band", paddingOuter=0.1),
+            "xOffset": {"type": "nominal", "scale": {"type": "band", "paddingOuter": 0.4, "domain": list(colours)}},
+            "y": fraction_axis(place, "confidence"),
+            "color": colour,
+        }
+        columns = ["place", "confidence", "q1", "median", "q3", "n"]
+        layers: list[Spec] = [
+            {"mark": {"type": "rule", "strokeWidth": 1.4, "opacity": 0.5}, "encoding": at | quartile_rule},
+            {"mark": {"type": "point", "size": 9}, "encoding": at | median},
+        ]
+        layer = {"data": {"values": spec_rows(rows[columns])}, "layer": layers}
+        return {"width": place.width, "height": 62, "encoding": encoding, "layer": [layer]}
+
+    panels = [Panel(column_label(key, strengths[key], results.strengths(key)), partial(draw, key=key)) for key in keys]
+    return Figure(panels, max(108.0, CLASS_WIDTH * n_classes))
 
 
 def specify_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:

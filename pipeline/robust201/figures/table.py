@@ -183,10 +183,32 @@ FIGURES: dict[str, FigureRow] = {
             "AutoAttack (aa_) gives back the clean image where it fails: its “where right” is of the clean images that "
             "resist, fewer and surer ones at larger ε, while under fgsm and pgd all images are perturbed. Where few "
             "images are classified wrongly, “where wrong” rests on those few.",
-            "Figs. 13 to 15",
+            "Figs. 13 (bottom) and 15",
             "the measurement `confidence`",
             figure_data.confidence_curves,
             specifications.specify_confidence,
+        ),
+        FigureRow(
+            "class-confidence",
+            "Confidence, class by class",
+            "Mean confidence of an architecture in a class, over the images of this class and over the images that it "
+            "predicts as this class: the median over architectures and the span of the quartiles, of clean images, "
+            "attacks at the epsilon nearest to 1/255 (of other norms, nearest to 1), and corruptions at the severity "
+            "nearest to 3.",
+            "Fig. 13 (top and middle)",
+            "the measurement `confidence`",
+            figure_data.class_confidences,
+            specifications.specify_class_confidences,
+        ),
+        FigureRow(
+            "one-class-confidence",
+            "Confidence in one class",
+            "The same for a single class over all strengths. It is class 0 unless `robust201 plot --class` names "
+            "another. Where an attack leaves few images predicted as the class, this confidence rests on those few.",
+            "Fig. 14",
+            "the measurement `confidence`",
+            figure_data.one_class_confidence,
+            specifications.specify_one_class_confidence,
         ),
         FigureRow(
             "confusion",

@@ -358,23 +358,24 @@ def _malformed(path: Path, got: str) -> ResultsError:
 
 
 def iter_matrices(
-    path: Path, column: str, beside: Sequence[str], *, missing_ok: bool, weights: str | None = None
-) -> Iterator[tuple[list[NDArray[Any]], NDArray[Any]]]:
-    """Go through a column of square matrices with a row group in memory, as arrays and without Python objects.
+    path: Path, columns: Sequence[str], beside: Sequence[str], *, missing_ok: bool, weights: str | None = None
+) -> Iterator[tuple[list[NDArray[Any]], list[NDArray[Any]]]]:
+    """Go through columns of square matrices with a row group in memory, as arrays and without Python objects.
 
     Yields:
-        For the B rows of a row group each column beside, (B,) float64 with NaN for null or objects, and the matrices
-        (B, C, C) as they are stored, float64 with NaN for null.
+        For the B rows of a row group in which the first column has a value: each column beside, (B,) float64 with NaN
+        for null or objects, and of each column the matrices (B, C, C) as they are stored, float64 with NaN for null.
 
     Raises:
         ResultsError: a value is not a square matrix of finite numbers as large as the others of its row group.
     """
-    for table in _iter_row_groups(path, [*beside, column], _choose_weights(path, weights)):
+    for table in _iter_row_groups(path, [*beside, *columns], _choose_weights(path, weights)):
         with _damage_named(path):
-            rows = table.filter(table[column].is_valid()) if table[column].null_count else table
+            first = table[columns[0]]
+            rows = table.filter(first.is_valid()) if first.null_count else table
             if len(rows):
                 others = [_plain_array(rows[name]) for name in beside]
-                yield others, _matrices(path, rows[column].combine_chunks(), column, missing_ok)
+                yield others, [_matrices(path, rows[name].combine_chunks(), name, missing_ok) for name in columns]
 
 
 def _plain_array(column: pa.ChunkedArray) -> NDArray[Any]:

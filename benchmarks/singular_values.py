@@ -1,0 +1,90 @@
+"""Compare the singular values of MNIST, CIFAR-10 and their blends (docs/image-distribution.md).
+
+    python -m benchmarks.singular_values --fusion runs/image-distribution-lenet/fusion-digit
+    python -m benchmarks.singular_values --figure docs/images/singular-values.svg
+
+Prints a table in Markdown: over the test images of each set, the mean and standard deviation of the effective rank, and
+of the number of singular values that hold 99% of the energy, of the pixels as they are and without each channel's mean.
+The figure has the mean spectra. ROBUST201_DATA names a folder with mnist/ and cifar10/; the blends are test images that
+`robust201 fuse` wrote.
+"""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogFormatterSciNotation
+from numpy.typing import NDArray
+
+from robust201.figures import matplotlib_parts as parts
+from robust201.figures.panels import TEXT, TITLE
+from robust201.images import load_images
+from robust201.spaces.cell_space import INK
+from robust201.statistics.singular_values import Spectra, singular_spectra
+from robust201.studies.drawings import SERIES_COLOURS, save_figure
+
+ENERGY = 0.99
+
+FORMS = {False: "pixels as they are", True: "without the mean of each channel"}
+"""Whether the mean is subtracted, with the words for it."""
+
+
+def read_sets(fusion: Path | None, count: int | None) -> dict[str, NDArray[np.uint8]]:
+    """Read the test images of each set (N, C, H, W); equal channels are kept once."""
+    sets = {
+        "MNIST, 28×28×1": load_images("mnist-28", count=count).images,
+        "MNIST, 32×32×3": load_images("mnist", count=count).images[:, :1],
+        "CIFAR-10": load_images("cifar10", count=count).images,
+    }
+    if fusion is not None:
+        sets["fusion"] = load_images("fusion", path=fusion, count=count).images
+    return sets
+
+
+def print_table(spectra: Mapping[str, Mapping[bool, Spectra]]) -> None:
+    """Print mean ± standard deviation over images."""
+    print("| images | number | pixels | effective rank | values for 99% of the energy | energy of the largest |")
+    print("| --- | --: | --- | --: | --: | --: |")
+    for name, by_form in spectra.items():
+        for is_centred, one in by_form.items():
+            columns = (one.effective_rank, one.rank_of_energy(ENERGY), one.energy[:, 0])
+            cells = [f"{np.nanmean(column):.2f} ± {np.nanstd(column, ddof=1):.2f}" for column in columns]
+            print(f"| {name} | {len(one.energy):,} | {FORMS[is_centred]} | {' | '.join(cells)} |")
+
+
+def draw_spectra(spectra: Mapping[str, Mapping[bool, Spectra]], path: Path) -> None:
+    """Draw the mean spectra, one panel with the channels' means and one without."""
+    figure, panels = parts.make_axes_grid(2, 7.2, 3.0, 2.2, label="share of the energy", limits=(1e-7, 2), below=0.5)
+    for axes, is_centred in zip(panels, FORMS, strict=True):
+        for (_, by_form), colour in zip(spectra.items(), SERIES_COLOURS, strict=False):
+            mean = np.nanmean(by_form[is_centred].energy, axis=0)
+            axes.plot(np.arange(1, len(mean) + 1), mean, color=colour, linewidth=1.1)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(LogFormatterSciNotation())
+        axes.minorticks_off()
+        axes.set_title(FORMS[is_centred], fontsize=TITLE, color=INK)
+        axes.set_xlabel("singular value, largest first", fontsize=TEXT, color=INK)
+    colours = zip(spectra, SERIES_COLOURS, strict=False)
+    parts.draw_legend(figure, [Line2D([], [], color=colour, linewidth=1.4, label=name) for name, colour in colours])
+    save_figure(figure, path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fusion", type=Path, help="folder that `robust201 fuse` wrote")
+    parser.add_argument("--count", type=int, help="images of each set; all by default")
+    parser.add_argument("--figure", type=Path, help="SVG file for the mean spectra")
+    arguments = parser.parse_args()
+    spectra = {
+        name: {is_centred: singular_spectra(images, centred=is_centred) for is_centred in FORMS}
+        for name, images in read_sets(arguments.fusion, arguments.count).items()
+    }
+    print_table(spectra)
+    if arguments.figure is not None:
+        draw_spectra(spectra, arguments.figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The example of an attack of one's own, NES (jobs/nes): its gradient, its images, and its sweeps."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from robust201.planning.loading import load_config
+from robust201.reader.dataset import RobustnessDataset
+from tests.conftest import REPOSITORY, RunCommand, WriteSweep
+
+NES = REPOSITORY / "jobs/nes/nes.py"
+
+
+@pytest.fixture(scope="module")
+def nes() -> dict:
+    return runpy.run_path(str(NES))
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3, bias=False)).eval()
+    with torch.no_grad():  # else nearly all images have the same class
+        network[1].bias.copy_(-0.5 * network[1].weight.sum(dim=1))
+    return network.requires_grad_(False)
+
+
+def test_estimated_gradient_approaches_the_gradient(nes, network):
+    torch.manual_seed(1)
+    images, labels = torch.rand(4, 3, 2, 2), torch.tensor([0, 1, 2, 0])
+    watched = images.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(cross_entropy(network(watched), labels, reduction="sum"), watched)
+    with torch.no_grad():
+        estimate = nes["estimate_gradient"](network, images, labels, 20_000, 0.001)
+    torch.testing.assert_close(estimate, gradient, atol=0.02, rtol=0.1)
+
+
+def test_attack_stays_in_the_ball_and_leaves_misclassified_images_alone(nes, network):
+    torch.manual_seed(2)
+    images = torch.rand(64, 3, 2, 2)
+    predictions = network(images).argmax(dim=1)
+    labels = torch.where(torch.arange(64) < 48, predictions, (predictions + 1) % 3)
+    attacked = nes["perturb"](network, images, labels, 40.0, samples=20, steps=15)
+    assert attacked.min() >= 0
+    assert attacked.max() <= 1
+    assert (attacked - images).abs().max() <= 40 / 255 + 1e-6
+    assert torch.equal(attacked[48:], images[48:])
+    fooled = (network(attacked).argmax(dim=1) != labels)[:48].float().mean()
+    corners = (images + 40 / 255 * (2 * torch.randint_like(images, 2) - 1)).clamp(0, 1)
+    assert fooled > (network(corners).argmax(dim=1) != labels)[:48].float().mean() + 0.2
+
+
+def test_attack_passes_the_checks_of_a_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path):
+    path = write_sweep(
+        name="nes",
+        architectures=[21],
+        keys={
+            "clean": {},
+            "nes": {"file": str(NES), "norm": "Linf", "strengths": [1, 16], "parameters": {"samples": 10, "steps": 5}},
+        },
+    )
+    assert robust201("run", str(path)).code == 0
+    assert robust201("export", str(path), "--out", str(tmp_path / "dataset")).code == 0
+    frame = RobustnessDataset(tmp_path / "dataset").to_frame("digits", "nes", "accuracy").set_index("strength")
+    clean = RobustnessDataset(tmp_path / "dataset").to_frame("digits", "clean", "accuracy")["value"].item()
+    assert 0 <= frame.loc[16.0, "value"] <= frame.loc[1.0, "value"] <= clean
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_sweeps_attack_as_many_strengths_by_pgd_as_by_nes(monkeypatch, name):
+    monkeypatch.setenv("ROBUST201_DATA", "data")
+    monkeypatch.chdir(REPOSITORY)
+    keys = yaml.safe_load((REPOSITORY / f"jobs/nes/{name}.yaml").read_text())["keys"]
+    assert keys["pgd"]["epsilons_255"] == keys["nes"]["strengths"]
+    load_config(Path(f"jobs/nes/{name}.yaml"))
