@@ -56,6 +56,7 @@ from robust201.tasks.columns import (
     MAX_MATRIX_CLASSES,
     MEASUREMENTS,
     PUBLISHED,
+    STEPS,
     asked_columns,
 )
 from robust201.tasks.parameters import Parameters
@@ -609,6 +610,14 @@ class SweepConfig(WorkSection):
                     f"`corruptions: {{source: generated}}` under datasets.{name}, or `corruptions: null` to leave "
                     f"corruptions out on {name} on purpose."
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_steps(self) -> Self:
+        if STEPS in self.measurements:
+            refusals = (self.tasks[key].step_refusal(self.engine) for key in self.parameters)
+            if refusal := next((one for one in refusals if one is not None), None):
+                raise ValueError(f"measurements: {refusal}")
         return self
 
     @model_validator(mode="after")
