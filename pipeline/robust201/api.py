@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -40,7 +40,7 @@ from robust201.statistics.attack_flags import ZERO_GRADIENTS, Accuracies, Attack
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import CORRUPTIONS, KEY_GROUPS, RANDOMISED_GROUPS, TASKS, Task, expand_keys, find_task
 from robust201.tasks.attack_kit.context import Context, CorruptedImages, Request, to_float
-from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
+from robust201.tasks.columns import DISTANCES, PREDICTIONS, STEPS, distances_of, steps_of
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import holds_answers, summarise
@@ -203,11 +203,10 @@ def evaluate(
 
     Returns:
         A DataFrame whose property `outcomes` says which image was classified correctly, `distances` the smallest
-        perturbations that attacks such as `fmn` found, and `summary` how many withstand all attacks; one row per key
-        and strength,
-        in the order of `keys` and ascending: `key`, `strength` (epsilon in 1/255, in
-        pixels for L2 and L1; severity; 0 where there is none), `accuracy`, `low` and `high` (its 95% interval),
-        `confidence` (mean softmax of the predicted class), `n_images`, `seconds` (of strengths that were attacked
+        perturbations that attacks such as `fmn` found, `steps` at which step of an attack each image fell, and
+        `summary` how many withstand all attacks; one row per key and strength, in the order of `keys` and ascending:
+        `key`, `strength` (epsilon in 1/255, in pixels for L2 and L1; severity; 0 where there is none), `accuracy`,
+        `low` and `high` (its 95% interval), `confidence` (mean softmax of the predicted class), `n_images`, `seconds` (of strengths that were attacked
         together only the sum means something). A measure (kind ``measure``) has no accuracy: its numbers stand in
         further columns by the names that it declares, such as `squared_norm`, which are NaN in all other rows.
 
@@ -259,12 +258,12 @@ def evaluate(
         corrupted = context.corrupted
         if leaderboard is not None and leaderboard.is_corrupted:
             corrupted = open_published(data_folder(), image_set, n_images=len(given.labels), keys=CORRUPTIONS)
-        rows, outcomes, distances = _evaluate_keys(
+        evaluated = _evaluate_keys(
             dataclasses.replace(context, corrupted=corrupted), chosen, image_set, state, progress
         )
         attacked = any(row.kind == "attack" for row, _ in chosen)
         zero_share = _measure_zero_gradients(context, image_set) if attacked and not randomised else 0.0
-    _warn_of_weak_attacks(rows, name, len(image_set), image_set.n_classes, zero_share)
+    _warn_of_weak_attacks(evaluated.rows, name, len(image_set), image_set.n_classes, zero_share)
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measured = dict.fromkeys(column for row, _ in chosen for column in row.columns)
     shared = setup.shared_protocol(given, context.classifier)
@@ -275,8 +274,28 @@ def evaluate(
         shared["corruptions"] = "published"
     protocols = {row.key: shared | parameters.identity() for row, parameters in chosen}
     return Evaluation.of(
-        rows, [*columns, *measured], outcomes, image_set.indices, _digest(image_set), protocols, leaderboard, distances
+        evaluated.rows,
+        [*columns, *measured],
+        evaluated.outcomes,
+        image_set.indices,
+        _digest(image_set),
+        protocols,
+        leaderboard,
+        evaluated.distances,
+        evaluated.steps,
     )
+
+
+class _Evaluated(NamedTuple):
+    """Rows of the table, outcomes and steps by image for each key and strength, and distances by key.
+
+    Distances are as far as the largest strength reaches; steps are of attacks that record them.
+    """
+
+    rows: list[dict[str, Any]]
+    outcomes: dict[tuple[str, float], NDArray[np.bool_]]
+    distances: dict[str, NDArray[np.float64]]
+    steps: dict[tuple[str, float], NDArray[np.float64]]
 
 
 def _check_no_keys(leaderboard: Benchmark, keys: _Keys | None) -> None:
@@ -323,16 +342,9 @@ def _evaluate_keys(
     image_set: ImageSet,
     state: EvaluationProgress,
     progress: ProgressOption,
-) -> tuple[list[dict[str, Any]], dict[tuple[str, float], NDArray[np.bool_]], dict[str, NDArray[np.float64]]]:
-    """Evaluate all images under all keys.
-
-    Returns:
-        Rows of the table, per-image outcomes by key and strength, and distances by key, as far as the largest strength
-        reaches.
-    """
-    rows: list[dict[str, Any]] = []
-    distances: dict[str, NDArray[np.float64]] = {}
-    outcomes: dict[tuple[str, float], NDArray[np.bool_]] = {}
+) -> _Evaluated:
+    """Evaluate all images under all keys."""
+    found = _Evaluated([], {}, {}, {})
     state.evaluations = sum(len(parameters.strengths) for _, parameters in chosen)
     for row, parameters in chosen:
         state.begin(row.key, parameters.strengths, len(image_set))
@@ -345,15 +357,15 @@ def _evaluate_keys(
                 if not isinstance(progress, bool):
                     progress(state.evaluations_done, state.evaluations)
         results.sort(key=lambda result: result.strength)
-        rows += map(_row, results)
+        found.rows.extend(map(_row, results))
         if row.finds_distances:
-            distances[row.key] = distances_of(results[-1].values[DISTANCES])
-        outcomes |= {
-            (row.key, result.strength): result.values[PREDICTIONS] == image_set.labels
-            for result in results
-            if PREDICTIONS in result.values
-        }
-    return rows, outcomes, distances
+            found.distances[row.key] = distances_of(results[-1].values[DISTANCES])
+        for result in results:
+            if PREDICTIONS in result.values:
+                found.outcomes[row.key, result.strength] = result.values[PREDICTIONS] == image_set.labels
+            if STEPS in result.values:
+                found.steps[row.key, result.strength] = steps_of(result.values[STEPS])
+    return found
 
 
 def _image_set(given: ImageSet, classifier: Classifier) -> ImageSet:
@@ -378,6 +390,8 @@ def _evaluate_key(
     )
     part = Part(unit, parameters.strengths, 0, len(image_set))
     measured = (*_MEASURED, DISTANCES) if row.finds_distances else _MEASURED
+    if row.kind == "attack" and row.step_refusal(context.engine) is None:
+        measured = (*measured, STEPS)
     yield from evaluate_part(
         context, row, parameters, part, image_set, measured, provenance={}, on_images=state.add_images
     )

@@ -86,7 +86,7 @@ with tempfile.TemporaryDirectory() as results, contextlib.redirect_stdout(io.Str
     cells = {tuple(row) for row in blackbox.hyperparameters.itertuples(index=False)}
     draws = [tuple(str(draw[name]) for name in columns) for draw in space.sample_configuration(200)]
 error = float(blackbox(found, fidelity={"hp_epoch": 1})[metric])
-print(json.dumps([[found[name] for name in columns], error == errors.min(), len(cells), cells.issuperset(draws)]))
+print(json.dumps([[found[name] for name in columns], bool(error == errors.min()), len(cells), cells.issuperset(draws)]))
 """
 
 
@@ -207,7 +207,7 @@ with tempfile.TemporaryDirectory() as results, contextlib.redirect_stdout(io.Str
         n_workers=2, sleep_time=0, callbacks=[SimulatorCallback()], save_tuner=False, print_update_interval=1e9,
     )
     tuner.run()
-    reached = [row[resource] for row in tuner.tuning_status.last_metric_seen.values() if row]
+    reached = [row[resource] for row in tuner.tuning_status.trial_rows.values() if resource in row]
 print(json.dumps([resource, levels, len(reached), len(set(reached)) > 1]))
 """
 

@@ -59,7 +59,7 @@ class Evaluation(pd.DataFrame):
     """
 
     _metadata = [  # noqa: RUF012 - pandas reads a list
-        *("_outcomes", "_positions", "_images_sha256", "_protocols", "_benchmark", "_distances"),
+        *("_outcomes", "_positions", "_images_sha256", "_protocols", "_benchmark", "_distances", "_steps"),
     ]
     _outcomes: dict[tuple[str, float], NDArray[np.bool_]]
     _positions: NDArray[np.int64]
@@ -67,6 +67,7 @@ class Evaluation(pd.DataFrame):
     _protocols: dict[str, Mapping[str, Any]]
     _benchmark: Benchmark | None
     _distances: dict[str, NDArray[np.float64]]
+    _steps: dict[tuple[str, float], NDArray[np.float64]]
 
     @classmethod
     def of(
@@ -79,6 +80,7 @@ class Evaluation(pd.DataFrame):
         protocols: Mapping[str, Mapping[str, Any]],
         benchmark: Benchmark | None = None,
         distances: Mapping[str, NDArray[np.float64]] | None = None,
+        steps: Mapping[tuple[str, float], NDArray[np.float64]] | None = None,
     ) -> "Evaluation":
         """Make the table of some rows, with the outcomes of N images by key and strength.
 
@@ -91,11 +93,12 @@ class Evaluation(pd.DataFrame):
             protocols: by key, its parameters and all else that decides its numbers.
             benchmark: the leaderboard's protocol that was followed.
             distances: (N,) by key, for attacks that look for the smallest perturbation.
+            steps: (N,) by key and strength, for attacks that record them.
         """
         table = cls(rows, columns=list(columns))
         table._outcomes, table._positions = dict(outcomes), positions
         table._images_sha256, table._protocols = images_sha256, dict(protocols)
-        table._benchmark, table._distances = benchmark, dict(distances or {})
+        table._benchmark, table._distances, table._steps = benchmark, dict(distances or {}), dict(steps or {})
         return table
 
     @property
@@ -156,6 +159,19 @@ class Evaluation(pd.DataFrame):
         column.
         """
         return pd.DataFrame(self._distances, index=self._positions).rename_axis("image")
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """The step (of Square: query) at which an attack first fools the network on each image.
+
+        One row per image, one column per (key, strength): 0 for images that are wrong as they are, infinity for those
+        that were never fooled. So the accuracy after k steps is ``(steps > k).mean()``. Only FGSM, PGD, APGD, Square and
+        FMN of the fused engine have columns.
+        """
+        frame = pd.DataFrame(self._steps, index=self._positions)
+        named = [[key for key, _ in self._steps], [strength for _, strength in self._steps]]
+        frame.columns = pd.MultiIndex.from_arrays(named, names=["key", "strength"])
+        return frame.rename_axis("image")
 
     @property
     def images_sha256(self) -> str:
