@@ -15,7 +15,7 @@ from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import pack_outcomes
 from robust201.statistics.significance import holm_adjust, paired_differences
 from robust201.tasks import ENSEMBLES, TASKS
-from robust201.tasks.constraints import Constraint
+from robust201.tasks.constraints import CONSTRAINTS, Constraint
 
 LEVEL = 0.05
 """Adjusted p-value below which a difference counts as significant."""
@@ -165,8 +165,8 @@ class Evaluation(pd.DataFrame):
         """The step (of Square: query) at which an attack first fools the network on each image.
 
         One row per image, one column per (key, strength): 0 for images that are wrong as they are, infinity for those
-        that were never fooled. So the accuracy after k steps is ``(steps > k).mean()``. Only FGSM, PGD, APGD, Square and
-        FMN of the fused engine have columns.
+        that were never fooled. So the accuracy after k steps is ``(steps > k).mean()``. Only FGSM, PGD, APGD, Square
+        and FMN of the fused engine have columns.
         """
         frame = pd.DataFrame(self._steps, index=self._positions)
         named = [[key for key, _ in self._steps], [strength for _, strength in self._steps]]
@@ -202,7 +202,7 @@ class Evaluation(pd.DataFrame):
         """A sentence on the clean accuracy, and one for each ball on the images that withstand every attack in it."""
         balls: dict[tuple[Constraint, float], list[str]] = {}
         for key, strength in self._outcomes:
-            if (constraint := TASKS[key].constraint) is not None:
+            if (constraint := self._constraint_of(key)) is not None:
                 balls.setdefault((constraint, strength), []).append(key)
         clean = [
             f"{_show_fraction(correct)} of {len(correct):,} images are classified correctly (95% intervals)."
@@ -215,6 +215,10 @@ class Evaluation(pd.DataFrame):
     def latex(self) -> str:
         """A LaTeX table of the accuracies in percent, with their 95% intervals."""
         return evaluation_latex(self)
+
+    def _constraint_of(self, key: str) -> Constraint | None:
+        """Return the ball of an attack, which a task of the user's own names in its protocol."""
+        return TASKS[key].constraint if key in TASKS else CONSTRAINTS.get(self._protocols[key].get("norm") or "")
 
     def _describe_ball(self, constraint: Constraint, strength: float, keys: Sequence[str]) -> str:
         withstood = np.all([self._outcomes[key, strength] for key in keys], axis=0)
@@ -338,6 +342,9 @@ def _describe_pair(first: str, second: str, rows: pd.DataFrame) -> str:
             largest = int(np.argmax(np.where(won, np.abs(difference), -1.0)))
             most = _name_row(rows.iloc[largest])
             parts.append(f"{name} is significantly more accurate in {int(won.sum())}, most at {most}")
+    if not (rows["only_first"] + rows["only_second"]).any():
+        same = "classify every image alike, so they may be the same network"
+        return f"{first} and {second} {same}: no difference in {basis}."
     if not parts:
         uncorrected = int((rows["p_value"].to_numpy(np.float64) < LEVEL).sum())
         hint = (

@@ -41,8 +41,8 @@ _Floats = NDArray[np.float64]
 _Integers = NDArray[np.int64]
 
 ELAPSED_TIME = "metric_elapsed_time"
-"""Seconds that Syne Tune's simulator takes an evaluation for: 1, as results do not tell how long a training took; at
-a lower fidelity its share of the highest."""
+"""Seconds that Syne Tune's simulator takes an evaluation for: 1, as results do not tell how long a training took; with
+fidelities one second for each image or step."""
 
 CONFIGSPACE_FILE = "cell_space.json"
 """Not ``ConfigSpace.json``: some file systems would take that for Syne Tune's ``configspace.json``."""
@@ -109,7 +109,7 @@ def write_blackbox(
     stacked = np.stack([[errors[name] for name in names] for errors in per_dataset])
     cells = np.flatnonzero(~np.isnan(stacked[:, :, isomorphs]).any(axis=(0, 1, 3)))
     values = stacked[:, :, isomorphs[cells]].transpose(0, 2, 3, 1)
-    elapsed = np.broadcast_to(fidelities / fidelities[-1], values.shape[:3])[..., None]
+    elapsed = np.broadcast_to(fidelities, values.shape[:3])[..., None]
     values = np.concatenate([values, elapsed], axis=3)
     attribute = BLACKBOX_FIDELITY if fidelity is None else f"hp_{fidelity}"
     specs = space.specs()

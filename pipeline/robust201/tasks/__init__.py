@@ -166,9 +166,11 @@ class Task:
             ConfigError: no such engine, or the row has no function for it; the closest is named.
         """
         if engine not in self.functions:
+            only = next(iter(self.functions)) if engine in ENGINES else ""
+            advice = f" Use engine {only} (--engine {only})." if only else closest(engine, self.functions)
             raise ConfigError(
                 f"Loading {self.key} failed for engine {engine!r}: expected one of {', '.join(self.functions)}, got "
-                f"{engine!r}.{closest(engine, self.functions)}"
+                f"{engine!r}.{advice}"
             )
         module, name = self.functions[engine].split(".")
         room = "measures" if self.kind == "measure" else "perturbations"
@@ -439,7 +441,7 @@ def _advise_key(key: str) -> str:
         example = f"{{{name!r}: {{'epsilons': ['8/255']}}}}"
         return f" Strengths are parameters of {name}: in Python {example}, on the command line --set."
     if key.endswith(".py"):
-        return " Your own attacks and measures are keys of a sweep (docs/your-own.md)."
+        return " Your own attacks and measures need the fields of docs/your-own.md, such as `file`."
     return closest_key(key, [*TASKS, *KEY_GROUPS])
 
 

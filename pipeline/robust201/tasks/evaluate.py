@@ -53,6 +53,7 @@ def evaluate_part(
     provenance: Mapping[str, str],
     on_device: ResidentImages | None = None,
     on_images: Callable[[int], None] | None = None,
+    on_stage: Callable[[int, str], None] | None = None,
 ) -> Iterator[EvaluationResult]:
     """Evaluate the strengths of a part, each as soon as it is complete.
 
@@ -67,6 +68,7 @@ def evaluate_part(
         provenance: versions, host and device, passed on to the results.
         on_device: the same images on the classifier's device, where they are there already; else they are copied.
         on_images: called with the number of images whenever some are done at one strength.
+        on_stage: called with the number and the key of each stage that an attack in stages begins.
 
     Yields:
         A result for each strength. Every image that is measured goes through the network anew: the attacks' own
@@ -88,6 +90,7 @@ def evaluate_part(
             raise ConfigError(f"Evaluating failed for {part.label}: {refusal}")
         log = StepLog(len(request.strengths), len(request.labels), context.classifier.device)
         request = dataclasses.replace(request, step_log=log)
+    request = dataclasses.replace(request, on_stage=on_stage)
     batches = checked(
         perturb(row, context, parameters, request), name=part.label, request=request, constraint=row.constraint
     )

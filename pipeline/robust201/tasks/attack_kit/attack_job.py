@@ -48,6 +48,7 @@ class AttackJob:
         indices: (N,) rows of the split, which name the draws.
         epsilons: (S,) radii of the balls in units of the pixel range [0, 1].
         step_log: where the attack notes at which step it fools each image; None if nobody asks.
+        on_stage: called with the number and the key of each stage that an attack in stages begins.
     """
 
     model: Model
@@ -58,6 +59,7 @@ class AttackJob:
     indices: NDArray[np.int64]
     epsilons: tuple[float, ...]
     step_log: StepLog | None = None
+    on_stage: Callable[[int, str], None] | None = None
 
     @property
     def shape(self) -> ImageShape:
@@ -196,6 +198,7 @@ def job_of(context: Context, request: Request, epsilons: Sequence[float]) -> Att
         indices=np.asarray(request.indices, dtype=np.int64),
         epsilons=tuple(epsilons),
         step_log=request.step_log,
+        on_stage=request.on_stage,
     )
 
 

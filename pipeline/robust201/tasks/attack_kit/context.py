@@ -25,6 +25,7 @@ class Request:
         labels: (N,) int64, on the context's device.
         indices: (N,) int64 rows of the dataset's whole split, which name the draws.
         step_log: where the attack notes at which step it fools each image; None if nobody asks.
+        on_stage: called with the number and the key of each stage that an attack in stages begins.
     """
 
     strengths: tuple[float, ...]
@@ -32,6 +33,7 @@ class Request:
     labels: torch.Tensor
     indices: NDArray[np.int64]
     step_log: StepLog | None = None
+    on_stage: Callable[[int, str], None] | None = None
 
 
 class Perturbed(NamedTuple):
