@@ -212,8 +212,9 @@ def evaluate(
         `summary` how many withstand all attacks; one row per key and strength, in the order of `keys` and ascending:
         `key`, `strength` (epsilon in 1/255, in pixels for L2 and L1; severity; 0 where there is none), `accuracy`,
         `low` and `high` (its 95% interval), `confidence` (mean softmax of the predicted class), `n_images`, `seconds`
-        (of strengths that were attacked together only the sum means something). A measure (kind ``measure``) has no accuracy: its numbers stand in
-        further columns by the names that it declares, such as `squared_norm`, which are NaN in all other rows.
+        (of strengths that were attacked together only the sum means something). A measure (kind ``measure``) has no
+        accuracy: its numbers stand in further columns by the names that it declares, such as `squared_norm`, which are
+        NaN in all other rows.
 
     Raises:
         ConfigError: no such key, parameter, engine, device or benchmark, or `epsilon` with keys.

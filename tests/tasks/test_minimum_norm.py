@@ -289,7 +289,9 @@ def test_brendel_bethge_keeps_the_contract_and_is_near_fmn(key, largest):
     assert wrong.double().mean() > 0.9
     other = "fmn" + key.removeprefix("bb")
     rival = distances_of(other, fused_minima(other, TASKS[other].parameters(steps=150)))
-    assert distances_of(key, found).median() < 2 * rival.median()
+    ratios = (distances_of(key, found) / rival)[rival > 0]  # FMN does not fool every image
+    # In L0, Foolbox's attack changes several times as many values.
+    assert ratios.median() < (5 if key == "bb_l0" else 2)
 
 
 def test_a_perturbation_of_a_whole_epsilon_lies_in_its_ball():

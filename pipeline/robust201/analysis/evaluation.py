@@ -342,14 +342,13 @@ def _describe_pair(first: str, second: str, rows: pd.DataFrame) -> str:
             largest = int(np.argmax(np.where(won, np.abs(difference), -1.0)))
             most = _name_row(rows.iloc[largest])
             parts.append(f"{name} is significantly more accurate in {int(won.sum())}, most at {most}")
-    if not (rows["only_first"] + rows["only_second"]).any():
-        same = "classify every image alike, so they may be the same network"
-        return f"{first} and {second} {same}: no difference in {basis}."
     if not parts:
         uncorrected = int((rows["p_value"].to_numpy(np.float64) < LEVEL).sum())
         hint = (
             f" {uncorrected} would be without the correction: compare fewer, chosen beforehand." if uncorrected else ""
         )
+        if not (rows["only_first"] + rows["only_second"]).any():
+            hint = " They classify every image alike, as the same network would."
         return f"{first} and {second} do not differ significantly in {'any of ' if len(rows) > 1 else ''}{basis}.{hint}"
     open_rows = int((~significant).sum())
     undecided = f"; {open_rows} show no significant difference" if open_rows > 1 else ""
