@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,7 @@ from robust201.analysis.robustbench import DATASET, N_CLASSES, Benchmark, find_b
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning, closest
 from robust201.core.files import bundled
 from robust201.core.records import ArchitectureId, EvaluationResult, ImageSet, Normalisation, Part, Unit
+from robust201.core.user_code import hash_file
 from robust201.images import check_selection, data_folder, load_images, select
 from robust201.images import dataset as dataset_spec
 from robust201.images.corrupted import open_published
@@ -34,18 +35,20 @@ from robust201.models.network_check import check_compiled
 from robust201.models.pass_time import measure_pass
 from robust201.models.user_module import as_classifier, choose_given_device
 from robust201.monitoring.evaluation_progress import EvaluationProgress, ProgressOption, shown_progress
+from robust201.planning.config import read_own_task
 from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
 from robust201.statistics.attack_flags import ZERO_GRADIENTS, Accuracies, AttackFlag, Evaluated, find_flags
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import CORRUPTIONS, KEY_GROUPS, RANDOMISED_GROUPS, TASKS, Task, expand_keys, find_task
 from robust201.tasks.attack_kit.context import Context, CorruptedImages, Request, to_float
-from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
+from robust201.tasks.columns import DISTANCES, PREDICTIONS, STEPS, distances_of, steps_of
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import holds_answers, summarise
 from robust201.tasks.parameters import MinimumNorm, Parameters
 from robust201.tasks.perturbations.contract import checked, perturb
+from robust201.tasks.user_task import UserTask
 from robust201.weights.loading import fill_network, read_weights
 from robust201.weights.published.base import infer_size
 from robust201.weights.store import CheckpointStore
@@ -180,7 +183,9 @@ def evaluate(
         labels: (N,) integers in [0, C).
         keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``;
             ``"corruptions"`` stands for all corruptions, ``"autoattack"`` for AutoAttack, ``"all"`` for the keys of the
-            paper. None takes a first look.
+            paper. A task of your own has the fields of a sweep (docs/your-own.md), such as ``{"mine": {"file":
+            "my_attack.py", "norm": "Linf", "strengths": [8]}}``, one of an installed package its name. None takes a
+            first look.
         benchmark: instead of keys, the protocol of a RobustBench leaderboard on CIFAR-10: ``"robustbench-linf"``,
             ``"robustbench-l2"`` or ``"robustbench-corruptions"``. Images and labels may be left out: they are then the
             test images of the data folder. `count` takes the first images in their order. `model_info` of the table is
@@ -203,13 +208,13 @@ def evaluate(
 
     Returns:
         A DataFrame whose property `outcomes` says which image was classified correctly, `distances` the smallest
-        perturbations that attacks such as `fmn` found, and `summary` how many withstand all attacks; one row per key
-        and strength,
-        in the order of `keys` and ascending: `key`, `strength` (epsilon in 1/255, in
-        pixels for L2 and L1; severity; 0 where there is none), `accuracy`, `low` and `high` (its 95% interval),
-        `confidence` (mean softmax of the predicted class), `n_images`, `seconds` (of strengths that were attacked
-        together only the sum means something). A measure (kind ``measure``) has no accuracy: its numbers stand in
-        further columns by the names that it declares, such as `squared_norm`, which are NaN in all other rows.
+        perturbations that attacks such as `fmn` found, `steps` at which step of an attack each image fell, and
+        `summary` how many withstand all attacks; one row per key and strength, in the order of `keys` and ascending:
+        `key`, `strength` (epsilon in 1/255, in pixels for L2 and L1; severity; 0 where there is none), `accuracy`,
+        `low` and `high` (its 95% interval), `confidence` (mean softmax of the predicted class), `n_images`, `seconds`
+        (of strengths that were attacked together only the sum means something). A measure (kind ``measure``) has no
+        accuracy: its numbers stand in further columns by the names that it declares, such as `squared_norm`, which are
+        NaN in all other rows.
 
     Raises:
         ConfigError: no such key, parameter, engine, device or benchmark, or `epsilon` with keys.
@@ -259,12 +264,12 @@ def evaluate(
         corrupted = context.corrupted
         if leaderboard is not None and leaderboard.is_corrupted:
             corrupted = open_published(data_folder(), image_set, n_images=len(given.labels), keys=CORRUPTIONS)
-        rows, outcomes, distances = _evaluate_keys(
+        evaluated = _evaluate_keys(
             dataclasses.replace(context, corrupted=corrupted), chosen, image_set, state, progress
         )
         attacked = any(row.kind == "attack" for row, _ in chosen)
         zero_share = _measure_zero_gradients(context, image_set) if attacked and not randomised else 0.0
-    _warn_of_weak_attacks(rows, name, len(image_set), image_set.n_classes, zero_share)
+    _warn_of_weak_attacks(evaluated.rows, name, len(image_set), image_set.n_classes, zero_share)
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measured = dict.fromkeys(column for row, _ in chosen for column in row.columns)
     shared = setup.shared_protocol(given, context.classifier)
@@ -273,10 +278,35 @@ def evaluate(
         shared["images"] = f"{subset}, {count} of {given.n_split or len(given)}"
     if leaderboard is not None and leaderboard.is_corrupted:
         shared["corruptions"] = "published"
-    protocols = {row.key: shared | parameters.identity() for row, parameters in chosen}
+    protocols = {row.key: shared | parameters.identity() | _code_identity(row) for row, parameters in chosen}
     return Evaluation.of(
-        rows, [*columns, *measured], outcomes, image_set.indices, _digest(image_set), protocols, leaderboard, distances
+        evaluated.rows,
+        [*columns, *measured],
+        evaluated.outcomes,
+        image_set.indices,
+        _digest(image_set),
+        protocols,
+        leaderboard,
+        evaluated.distances,
+        evaluated.steps,
     )
+
+
+def _code_identity(row: Task) -> dict[str, str]:
+    """What decides the numbers of a task of the user's own: function and hash of its file."""
+    return row.function.identity() if isinstance(row, UserTask) else {}
+
+
+class _Evaluated(NamedTuple):
+    """Rows of the table, outcomes and steps by image for each key and strength, and distances by key.
+
+    Distances are as far as the largest strength reaches; steps are of attacks that record them.
+    """
+
+    rows: list[dict[str, Any]]
+    outcomes: dict[tuple[str, float], NDArray[np.bool_]]
+    distances: dict[str, NDArray[np.float64]]
+    steps: dict[tuple[str, float], NDArray[np.float64]]
 
 
 def _check_no_keys(leaderboard: Benchmark, keys: _Keys | None) -> None:
@@ -323,16 +353,9 @@ def _evaluate_keys(
     image_set: ImageSet,
     state: EvaluationProgress,
     progress: ProgressOption,
-) -> tuple[list[dict[str, Any]], dict[tuple[str, float], NDArray[np.bool_]], dict[str, NDArray[np.float64]]]:
-    """Evaluate all images under all keys.
-
-    Returns:
-        Rows of the table, per-image outcomes by key and strength, and distances by key, as far as the largest strength
-        reaches.
-    """
-    rows: list[dict[str, Any]] = []
-    distances: dict[str, NDArray[np.float64]] = {}
-    outcomes: dict[tuple[str, float], NDArray[np.bool_]] = {}
+) -> _Evaluated:
+    """Evaluate all images under all keys."""
+    found = _Evaluated([], {}, {}, {})
     state.evaluations = sum(len(parameters.strengths) for _, parameters in chosen)
     for row, parameters in chosen:
         state.begin(row.key, parameters.strengths, len(image_set))
@@ -345,15 +368,15 @@ def _evaluate_keys(
                 if not isinstance(progress, bool):
                     progress(state.evaluations_done, state.evaluations)
         results.sort(key=lambda result: result.strength)
-        rows += map(_row, results)
+        found.rows.extend(map(_row, results))
         if row.finds_distances:
-            distances[row.key] = distances_of(results[-1].values[DISTANCES])
-        outcomes |= {
-            (row.key, result.strength): result.values[PREDICTIONS] == image_set.labels
-            for result in results
-            if PREDICTIONS in result.values
-        }
-    return rows, outcomes, distances
+            found.distances[row.key] = distances_of(results[-1].values[DISTANCES])
+        for result in results:
+            if PREDICTIONS in result.values:
+                found.outcomes[row.key, result.strength] = result.values[PREDICTIONS] == image_set.labels
+            if STEPS in result.values:
+                found.steps[row.key, result.strength] = steps_of(result.values[STEPS])
+    return found
 
 
 def _image_set(given: ImageSet, classifier: Classifier) -> ImageSet:
@@ -378,8 +401,18 @@ def _evaluate_key(
     )
     part = Part(unit, parameters.strengths, 0, len(image_set))
     measured = (*_MEASURED, DISTANCES) if row.finds_distances else _MEASURED
+    if row.kind == "attack" and row.step_refusal(context.engine) is None:
+        measured = (*measured, STEPS)
     yield from evaluate_part(
-        context, row, parameters, part, image_set, measured, provenance={}, on_images=state.add_images
+        context,
+        row,
+        parameters,
+        part,
+        image_set,
+        measured,
+        provenance={},
+        on_images=state.add_images,
+        on_stage=state.begin_stage,
     )
 
 
@@ -478,6 +511,7 @@ def compare(
             "tables only, got both. A dataset has outcomes of its own images and protocol: compare its networks with "
             "each other."
         )
+    _check_named_once([network for _, network in pairs if isinstance(network, str)])
     for name, network in pairs:
         if isinstance(network, str):
             for stored, table in _read_stored(name, network, keys, data).items():
@@ -488,6 +522,15 @@ def compare(
         else:
             evaluations[name] = network
     return compare_evaluations(evaluations)
+
+
+def _check_named_once(networks: Sequence[str]) -> None:
+    for network in networks:
+        if networks.count(network) > 1:
+            raise ConfigError(
+                f"Comparing networks failed for {network}: expected different networks, got this one twice. Name each "
+                "once."
+            )
 
 
 _Network = nn.Module | Evaluation | str
@@ -844,7 +887,8 @@ def parse_keys(keys: _Keys, engine: str, *, randomised: bool = False) -> list[tu
         if isinstance(name, str) and name in KEY_GROUPS:
             members = [key for key in expand_keys([name]) if key not in named]
         for key in members:
-            row = _find_key(key)
+            own = _find_own_task(key, fields)
+            row = _find_key(key) if own is None else own[0]
             if row.key in chosen:
                 raise ConfigError(
                     f"Reading keys failed for {row.key!r}: expected each key once, got it twice. Evaluate the second "
@@ -856,11 +900,30 @@ def parse_keys(keys: _Keys, engine: str, *, randomised: bool = False) -> list[tu
                     "aa_rand, got one for the smallest perturbation, which leaves out images that are wrong once by "
                     "chance. Choose another."
                 )
-            parameters = _parse_parameters(row, fields, engine)
+            parameters = _parse_parameters(row, fields, engine) if own is None else own[1]
             chosen[row.key] = row.with_parameters(parameters), parameters
     if not chosen:
         raise ConfigError("Reading keys failed for keys: expected one key or more, got none. Name some, such as clean.")
     return list(chosen.values())
+
+
+def _find_own_task(key: object, fields: object) -> tuple[UserTask, Parameters] | None:
+    """Find a task of the user's own or of an installed package, and its parameters; None for any other key."""
+    given = {} if fields is None else fields
+    if not isinstance(key, str) or not isinstance(given, Mapping):
+        return None
+    try:
+        parameters = read_own_task(key, given)
+    except ValueError as error:
+        raise ConfigError(f"Reading keys failed for {key!r}: {error}") from error
+    if parameters is None:
+        return None
+    if parameters.own_images is not None:
+        raise ConfigError(
+            f"Reading parameters failed for {key}: split, images and image_seed choose images of a sweep; here all "
+            "given images are measured. Leave them out, or evaluate the key in a sweep."
+        )
+    return parameters.to_task(key).located(parameters.file, hash_file(parameters.file)), parameters
 
 
 def _find_key(key: object) -> Task:

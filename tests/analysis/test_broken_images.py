@@ -16,8 +16,8 @@ from robust201.core.errors import DatasetError
 from robust201.figures.image_cards import _thumbnail
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
-from tests.reader.test_outcomes import make_images, write
-from tests.support.fabricated import export, make_plan
+from tests.reader.test_outcomes import write
+from tests.support.fabricated import export, make_images, make_plan
 from tests.support.small_results import results_of, write_results
 
 KEYS = ("fgsm", "pgd", "fog")

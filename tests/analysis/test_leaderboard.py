@@ -116,3 +116,15 @@ def test_a_single_network_has_no_ties(data):
     assert [one.tied for one in board.standings] == [[], []]
     assert "tied" not in board.answer
     assert isinstance(board.to_frame(), pd.DataFrame)
+
+
+def test_a_single_network_is_neither_best_nor_tied(data):
+    (results,) = read_results(data.select([21]))
+    board = make_leaderboard(results, ["clean", "pgd:1"])
+    clean, pgd = (board.standings[place].accuracies[21] for place in (0, 1))
+    assert board.answer.startswith(f"On CIFAR-10, the accuracy of #21 is {clean:.1%}, 95% interval ")
+    assert f"and {pgd:.1%}, 95% interval" in board.answer
+    assert board.answer.endswith("(PGD, ε = 1/255). It is the only network.")
+    assert board.basis == "Intervals are 95% intervals over 500 images."
+    assert not board.to_frame()["tied"].any()
+    assert "textbf" not in board.latex

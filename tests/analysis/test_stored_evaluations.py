@@ -55,6 +55,8 @@ def test_names_that_stand_for_no_network_or_no_outcomes_are_refused(tmp_path: Pa
     assert split_network(f"{CELLS}:") is None
     with pytest.raises(ConfigError, match="expected DATASET:ARCHITECTURE"):
         robust201.compare([f"{CELLS}:21", "net.py:build"])
+    with pytest.raises(ConfigError, match=r"cells-cifar10:21: expected different networks, got this one twice"):
+        robust201.compare({"a": f"{CELLS}:21", "b": f"{CELLS}:41", "c": f"{CELLS}:21"}, keys=["clean"])
     with pytest.raises(ConfigError, match="expected names of keys"):
         robust201.compare([f"{CELLS}:21", f"{CELLS}:41"], keys=[{"pgd": {"steps": 3}}])
     export(tmp_path / "plain", make_plan([0, 2], ["clean"]))

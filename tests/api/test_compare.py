@@ -65,6 +65,8 @@ def test_a_network_equals_itself_and_differs_from_a_worse_one(images, labels):
     assert (found["adjusted_p_value"] >= found["p_value"]).all()
     first, second, third = found.summary.splitlines()
     assert first.startswith("good and copy do not differ significantly in any of 3 evaluations of 60 images")
+    assert first.endswith("They classify every image alike, as the same network would.")
+    assert "alike" not in second
     assert second.startswith("good is significantly more accurate in")
     assert third.startswith("copy is significantly more accurate in")
 

@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from robust201.core.records import Weights
+from robust201.spaces import SPACES
 from robust201.spaces.nasbench201 import cells
 from tests.conftest import RunCommand
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_unit, make_values
@@ -159,7 +160,7 @@ def test_measures_of_one_folder_meet_accuracies_of_another(robust201: RunCommand
 
 def test_measures_may_be_of_other_weights_than_accuracies(robust201: RunCommand, tmp_path: Path) -> None:
     export(tmp_path / "both", plan_of(list(STRENGTHS), ("e200-s0", "e200-s1")), formats=("parquet",))
-    unnamed = robust201("correlate", tmp_path / "both")
+    unnamed = robust201("correlate", tmp_path / "both", "--measure-weights-name", "e200-s0")
     assert unnamed.code == 2
     assert "expected weights 'e200-s0' or 'e200-s1', got no name" in unnamed.err
     for of_measures in ("e200-s0", "e200-s1"):
@@ -167,6 +168,30 @@ def test_measures_may_be_of_other_weights_than_accuracies(robust201: RunCommand,
         found = correlations(robust201, tmp_path / "both", *chosen)
         expected = kendalltau(jacobians(of_measures), accuracies("e200-s0")).statistic
         assert found.loc[("pgd", 1.0), "kendall"] == pytest.approx(expected)
+
+
+def test_several_trainings_stand_side_by_side(robust201: RunCommand, tmp_path: Path) -> None:
+    names = ("e200-s0", "e200-s1")
+    export(tmp_path / "both", plan_of(list(STRENGTHS), names), formats=("parquet",))
+    (tmp_path / "table.csv").write_text("index,latency\n" + "\n".join(f"{one},{one % 7}" for one in ARCHITECTURES))
+    words = ("correlate", tmp_path / "both", "--join", tmp_path / "table.csv", "--keys", "pgd:1", "--json")
+    rows = pd.DataFrame(json.loads(robust201(*words).out)["correlations"]).set_index("measure")
+    assert (rows["n"] == len(ARCHITECTURES) * len(names)).all()
+    measured = {name: jacobians(name) for name in names}
+    accurate = [value for name in names for value in accuracies(name)]
+    expected = {
+        "jacobian.squared_norm": [value for name in names for value in measured[name]],
+        "parameters": [
+            SPACES["nasbench201"].parameter_count(one, n_classes=10) for _ in names for one in ARCHITECTURES
+        ],
+        "latency": [one % 7 for _ in names for one in ARCHITECTURES],
+    }
+    for measure, numbers in expected.items():
+        assert rows.loc[measure, "kendall"] == pytest.approx(kendalltau(numbers, accurate).statistic)
+    for command in ("design", "search"):
+        ended = robust201(command, tmp_path / "both")
+        assert "expected weights 'e200-s0' or 'e200-s1', got no name" in ended.refusal(2)
+        assert "--weights-name" in ended.err
 
 
 def test_folders_of_different_weights_are_combined(robust201: RunCommand, tmp_path: Path) -> None:

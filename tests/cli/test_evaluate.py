@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from robust201.api import evaluate
+from robust201.core.errors import ConfigError, RobustWarning
 from robust201.images.specs import own_dataset
 from robust201.tasks.parameters import PgdParameters
 from tests.conftest import RunCommand
@@ -130,6 +131,71 @@ def test_a_subset_and_a_measure(files: Path, robust201: RunCommand) -> None:
     assert "nan" not in ended.out
 
 
+OWN_TASKS = """
+import torch
+
+def perturb(model, images, labels, strength, tries=1):
+    for _ in range(tries):
+        images = (images + strength / 255 * torch.randn_like(images).sign()).clamp(0, 1) if tries > 1 else images
+    return images
+
+def margins(model, images, labels):
+    first, second = model(images).topk(2, dim=1).values.T
+    return {"margin": (first - second).mean()}
+"""
+
+
+def test_own_tasks_are_keys(files: Path, robust201: RunCommand) -> None:
+    (files / "my_tasks.py").write_text(OWN_TASKS)
+    settings = ["norm=Linf", "strengths=8,32", "passes=2"]
+    measure = ["kind=measure", "columns=margin"]
+    ended = robust201(
+        *arguments(keys="clean,my_tasks.py", out="attack.csv"),
+        *(w for s in settings for w in ("--set", f"my_tasks.{s}")),
+    )
+    assert ended.code == 0, ended.err
+    assert "Executing my_tasks.py (SHA-256 " in ended.err
+    written = pd.read_csv(files / "attack.csv")
+    assert list(zip(written["key"], written["strength"], strict=True)) == [
+        *(("clean", 0), ("my_tasks", 8), ("my_tasks", 32)),
+    ]
+    assert written["accuracy"].nunique() == 1  # one try returns the images as they are
+    ended = robust201(
+        *arguments(keys="my_tasks.py:margins", out="measure.csv"),
+        *(w for s in measure for w in ("--set", f"my_tasks.{s}")),
+    )
+    assert ended.code == 0, ended.err
+    assert pd.read_csv(files / "measure.csv")["margin"].notna().all()
+
+
+def test_own_tasks_take_parameters_and_stay_in_their_ball(files: Path, robust201: RunCommand) -> None:
+    (files / "my_tasks.py").write_text(OWN_TASKS)
+    own = ["--set", "my_tasks.norm=Linf", "--set", "my_tasks.strengths=8", "--set", "my_tasks.parameters.tries=2"]
+    refusal = robust201(*arguments(keys="my_tasks.py"), *own).refusal(3)
+    assert "expected Linf distances up to epsilon" in refusal
+    wrong = ["--set", "my_tasks.nrm=Linf"]
+    assert "Did you mean 'norm'?" in robust201(*arguments(keys="my_tasks.py"), *wrong).refusal(2)
+    assert "has no parameters of its own" in robust201(
+        *arguments(keys="my_tasks.py"), "--set", "my_tasks.file.tries=2"
+    ).refusal(2)
+    assert "No such file" in robust201(*arguments(keys="other.py")).refusal(2)
+
+
+def test_own_tasks_have_a_ball_and_a_hash(files: Path) -> None:
+    (files / "my_tasks.py").write_text(OWN_TASKS)
+    keys = {"mine": {"file": "my_tasks.py", "norm": "Linf", "strengths": [8]}, "pgd": {"epsilons_255": [8], "steps": 3}}
+    with pytest.warns(RobustWarning):
+        table = evaluate(TinyNetwork(seed=0), *(IMAGES.images, IMAGES.labels, keys), normalisation=NORMALISATION)
+    assert "withstand mine, pgd at epsilon 8/255 (Linf), each image under the worst of them" in table.summary
+    assert len(table.protocols["mine"]["file_sha256"]) == 64
+    with pytest.raises(ConfigError, match="choose images of a sweep"):
+        evaluate(
+            TinyNetwork(seed=0),
+            *(IMAGES.images, IMAGES.labels),
+            {"mine": {"file": "my_tasks.py", "kind": "measure", "columns": ["margin"], "images": 5}},
+        )
+
+
 def test_first_look_without_keys(files: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     weak = {"clean": {}, "fgsm": {"epsilons_255": [8]}, "pgd": {"epsilons_255": [8]}}
     monkeypatch.setattr("robust201.api.first_keys", lambda *_arguments, **_options: weak)
@@ -186,6 +252,13 @@ def keep(_folder: Path) -> None:
     pass
 
 
+def empty(folder: Path) -> None:
+    (folder / "empty.npz").touch()
+    for name in ("ants", "bees"):
+        (folder / "classes" / name).mkdir(parents=True)
+        (folder / "classes" / name / "1.jpg").touch()
+
+
 WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
     "no function named": (keep, {"network": "my_model.py"}, 2, "expected FILE:FUNCTION"),
     "no file": (keep, {"network": "none.py:build"}, 2, "none.py: expected a readable file"),
@@ -199,6 +272,9 @@ WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
     "no data": (keep, {"data": "cifar01"}, 2, "got 'cifar01'. Did you mean 'cifar10'?"),
     "another size": (keep, {"image-size": 9}, 2, "expected uint8 images (N, 9, 9, 3)"),
     "an unknown key": (keep, {"keys": "pdg"}, 2, "Did you mean 'pgd'?"),
+    "another engine's key": (keep, {"keys": "bb"}, 2, "got 'fused'. Use engine reference (--engine reference)."),
+    "an empty archive": (empty, {"data": "empty.npz"}, 2, "expected a whole .npz archive, got an empty file"),
+    "an empty image": (empty, {"data": "classes"}, 2, "expected a JPEG or PNG, got an empty file. Replace"),
     "no numbers": (keep, {"mean": "a,b,c"}, 2, "--mean: expected three numbers"),
     "no finite numbers": (keep, {"mean": "nan,0,0"}, 2, "--mean: expected numbers from 0 to 1, since"),
     "a negative deviation": (keep, {"std": "0.2,0.2,-1"}, 2, "--std: expected numbers above 0"),

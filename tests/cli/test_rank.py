@@ -31,6 +31,12 @@ def test_a_ranking_is_shown_and_written_for_papers(tmp_path: Path) -> None:
     assert set(written["evaluation"]) >= {"clean", "pgd:1", "corruption"}
 
 
+def test_one_network_has_no_marks() -> None:
+    shown = invoke("rank", FOLDER, "--architectures", "21", "--keys", "clean,pgd:1")
+    assert "It is the only network." in " ".join(shown.split())
+    assert "*" not in shown
+
+
 @pytest.mark.parametrize("epsilon", ["8/255", "0.0314"])
 def test_epsilons_are_in_pixels(epsilon: str) -> None:
     rows = json.loads(invoke("rank", FOLDER, *CHOSEN, "--epsilon", epsilon, "--rows", "1", "--json"))["rows"]

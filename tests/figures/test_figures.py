@@ -103,6 +103,15 @@ def several(tmp_path_factory) -> RobustnessDataset:
 
 
 @pytest.fixture(scope="module")
+def stepped(tmp_path_factory) -> DatasetResults:
+    """Few networks with steps by image."""
+    out = tmp_path_factory.mktemp("stepped")
+    keys = ("clean", "pgd", "aa_square")
+    export(out, make_plan(ARCHITECTURES[:3], keys, measurements=("accuracy", "steps")))
+    return read_results(RobustnessDataset(out))[0]
+
+
+@pytest.fixture(scope="module")
 def whole(results) -> DatasetResults:
     """Invented accuracies of all isomorphism classes."""
     cells = nasbench201.evaluated_indices()
@@ -147,8 +156,12 @@ def test_changes_of_neighbours_show_their_intervals_on_the_page(tied):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_is_valid_vega_lite(name, frames, results, several, whole):
-    needed = {"rank-correlation-datasets": read_results(several)[0], "operation-effects": whole}
+def test_every_figure_is_valid_vega_lite(name, frames, results, several, whole, stepped):
+    needed = {
+        "rank-correlation-datasets": read_results(several)[0],
+        "operation-effects": whole,
+        "step-curves": stepped,
+    }
     held = needed.get(name, results)
     frame = FIGURES[name].compute(held) if name in needed else frames[name]
     figure = FIGURES[name].specify(frame, held)
@@ -192,6 +205,17 @@ def test_boxes_show_the_frame(frames, results):
         assert {"y": {"datum": 0.1}} in parts_of(panel)  # chance, of ten classes
     axes = {title: panel["encoding"]["x"]["axis"]["title"] for title, panel in panels.items()}
     assert axes == {**dict.fromkeys(["APGD-CE", "Square", "FGSM", "PGD"], "ε in 1/255"), "PGD-L2": "ε (L2)"}
+
+
+def test_steps_have_a_panel_per_attack_at_one_epsilon(stepped):
+    frame = FIGURES["step-curves"].numbers(stepped)
+    panels = panels_of("step-curves", frame, stepped)
+    assert list(panels) == ["Square, ε = 1/255", "PGD, ε = 1/255"]
+    words = [panel["encoding"]["x"]["axis"]["title"] for panel in panels.values()]
+    assert words == ["queries", "steps"]
+    rows = frame[frame["key"] == "pgd"]
+    drawn = rows_of(panels["PGD, ε = 1/255"], "network", "step", "accuracy")
+    assert drawn == [(row.network, row.step, pytest.approx(row.accuracy, abs=1e-5)) for row in rows.itertuples()]
 
 
 def test_corruptions_have_a_panel_each_with_their_groups_colour(frames, results):

@@ -20,6 +20,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.batching import Batching
 from robust201.tasks.attack_kit.draws import CounterDraws
+from robust201.tasks.attack_kit.step_log import BallLog, RunLog, StepLog
 from robust201.tasks.perturbations import (
     apgd,
     apgd_dlr,
@@ -119,6 +120,7 @@ def job_on(device, key, model):
         labels=torch.from_numpy(IMAGES.labels).to(device),
         indices=IMAGES.indices,
         epsilons=(1 / 255, 8 / 255),
+        step_log=StepLog(2, len(IMAGES), torch.device(device)),
     )
 
 
@@ -159,7 +161,9 @@ def run_squares_queries(job, samples):
     margins = torch.ones(len(samples.strengths), device=job.images.device)
     state = square.SearchState(samples.clean.clone(), margins)
     windows = square._moved(job.draws.windows(0, 0, [3] * 6, job.shape), job.images.device)
-    square._search(job, samples, state, torch.arange(len(margins), device=job.images.device), windows)
+    log = RunLog(job, samples, 6)
+    square._search(job, samples, state, torch.arange(len(margins), device=job.images.device), windows, log, 0)
+    log.write()
     return state.best
 
 
@@ -169,7 +173,10 @@ def run_swaps(job, samples, ball):
     swaps = job.draws.swaps(0, 0, samples.images, [3] * 4, job.shape)
     rows = torch.arange(len(margins), device=job.images.device)
     here = slice(0, len(margins))
-    square_lp._search(job, samples, state, rows, [swap.of(here, job.images.device) for swap in swaps], ball)
+    numbered = [(number, swap.of(here, job.images.device)) for number, swap in enumerate(swaps, start=1)]
+    log = RunLog(job, samples, 4)
+    square_lp._search(job, samples, state, rows, numbered, ball, log)
+    log.write()
     return state.best
 
 
@@ -194,7 +201,10 @@ def run_fab_t_l2(job, samples):
 
 
 def run_fmn(job, samples, key):
-    return fmn.run_fmn(job, samples, TASKS[key].parameters(steps=4))
+    log = BallLog(job.step_log, (1 / 255, 8 / 255), samples.positions, 4)
+    found = fmn.run_fmn(job, samples, TASKS[key].parameters(steps=4), log)
+    log.write()
+    return found
 
 
 def run_ddn(job, samples):

@@ -38,6 +38,8 @@ def test_line_names_key_epsilons_images_and_time(clock: Clock) -> None:
     state.add_images(7)
     clock.seconds += 30
     assert state.describe() == ("pgd at 2 epsilons 1/255 to 8/255: 7 of 40 images, 0:00:30 elapsed, about 0:02:00 left")
+    state.begin_stage(2, "aa_apgd-t")
+    assert state.describe().startswith("pgd at 2 epsilons 1/255 to 8/255, stage 2 (aa_apgd-t): 7 of 40 images, ")
     clock.seconds += 90
     assert state.describe().endswith("0:02:00 elapsed, longer than estimated")
     state.begin("fog", (5.0,), 20)  # pgd took 120 s where 100 were estimated

@@ -18,8 +18,17 @@ from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.robustness import robustness_r
 from robust201.tasks import TASKS
 from tests.conftest import RunCommand
-from tests.reader.test_outcomes import ARCHITECTURES, expected, make_images
-from tests.support.fabricated import N_IMAGES, ChangedStore, FabricatedPlan, export, make_plan, make_unit, make_values
+from tests.reader.test_outcomes import ARCHITECTURES, expected
+from tests.support.fabricated import (
+    N_IMAGES,
+    ChangedStore,
+    FabricatedPlan,
+    export,
+    make_images,
+    make_plan,
+    make_unit,
+    make_values,
+)
 from tests.support.small_results import write_results
 
 KEYS = ("clean", "fgsm", "pgd", "fog", "frost")

@@ -13,22 +13,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
-from robust201.core.records import ImageSet, Normalisation
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.error_bars import UnpairedTestWarning
 from robust201.statistics.significance import holm_adjust, mcnemar_p_values
-from tests.support.fabricated import N_IMAGES, FabricatedPlan, export, make_plan, make_unit, make_values
+from tests.support.fabricated import (
+    LABELS,
+    N_IMAGES,
+    FabricatedPlan,
+    export,
+    make_images,
+    make_plan,
+    make_unit,
+    make_values,
+)
 
 ARCHITECTURES = (0, 2, 10, 309, 991)
 MEASUREMENTS = ("accuracy", "cm", "predictions")
-LABELS = np.arange(N_IMAGES) % 3
-
-
-def make_images(dataset: str, first_row: int = 7) -> ImageSet:
-    """The images that fabricated results are of."""
-    pixels = np.random.default_rng(0).integers(0, 256, (N_IMAGES, 3, 4, 4), dtype=np.uint8)
-    rows = first_row + 2 * np.arange(N_IMAGES)
-    return ImageSet(dataset, pixels, LABELS, rows, 3, Normalisation((0,) * 3, (1,) * 3), "0" * 64)
 
 
 def write(out: Path, plan: FabricatedPlan | None = None, *, first_row: int = 7, outcomes: str = "bits") -> Path:

@@ -123,7 +123,7 @@ def test_architectures_that_are_no_cells(robust201: RunCommand, tmp_path: Path) 
     assert not (tmp_path / "blackbox").exists()
 
 
-@pytest.mark.parametrize("option", [("--out", "table.csv"), ("--objective", "clean"), ("--dataset", "x"), ("--json",)])
+@pytest.mark.parametrize("option", [("--out", "table.csv"), ("--objective", "clean"), ("--seed", "1"), ("--json",)])
 def test_a_blackbox_takes_no_options_of_a_search(
     robust201: RunCommand, tmp_path: Path, planted_folder: Path, option: tuple[str, ...]
 ) -> None:
@@ -131,6 +131,23 @@ def test_a_blackbox_takes_no_options_of_a_search(
     assert ended.code == 2
     assert f"expected --blackbox or {option[0]}, got both" in ended.err
     assert not (tmp_path / "blackbox").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--fidelity", "images"), "--fidelity is an option of --blackbox"),
+        (("--blackbox", "new", "--fidelity", "step"), "expected images or steps"),
+        (("--blackbox", "new", "--fidelity", "steps"), "needs the measurement `steps`"),
+        (("--blackbox", "new", "--dataset", "x"), "expected one of its datasets, got 'x'"),
+    ],
+)
+def test_a_fidelity_that_is_none_is_refused(
+    robust201: RunCommand, tmp_path: Path, planted_folder: Path, options: tuple[str, ...], words: str
+) -> None:
+    given = [str(tmp_path / option) if option == "new" else option for option in options]
+    assert words in robust201("search", planted_folder, *given).refusal(2)
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_blackbox_goes_to_a_folder_of_its_own(robust201: RunCommand, tmp_path: Path, planted_folder: Path) -> None:

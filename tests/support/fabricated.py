@@ -9,14 +9,30 @@ from typing import Any
 import numpy as np
 
 from robust201.core.errors import StorageError
-from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, Unit, Weights, content_digest
+from robust201.core.records import (
+    CLEAN_STRENGTH,
+    ArchitectureId,
+    ImageSet,
+    Normalisation,
+    Unit,
+    Weights,
+    content_digest,
+)
 from robust201.export import export_dataset
 from robust201.images import DATASETS
 from robust201.shards import RowBatch
 from robust201.tasks import TASKS, Task
-from robust201.tasks.columns import Values
+from robust201.tasks.columns import NEVER_FOOLED, Values
 
 N_IMAGES = 40
+LABELS = np.arange(N_IMAGES) % 3
+
+
+def make_images(dataset: str, first_row: int = 7) -> ImageSet:
+    """The images that fabricated results are of."""
+    pixels = np.random.default_rng(0).integers(0, 256, (N_IMAGES, 3, 4, 4), dtype=np.uint8)
+    rows = first_row + 2 * np.arange(N_IMAGES)
+    return ImageSet(dataset, pixels, LABELS, rows, 3, Normalisation((0,) * 3, (1,) * 3), "0" * 64)
 
 
 def make_unit(
@@ -109,6 +125,7 @@ def make_values(unit: Unit, strength: float, n_classes: int = 3) -> Values:
         "confidence_argmax": np.where(cm.sum(axis=0)[:, None] > 0, means[1], np.nan),
         "confidence_prediction": prediction,
         "predictions": predictions.astype(np.uint8),
+        "steps": np.where(predictions == labels, NEVER_FOOLED, np.arange(N_IMAGES) % 9).astype(np.uint32),
     }
 
 

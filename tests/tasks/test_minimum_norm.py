@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
 
 import eagerpy
 import numpy as np
@@ -172,6 +173,33 @@ def test_sigma_zero_is_the_published_algorithm():
     assert 0 < counts.max() < 3 * SIZE**2 / 4
 
 
+def library_sigma_zero():
+    """The attack of adv-lib, from its own file: its package imports torchvision, which the attack does not need."""
+    package = find_spec("adv_lib")
+    if package is None or package.origin is None:
+        pytest.skip("adv-lib is not installed")
+    file = Path(package.origin).parent / "attacks" / "sigma_zero.py"
+    spec = spec_from_file_location("adv_lib_sigma_zero", file)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.sigma_zero
+
+
+@pytest.mark.parametrize("steps", [1, 7, 60])
+@pytest.mark.parametrize("changes", [{}, {"stepsize": 0.5, "sigma": 0.01, "threshold": 0.1, "threshold_factor": 0.05}])
+def test_sigma_zero_is_adv_libs_to_the_bit(steps, changes):
+    attack = library_sigma_zero()
+    names = {"stepsize": "η_0", "sigma": "σ", "threshold": "τ_0", "threshold_factor": "τ_factor"}
+    expected = attack(
+        CLASSIFIER, CLEAN, LABELS, num_steps=steps, **{names[name]: value for name, value in changes.items()}
+    )
+    found = fused_minima("sigma_zero_l0", TASKS["sigma_zero_l0"].parameters(steps=steps, **changes))
+    assert differing_bits(found, expected) == 0
+    if steps == 60:
+        fooled_later = (CLASSIFIER(expected).argmax(dim=1) != LABELS) & (distances_of("sigma_zero_l0", expected) > 0)
+        assert fooled_later.double().mean() > 0.5
+
+
 @pytest.mark.parametrize("row", FUSED, ids=lambda row: row.key)
 def test_an_image_withstands_the_epsilons_below_its_distance(row):
     # Free of rounding that differs with the batch.
@@ -261,7 +289,9 @@ def test_brendel_bethge_keeps_the_contract_and_is_near_fmn(key, largest):
     assert wrong.double().mean() > 0.9
     other = "fmn" + key.removeprefix("bb")
     rival = distances_of(other, fused_minima(other, TASKS[other].parameters(steps=150)))
-    assert distances_of(key, found).median() < 2 * rival.median()
+    ratios = (distances_of(key, found) / rival)[rival > 0]  # FMN does not fool every image
+    # In L0, Foolbox's attack changes several times as many values.
+    assert ratios.median() < (5 if key == "bb_l0" else 2)
 
 
 def test_a_perturbation_of_a_whole_epsilon_lies_in_its_ball():

@@ -74,13 +74,28 @@ def test_the_first_stage_leaves_what_its_own_key_leaves_and_later_ones_leave_no_
         assert whole.sum() <= first.sum()
 
 
+STAGES = [(1, "aa_apgd-ce"), (2, "aa_apgd-t"), (3, "aa_fab-t"), (4, "aa_square")]
+
+
 def stages_of(engine, parameters, images, classifier):
     images = dataclasses.replace(images, n_classes=classifier.n_classes)
     row = TASKS["aa_standard"]
     context = dataclasses.replace(tiny_context("", classifier, batch_size=len(images)), engine=engine)
     part = part_of(row, parameters, images)
-    found = evaluate_part(context, row, parameters, part, images, ("stages",), provenance={})
-    return {result.strength: result.values["stages"].tolist() for result in found}
+    begun = []
+    results = evaluate_part(
+        context,
+        row,
+        parameters,
+        part,
+        images,
+        ("stages",),
+        provenance={},
+        on_stage=lambda *stage: begun.append(stage),
+    )
+    found = {result.strength: result.values["stages"].tolist() for result in results}
+    assert begun == STAGES
+    return found
 
 
 def test_the_reference_engine_counts_what_each_stage_of_the_library_leaves():

@@ -15,7 +15,7 @@ from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import pack_outcomes
 from robust201.statistics.significance import holm_adjust, paired_differences
 from robust201.tasks import ENSEMBLES, TASKS
-from robust201.tasks.constraints import Constraint
+from robust201.tasks.constraints import CONSTRAINTS, Constraint
 
 LEVEL = 0.05
 """Adjusted p-value below which a difference counts as significant."""
@@ -59,7 +59,7 @@ class Evaluation(pd.DataFrame):
     """
 
     _metadata = [  # noqa: RUF012 - pandas reads a list
-        *("_outcomes", "_positions", "_images_sha256", "_protocols", "_benchmark", "_distances"),
+        *("_outcomes", "_positions", "_images_sha256", "_protocols", "_benchmark", "_distances", "_steps"),
     ]
     _outcomes: dict[tuple[str, float], NDArray[np.bool_]]
     _positions: NDArray[np.int64]
@@ -67,6 +67,7 @@ class Evaluation(pd.DataFrame):
     _protocols: dict[str, Mapping[str, Any]]
     _benchmark: Benchmark | None
     _distances: dict[str, NDArray[np.float64]]
+    _steps: dict[tuple[str, float], NDArray[np.float64]]
 
     @classmethod
     def of(
@@ -79,6 +80,7 @@ class Evaluation(pd.DataFrame):
         protocols: Mapping[str, Mapping[str, Any]],
         benchmark: Benchmark | None = None,
         distances: Mapping[str, NDArray[np.float64]] | None = None,
+        steps: Mapping[tuple[str, float], NDArray[np.float64]] | None = None,
     ) -> "Evaluation":
         """Make the table of some rows, with the outcomes of N images by key and strength.
 
@@ -91,11 +93,12 @@ class Evaluation(pd.DataFrame):
             protocols: by key, its parameters and all else that decides its numbers.
             benchmark: the leaderboard's protocol that was followed.
             distances: (N,) by key, for attacks that look for the smallest perturbation.
+            steps: (N,) by key and strength, for attacks that record them.
         """
         table = cls(rows, columns=list(columns))
         table._outcomes, table._positions = dict(outcomes), positions
         table._images_sha256, table._protocols = images_sha256, dict(protocols)
-        table._benchmark, table._distances = benchmark, dict(distances or {})
+        table._benchmark, table._distances, table._steps = benchmark, dict(distances or {}), dict(steps or {})
         return table
 
     @property
@@ -158,6 +161,19 @@ class Evaluation(pd.DataFrame):
         return pd.DataFrame(self._distances, index=self._positions).rename_axis("image")
 
     @property
+    def steps(self) -> pd.DataFrame:
+        """The step (of Square: query) at which an attack first fools the network on each image.
+
+        One row per image, one column per (key, strength): 0 for images that are wrong as they are, infinity for those
+        that were never fooled. So the accuracy after k steps is ``(steps > k).mean()``. Only FGSM, PGD, APGD, Square
+        and FMN of the fused engine have columns.
+        """
+        frame = pd.DataFrame(self._steps, index=self._positions)
+        named = [[key for key, _ in self._steps], [strength for _, strength in self._steps]]
+        frame.columns = pd.MultiIndex.from_arrays(named, names=["key", "strength"])
+        return frame.rename_axis("image")
+
+    @property
     def images_sha256(self) -> str:
         """Digest of the images and labels that were evaluated."""
         return self._images_sha256
@@ -186,7 +202,7 @@ class Evaluation(pd.DataFrame):
         """A sentence on the clean accuracy, and one for each ball on the images that withstand every attack in it."""
         balls: dict[tuple[Constraint, float], list[str]] = {}
         for key, strength in self._outcomes:
-            if (constraint := TASKS[key].constraint) is not None:
+            if (constraint := self._constraint_of(key)) is not None:
                 balls.setdefault((constraint, strength), []).append(key)
         clean = [
             f"{_show_fraction(correct)} of {len(correct):,} images are classified correctly (95% intervals)."
@@ -199,6 +215,10 @@ class Evaluation(pd.DataFrame):
     def latex(self) -> str:
         """A LaTeX table of the accuracies in percent, with their 95% intervals."""
         return evaluation_latex(self)
+
+    def _constraint_of(self, key: str) -> Constraint | None:
+        """Return the ball of an attack, which a task of the user's own names in its protocol."""
+        return TASKS[key].constraint if key in TASKS else CONSTRAINTS.get(self._protocols[key].get("norm") or "")
 
     def _describe_ball(self, constraint: Constraint, strength: float, keys: Sequence[str]) -> str:
         withstood = np.all([self._outcomes[key, strength] for key in keys], axis=0)
@@ -327,6 +347,8 @@ def _describe_pair(first: str, second: str, rows: pd.DataFrame) -> str:
         hint = (
             f" {uncorrected} would be without the correction: compare fewer, chosen beforehand." if uncorrected else ""
         )
+        if not (rows["only_first"] + rows["only_second"]).any():
+            hint = " They classify every image alike, as the same network would."
         return f"{first} and {second} do not differ significantly in {'any of ' if len(rows) > 1 else ''}{basis}.{hint}"
     open_rows = int((~significant).sum())
     undecided = f"; {open_rows} show no significant difference" if open_rows > 1 else ""

@@ -56,6 +56,11 @@ class Standing(NamedTuple):
     n_images: int | None
 
     @property
+    def is_compared(self) -> bool:
+        """Whether there is more than one network."""
+        return len(self.accuracies) > 1
+
+    @property
     def best(self) -> ArchitectureId:
         best: ArchitectureId = self.accuracies.index[0]
         return best
@@ -86,7 +91,7 @@ class Leaderboard:
         Returns:
             `network`, `evaluation` (as it was asked for), `rank`, `accuracy`, `low` and `high` (its 95% interval),
             `p_value` (of the difference from the best, adjusted by Holm) and `tied` (with the best, the best itself
-            included).
+            included; never of a single network).
         """
         parts = []
         for one in self.standings:
@@ -98,7 +103,7 @@ class Leaderboard:
                 "low": one.low,
                 "high": one.high,
                 "p_value": one.p_values,
-                "tied": [network == one.best or network in one.tied for network in one.accuracies.index],
+                "tied": [one.is_compared and network in (one.best, *one.tied) for network in one.accuracies.index],
             }
             frame = pd.DataFrame(columns, index=one.accuracies.index)
             parts.append(frame.loc[[network for network in self.networks if network in frame.index]])
@@ -113,7 +118,12 @@ class Leaderboard:
 
     @property
     def answer(self) -> str:
-        """Which network is best under each attack and under corruptions, and what is tied with it, in two sentences."""
+        """Which network is best under each attack and under corruptions, and what is tied with it, in two sentences.
+
+        Of a single network its accuracies.
+        """
+        if len(self.results.accuracies) == 1:
+            return _describe_one(self.standings, self.results)
         attacked = [one for one in self.standings if one.name not in (CLEAN, CORRUPTION)]
         corrupted = [one for one in self.standings if one.name == CORRUPTION]
         sentences = [_describe_attacks(attacked, self.results)] if attacked else []
@@ -132,6 +142,8 @@ class Leaderboard:
         first = self.standings[0]
         if first.n_images is None:
             return "The folder does not tell how many images there were, so intervals and ties are unknown."
+        if not any(one.is_compared for one in self.standings):
+            return f"Intervals are 95% intervals over {first.n_images:,} images."
         paired = {one.paired for one in self.standings}
         tests = "tests of the same images" if paired == {True} else "tests of accuracies alone, which find less"
         if paired == {True, False}:
@@ -261,6 +273,17 @@ def _describe_attacks(standings: Sequence[Standing], results: DatasetResults) ->
         return f"{text}."
     none = f"no network is clearly above chance under {_join(groups[''])}"
     return f"{text}; {none}." if text else f"On {dataset_label(results.name)}{at}, {none}."
+
+
+def _describe_one(standings: Sequence[Standing], results: DatasetResults) -> str:
+    """Say how accurate the only network is, in one sentence."""
+    if not standings:
+        return ""
+    parts = [f"{_describe_numbers(one, results)} ({one.label})" for one in standings]
+    network = results.network_label(standings[0].best)
+    return (
+        f"On {dataset_label(results.name)}, the accuracy of {network} is {_join(parts, '; ')}. It is the only network."
+    )
 
 
 def _label_parts(standing: Standing, results: DatasetResults) -> tuple[str, str]:

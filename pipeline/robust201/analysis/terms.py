@@ -26,6 +26,7 @@ from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import MEAN_DECIMALS
 from robust201.reader.joined_tables import joined_name
+from robust201.reader.networks import trained_architecture
 from robust201.reader.result_files import evaluation_names, paper_key
 from robust201.reader.value_checks import CLEAN, architecture_of
 from robust201.tasks import expand_keys
@@ -97,7 +98,8 @@ def collect_measures(
     accuracies = {*SCORES, *_evaluation_names(results)}
     for table in tables:
         for name, numbers in _own_rows(table, results).set_index("architecture").items():
-            columns[joined_name(str(name), {*columns, *accuracies})] = numbers
+            own = numbers.reindex(list(map(trained_architecture, results.architectures)))
+            columns[joined_name(str(name), {*columns, *accuracies})] = own.set_axis(results.accuracies.index)
     return pd.DataFrame(columns).reindex(results.accuracies.index)
 
 
@@ -111,7 +113,7 @@ def read_join_tables(
     """
     tables = [reader.read_table(source) for source in sources]
     for source, table in zip(sources, tables, strict=True):
-        if not any(_own_rows(table, one)["architecture"].isin(one.accuracies.index).any() for one in several):
+        if not any(_names_any(_own_rows(table, one), one) for one in several):
             raise ConfigError(
                 f"Joining failed for {source if isinstance(source, Path) else 'a table'}: expected numbers of "
                 f"architectures that were evaluated on {', '.join(one.name for one in several)}, got none of them. "
@@ -209,6 +211,11 @@ def _unknown(results: DatasetResults, name: str, expected: str, known: Sequence[
 def _evaluation_names(results: DatasetResults) -> list[str]:
     keys = dict.fromkeys(key for key, _ in results.columns)
     return list(dict.fromkeys([*results.scores, *keys, *evaluation_names(results.columns)]))
+
+
+def _names_any(rows: pd.DataFrame, results: DatasetResults) -> bool:
+    """Whether a table has numbers of an architecture that was evaluated."""
+    return bool(rows["architecture"].isin(list(map(trained_architecture, results.architectures))).any())
 
 
 def _own_rows(table: pd.DataFrame, results: DatasetResults) -> pd.DataFrame:

@@ -59,7 +59,7 @@ def correlate(
     from robust201.analysis.terms import evaluations_named, find_evaluations
     from robust201.core.errors import ResultsError
 
-    reader, all_results, tables = _read(folders, datasets, join, weights, out, measure_weights)
+    reader, all_results, tables = _read(folders, datasets, join, weights, out, measure_weights, side_by_side=True)
     wanted = split_names(keys)
     for asked in wanted or ():
         if not any(find_evaluations(results, asked) for results in all_results):
@@ -146,6 +146,8 @@ def _read(
     weights: str | None,
     out: Path | None,
     measure_weights: str | None = None,
+    *,
+    side_by_side: bool = False,
 ) -> "tuple[RobustnessDataset, list[DatasetResults], list[pd.DataFrame]]":
     from robust201.analysis.dataset_results import read_results
     from robust201.analysis.terms import read_join_tables
@@ -156,7 +158,9 @@ def _read(
     if out is not None:
         check_output_file(out / "correlations.csv")
     reader = RobustnessDataset(*folders, weights=weights)
-    all_results = read_results(reader, measure_weights=measure_weights)
+    # Several trainings of an architecture stand side by side, unless measures of other weights are paired with them.
+    shown = reader.select() if side_by_side and weights is None and measure_weights is None else reader
+    all_results = read_results(shown, measure_weights=measure_weights)
     names = [results.name for results in all_results]
     if not names:
         raise ResultsError(

@@ -32,7 +32,10 @@ DATA = typer.Option(
     help="A .npz or Parquet file of images, a folder with one, a folder of JPEG or PNG files per class, or a dataset's "
     "name."
 )
-KEYS_HELP = "Keys separated by commas, such as clean,pgd,autoattack,corruptions."
+KEYS_HELP = (
+    "Keys separated by commas, such as clean,pgd,autoattack,corruptions; my_attack.py for a task of your own, whose "
+    "fields --set gives, as in --set my_attack.norm=Linf --set my_attack.strengths=8 (docs/your-own.md)."
+)
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -236,7 +239,7 @@ def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, 
         )
     if keys is None:
         return None
-    chosen: dict[str, dict[str, Any]] = {name.strip(): {} for name in keys.split(",") if name.strip()}
+    chosen = dict(_read_key(name.strip()) for name in keys.split(",") if name.strip())
     for setting in settings:
         key, dot, rest = setting.partition(".")
         parameter, equals, value = rest.partition("=")
@@ -250,8 +253,32 @@ def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, 
                 f"Reading the command line failed for --set {setting!r}: expected one of the keys of --keys, got "
                 f"{key!r}.{closest(key, chosen)}"
             )
-        chosen[key][parameter] = _read_value(value, is_list=parameter in STRENGTH_FIELDS)
+        read = _read_value(value, is_list=parameter in (*STRENGTH_FIELDS, *_LISTS))
+        group, dot, name = parameter.partition(".")
+        fields = chosen[key].setdefault(group, {}) if dot else chosen[key]
+        if not isinstance(fields, dict):
+            raise ConfigError(
+                f"Reading the command line failed for --set {setting!r}: {key}.{group} has no parameters of its own. "
+                "Correct it."
+            )
+        fields[name or parameter] = read
+    for fields in chosen.values():
+        if "file" in fields:  # announces that it is executed
+            usual = "measure" if fields.get("kind") == "measure" else "perturb"
+            parse_function(f"{fields['file']}:{fields.get('function', usual)}")
     return chosen
+
+
+_LISTS = ("strengths", "columns")
+"""Fields of a task of the user's own that are lists."""
+
+
+def _read_key(name: str) -> tuple[str, dict[str, Any]]:
+    """Read a key, or FILE.py or FILE.py:FUNCTION for a task of the user's own, whose key is the file's name."""
+    file, colon, function = name.partition(".py:")
+    if colon:
+        return Path(file).name, {"file": f"{file}.py", "function": function}
+    return (Path(name).stem, {"file": name}) if name.endswith(".py") else (name, {})
 
 
 def _read_value(text: str, *, is_list: bool) -> Any:

@@ -115,7 +115,8 @@ def _show(board: "Leaderboard") -> None:
         for network in board.networks
     ]
     columns = ("network", *(f"{standing.label}, %" for standing in board.standings))
-    console.show_table(f"{board.results.label} (* best or tied with the best)", columns, rows)
+    marks = " (* best or tied with the best)" if frame["tied"].any() else ""
+    console.show_table(f"{board.results.label}{marks}", columns, rows)
 
 
 def _cell(accuracy: float, low: float, high: float, *, tied: bool) -> str:

@@ -70,18 +70,26 @@ def search(
         Path | None,
         typer.Option("--blackbox", help="Do not search; write DATASET to this folder for Syne Tune and ConfigSpace."),
     ] = None,
+    fidelity: Annotated[
+        str | None,
+        typer.Option(help="With --blackbox: the fidelity of its evaluations, images or steps; default: none."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare search methods on a dataset's cells: what each finds, as means over runs with 95% intervals."""
     if blackbox is not None:
         _check_no_search(explicit_options(context))
+    elif fidelity is not None:
+        raise ConfigError(
+            "Reading the command line failed for robust201 search: --fidelity is an option of --blackbox. Leave it out."
+        )
     from robust201.reader.dataset import RobustnessDataset
 
     reader = RobustnessDataset(*folders, weights=weights)
     if blackbox is not None:
-        from robust201.search.blackbox import write_blackbox
+        from robust201.search.blackbox import as_fidelity, write_blackbox
 
-        for path in write_blackbox(reader, blackbox):
+        for path in write_blackbox(reader, blackbox, as_fidelity(fidelity), data):
             typer.echo(path)
         return
     from robust201.search.repeated_searches import TABLE1_OBJECTIVES, compare_with_paper, repeat_searches
@@ -139,7 +147,7 @@ def search(
 
 def _check_no_search(given: Mapping[str, str]) -> None:
     for name, option in given.items():
-        if name not in ("folders", "blackbox", "weights"):
+        if name not in ("folders", "data", "blackbox", "fidelity", "weights"):
             raise ConfigError(
                 f"Reading the command line failed for robust201 search: expected --blackbox or {option}, got both. "
                 "--blackbox exports all cells and does not search. Leave one out."

@@ -22,12 +22,14 @@ from robust201.analysis.measure_folders import read_measure_folders
 from robust201.analysis.network_costs import FLOPS
 from robust201.analysis.terms import measure_name
 from robust201.core.records import CLEAN_STRENGTH
+from robust201.reader.steps import has_steps, read_steps
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.intervals import NORMAL_QUANTILE, accuracy_intervals, mean_intervals
 from robust201.statistics.pareto import on_front
 from robust201.statistics.rank_correlation import kendall_taus
 from robust201.statistics.robustness import robustness_r
+from robust201.statistics.steps import accuracies_after, falling_steps
 
 FENCE = 1.5
 """Whiskers end at the furthest accuracy within this many times the distance of the quartiles (Tukey)."""
@@ -105,6 +107,34 @@ def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
         return frame.assign(low=np.nan, high=np.nan)
     low, high = accuracy_intervals(frame["accuracy"], results.n_images)
     return frame.assign(low=low, high=high)
+
+
+def step_curves(results: DatasetResults) -> pd.DataFrame:
+    """List the accuracies of a few networks over the steps, or queries, of each attack that has them recorded.
+
+    Every attack is shown at one strength, that nearest to 1/255 (of other norms, nearest to 1). All points of an attack
+    are of one run with all steps.
+
+    Returns:
+        One row per point: `network`, `key`, `strength`, `step` (0 is clean), `accuracy`, and the ends `low` and `high`
+        of its 95% interval.
+    """
+    files = results.reader.files
+    parts = []
+    for key in results.keys("attack"):
+        if not has_steps(files, results.name, key):
+            continue
+        strength = nearest_strength(key, results.strengths(key))
+        by_network = read_steps(files, results.name, key, strength)
+        budgets = falling_steps(np.concatenate(list(by_network.values())))
+        for architecture, steps in by_network.items():
+            accuracies = accuracies_after(steps, budgets)
+            low, high = accuracy_intervals(accuracies, len(steps))
+            columns = {"step": budgets, "accuracy": accuracies, "low": low, "high": high}
+            named = {"network": results.network_label(architecture), "key": key, "strength": strength}
+            parts.append(pd.DataFrame(named | columns))
+    names = ["network", "key", "strength", "step", "accuracy", "low", "high"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=names)
 
 
 def accuracy_by_kernel_parameters(results: DatasetResults) -> pd.DataFrame:

@@ -51,6 +51,9 @@ ALL_STRENGTHS_UP_TO_CLASSES = 50
 MANY_POINTS = 500
 """From so many on, points are small."""
 
+_MANY_STEPS = 200
+"""From so many steps on, the axis of steps is that of their square roots."""
+
 PAGE_MAP = 560.0
 """Width of large heat maps on the page, in points."""
 
@@ -142,6 +145,38 @@ def specify_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
     least = 90 if kind_of(keys[0]) == "corruption" else 150
     return Figure([Panel(key_label(key), partial(draw, key=key)) for key in keys], least, label=shared)
+
+
+def specify_step_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+    """Draw accuracies over steps (see `step_curves`): one panel per attack, a curve per network.
+
+    Square roots of the steps are spaced evenly where there are many: most images fall early.
+    """
+    keys = palette.grouped(list(frame["key"].unique()))
+    colours = dict(zip(frame["network"].unique(), palette.NETWORK_COLOURS, strict=False))
+    limits = figure_data.curve_range(frame)
+
+    def draw(place: PanelPlace, key: str) -> Spec:
+        rows = frame[frame["key"] == key].drop(columns=["key", "strength"])
+        last = int(rows["step"].max())
+        scale: Spec = {"domain": [0, last], "nice": False}
+        if last > _MANY_STEPS:
+            scale |= {"type": "sqrt"}
+        word = "queries" if "square" in key else "steps"
+        encoding = {
+            "x": {"type": "quantitative", "scale": scale, "axis": {"title": word, "format": "~s", "tickCount": 5}},
+            "y": fraction_axis(place, "accuracy", limits),
+            "color": named_colours(colours, symbolType="stroke"),
+        }
+        layers = band_layers(rows, {"field": "step"}, ("low", "accuracy", "high"), {"field": "network"})
+        layers += chance_layers(results.chance, limits, right=True)
+        return {"width": place.width, "height": 88, "encoding": encoding, "layer": layers}
+
+    panels = [
+        Panel(column_label(key, frame[frame["key"] == key]["strength"].iloc[0], [1.0, 2.0]), partial(draw, key=key))
+        for key in keys
+    ]
+    return Figure(panels, 150)
 
 
 def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> Figure:

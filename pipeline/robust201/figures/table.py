@@ -96,6 +96,18 @@ FIGURES: dict[str, FigureRow] = {
             most=FEW_NETWORKS,
         ),
         FigureRow(
+            "step-curves",
+            "Accuracy over the attack's steps, network by network",
+            "Accuracy of each network by the number of steps (of Square: queries) of each attack, at the epsilon "
+            "nearest to 1/255 (of other norms, nearest to 1), from clean images on; bands are 95% intervals over "
+            "images. A curve is of one run with all steps: an image is fooled from the first step on that fools it.",
+            "",
+            "an attack with the measurement `steps`",
+            figure_data.step_curves,
+            specifications.specify_step_curves,
+            most=FEW_NETWORKS,
+        ),
+        FigureRow(
             "attacks",
             "Accuracy under attack",
             "Accuracies of the evaluated architectures by attack and epsilon. Boxes span the quartiles, whiskers end "

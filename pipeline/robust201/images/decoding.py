@@ -61,7 +61,7 @@ class ImageDecoder:
             DatasetError: it is not a JPEG or PNG of 8 bits, is of another size, or has colours where the dataset is
                 grey.
         """
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
 
         try:
             with Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG")) as image:
@@ -76,9 +76,11 @@ class ImageDecoder:
                 jpeg = image.format == "JPEG"
                 pixels = np.asarray(self._resized(image.convert(_MODES[self.spec.channels])))
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            # What Pillow says of unknown bytes names only the object in memory that holds them.
+            reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
+            got = f"{len(encoded):,} bytes that are none{reason}" if encoded else "an empty file"
             raise DatasetError(
-                f"Decoding an image failed for {label}: expected a JPEG or PNG, got {len(encoded):,} bytes that are "
-                f"none ({error}). Replace or remove it."
+                f"Decoding an image failed for {label}: expected a JPEG or PNG, got {got}. Replace or remove it."
             ) from error
         if jpeg and "jpeg" not in self.decoder:
             self.decoder["jpeg"] = _jpeg_library()

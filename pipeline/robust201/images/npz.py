@@ -52,8 +52,9 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with open_file(path, None) as stream:
             if not zipfile.is_zipfile(stream):
+                got = "a file that is none" if path.stat().st_size else "an empty file"
                 raise DatasetError(
-                    f"Reading images failed for {path}: expected a whole .npz archive, got a file that is none. "
+                    f"Reading images failed for {path}: expected a whole .npz archive, got {got}. "
                     "Write it with numpy.savez, or copy it again."
                 )
             with zipfile.ZipFile(stream) as archive:

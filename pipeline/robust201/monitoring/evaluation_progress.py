@@ -32,6 +32,7 @@ class EvaluationProgress:
         seconds_per_cost: what a unit of cost takes; None if unknown.
         key: the key being evaluated; empty before the first one.
         strengths: the key's strengths.
+        stage: number and key of the stage, of an attack in stages; empty for other keys.
         images: images to evaluate under this key, over all strengths.
         images_done: images evaluated under this key, over all strengths.
         evaluations: number of evaluations (pairs of key and strength).
@@ -43,6 +44,7 @@ class EvaluationProgress:
     seconds_per_cost: float | None = None
     key: str = ""
     strengths: Sequence[float] = ()
+    stage: str = ""
     images: int = 0
     images_done: int = 0
     evaluations: int = 0
@@ -65,7 +67,11 @@ class EvaluationProgress:
         if self.costs.get(self.key, 0.0) >= _TELLING * sum(self.costs.values()):
             self.seconds_per_cost = (now - self._key_begun) / self.costs[self.key]
         self.key, self.strengths, self._key_begun = key, strengths, now
-        self.images, self.images_done = len(strengths) * n_images, 0
+        self.images, self.images_done, self.stage = len(strengths) * n_images, 0, ""
+
+    def begin_stage(self, number: int, key: str) -> None:
+        """Start a stage of the key."""
+        self.stage = f", stage {number} ({key})"
 
     def add_images(self, count: int) -> None:
         """Count images that are done under the key at one strength."""
@@ -77,7 +83,8 @@ class EvaluationProgress:
         if not self.key:
             return f"checking the network, {elapsed}"
         done = f"{self.images_done:,} of {self.images:,} images"
-        return f"{self.key}{_show_strengths(self.key, self.strengths)}: {done}, {elapsed}, {self._describe_rest()}"
+        what = f"{self.key}{_show_strengths(self.key, self.strengths)}{self.stage}"
+        return f"{what}: {done}, {elapsed}, {self._describe_rest()}"
 
     def _describe_rest(self) -> str:
         if self.seconds_per_cost is None or self.key not in self.costs:
@@ -93,8 +100,8 @@ def _clock(seconds: float) -> str:
 
 
 def _show_strengths(key: str, strengths: Sequence[float]) -> str:
-    row = TASKS[key]
-    if row.kind not in ("attack", "corruption") or strengths == (0.0,):
+    row = TASKS.get(key)
+    if row is None or row.kind not in ("attack", "corruption") or strengths == (0.0,):
         return ""
     name = "severity" if row.constraint is None else "epsilon"
     unit = "/255" if row.constraint is not None and row.constraint.divisor == 255 else ""

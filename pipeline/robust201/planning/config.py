@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -56,9 +56,12 @@ from robust201.tasks.columns import (
     MAX_MATRIX_CLASSES,
     MEASUREMENTS,
     PUBLISHED,
+    STEPS,
     asked_columns,
 )
 from robust201.tasks.parameters import Parameters
+
+ParametersT = TypeVar("ParametersT", bound=Parameters)
 
 MAX_WEIGHTS = 10_000
 """Upper limit of the weights of one network in a sweep."""
@@ -612,6 +615,14 @@ class SweepConfig(WorkSection):
         return self
 
     @model_validator(mode="after")
+    def _check_steps(self) -> Self:
+        if STEPS in self.measurements:
+            refusals = (self.tasks[key].step_refusal(self.engine) for key in self.parameters)
+            if refusal := next((one for one in refusals if one is not None), None):
+                raise ValueError(f"measurements: {refusal}")
+        return self
+
+    @model_validator(mode="after")
     def _check_engines(self) -> Self:
         for key, parameters in self.parameters.items():
             row = self.tasks[key]
@@ -733,22 +744,14 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
             members = [key for key in expand_keys([name]) if key not in keys]
             written_out |= {key: _parse_parameters(name, TASKS[key].parameters, given) for key in members}
             continue
-        if "file" in given:
-            if name in TASKS or not is_own_name(name):
-                raise ValueError(
-                    f"expected an unused name that begins with a letter, of up to {LONGEST_NAME} bytes, for a task of "
-                    f"your own, such as my_attack, got {reprlib.repr(name)}."
-                )
-            own[name] = _parse_parameters(name, UserTaskParameters, given)
+        if (task := read_own_task(name, given)) is not None:
+            own[name] = task
             continue
         if "source" in given:
             for transfer, parameters in read_transfers(name, given, TASKS, _parse_parameters):
                 if transfer in own or (transfer in keys and transfer != name):
                     raise ValueError(f"expected different names, got {transfer!r} twice. Name one of them otherwise.")
                 own[transfer] = parameters
-            continue
-        if name not in _SPELLINGS and (plugin := find_plugin(TASKS_GROUP, name)) is not None:
-            own[name] = _parse_plugin(name, plugin, given)
             continue
         try:
             row = find_task(name)
@@ -768,7 +771,26 @@ _OF_A_SWEEP = ("strengths", "parameters", "passes", "split", "images", "image_se
 """Fields of an installed package's task that a YAML may set otherwise."""
 
 
-def _parse_plugin(name: str, plugin: Plugin, given: Mapping[str, Any]) -> Parameters:
+def read_own_task(name: str, given: Mapping[str, Any]) -> UserTaskParameters | None:
+    """Read a task of the user's own, or of an installed package, by name; None for any other key.
+
+    Raises:
+        ConfigError: a field is wrong.
+        ValueError: the name cannot be that of a task.
+    """
+    if "file" in given:
+        if name in TASKS or not is_own_name(name):
+            raise ValueError(
+                f"expected an unused name that begins with a letter, of up to {LONGEST_NAME} bytes, for a task of "
+                f"your own, such as my_attack, got {reprlib.repr(name)}."
+            )
+        return _parse_parameters(name, UserTaskParameters, given)
+    if "source" not in given and name not in _SPELLINGS and (plugin := find_plugin(TASKS_GROUP, name)) is not None:
+        return _parse_plugin(name, plugin, given)
+    return None
+
+
+def _parse_plugin(name: str, plugin: Plugin, given: Mapping[str, Any]) -> UserTaskParameters:
     """Parse a task of an installed package, with what the YAML sets otherwise."""
     for field in given:
         if field not in _OF_A_SWEEP:
@@ -782,7 +804,7 @@ def _parse_plugin(name: str, plugin: Plugin, given: Mapping[str, Any]) -> Parame
     return _parse_parameters(name, UserTaskParameters, fields)
 
 
-def _parse_parameters(name: str, model: type[Parameters], given: Mapping[str, Any]) -> Parameters:
+def _parse_parameters(name: str, model: type[ParametersT], given: Mapping[str, Any]) -> ParametersT:
     try:
         return model.model_validate(given)
     except ValidationError as error:

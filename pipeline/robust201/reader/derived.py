@@ -20,6 +20,7 @@ from robust201.reader.frames import read_frame
 from robust201.reader.outcomes import Outcomes
 from robust201.reader.rankings import Ranking, StoredResults, plain_number, rank_evaluations
 from robust201.reader.result_files import ResultFiles
+from robust201.reader.steps import has_steps, iter_steps
 from robust201.reader.value_checks import CLEAN, architecture_of
 from robust201.statistics.calibration import BINS_NEED, NEEDS, binned_calibration, stored_calibration
 from robust201.statistics.outcomes import attack_success_rates, count_correct, worst_case
@@ -30,9 +31,10 @@ from robust201.statistics.robustness import (
     relative_corruption_errors,
     robustness_r,
 )
+from robust201.statistics.steps import steps_of_success
 from robust201.statistics.variance import summarise_seeds
 from robust201.tasks import expand_keys
-from robust201.tasks.columns import CALIBRATION
+from robust201.tasks.columns import CALIBRATION, STEPS
 
 FEWEST_RANKED = 8
 """Architectures below which the agreement of two rankings is not computed."""
@@ -260,6 +262,20 @@ def _binned_calibration(results: StoredResults, needs: dict[str, str]) -> Iterat
                 yield MetricRow(results.name, metric, key, strength, series.sort_index())
 
 
+def _steps(results: StoredResults, needs: dict[str, str]) -> Iterator[MetricRow]:
+    for key in results.keys("attack"):
+        if not has_steps(results.files, results.name, key):
+            needs["mean_steps_of_success, median_steps_of_success"] = f"the measurement `{STEPS}`"
+            continue
+        found: dict[float, dict[ArchitectureId, tuple[float, float]]] = {}
+        for network in iter_steps(results.files, results.name, key):
+            found.setdefault(network.strength, {})[network.architecture] = steps_of_success(network.steps)
+        for strength, by_network in sorted(found.items()):
+            for place, metric in enumerate(("mean_steps_of_success", "median_steps_of_success")):
+                values = pd.Series({one: pair[place] for one, pair in by_network.items()}, dtype=np.float64)
+                yield MetricRow(results.name, metric, key, strength, values.sort_index())
+
+
 def _numbers(nested: Any) -> NDArray[np.float64]:
     array = np.array(nested, dtype=object)
     if array.dtype == object and array.ndim == 1 and any(isinstance(row, list) for row in nested):
@@ -274,6 +290,7 @@ _METRICS: tuple[Callable[[StoredResults, dict[str, str]], Iterator[MetricRow]], 
     _worst_cases,
     _calibration,
     _binned_calibration,
+    _steps,
 )
 
 

@@ -12,13 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, closest
+from robust201.core.records import ArchitectureId
 from robust201.reader.file_cache import KeptRows
 from robust201.reader.overlay import OverlaidFiles
 from robust201.reader.result_files import ResultFiles, paper_key
+from robust201.reader.value_checks import architecture_of
+from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.outcomes import Packed
 from robust201.tasks import expand_keys
 
 WEIGHTS_SIGN = "@"
+
+
+def trained_architecture(network: ArchitectureId) -> ArchitectureId:
+    """Return the architecture that a network is a training of: itself, unless it is named ARCHITECTURE@WEIGHTS."""
+    return network if isinstance(network, int) else architecture_of(network.partition(WEIGHTS_SIGN)[0])
 
 
 def network_name(architecture: str, weights: str | None) -> str:
@@ -59,6 +67,10 @@ class NetworkFiles(ResultFiles):
     def choosing(self, weights: str | None) -> Self:
         """Return these files, or those of one choice of weights, of all networks and keys."""
         return self if weights is None else self._files.choosing(weights)  # type: ignore[return-value]
+
+    @property
+    def cost_space(self) -> CellSpace | None:
+        return self._files.cost_space
 
     def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
         """Return None: a file has other networks, too."""

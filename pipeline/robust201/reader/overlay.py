@@ -11,6 +11,7 @@ from robust201.core.records import EvaluationProtocol, canonical_json
 from robust201.reader.file_cache import KeptRows
 from robust201.reader.result_files import ResultFiles, in_table_order, paper_key, spellings, values_by_strength
 from robust201.reader.value_checks import show_id
+from robust201.spaces.cell_space import CellSpace
 
 NOWHERE = -1
 """In the place of a layer's number: no folder has this evaluation."""
@@ -111,6 +112,10 @@ class OverlaidFiles(ResultFiles):
     def find_json(self, dataset: str, key: str, measure: str) -> Path | None:
         files = (layer.find_json(dataset, key, measure) for layer in self.layers)
         return next((file for file in files if file is not None), None)
+
+    @property
+    def cost_space(self) -> CellSpace | None:
+        return self.layers[0].cost_space
 
     def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
         having = self._having(dataset, key, measure)

@@ -401,6 +401,33 @@ def _matrices(path: Path, values: Any, column: str, missing_ok: bool) -> NDArray
     )
 
 
+def iter_lists(
+    path: Path, column: str, *, weights: str | None = None
+) -> Iterator[tuple[list[str], list[float], NDArray[Any]]]:
+    """Go through a column of lists of whole numbers, one per image, with a row group in memory.
+
+    Yields:
+        For the B rows of a row group the ids of their architectures, their strengths, and the numbers (B, N).
+
+    Raises:
+        ResultsError: a value is not a list of whole numbers as long as the others of its row group.
+    """
+    for table in _iter_row_groups(path, ["architecture", "strength", column], _choose_weights(path, weights)):
+        with _damage_named(path):
+            rows = table.filter(table[column].is_valid()) if table[column].null_count else table
+            if not len(rows):
+                continue
+            values: Any = rows[column].combine_chunks()
+            numbers = values.flatten().to_numpy(zero_copy_only=False)
+            lengths = pc.unique(pc.list_value_length(values)).to_pylist()
+            if numbers.dtype.kind not in "iu" or len(lengths) != 1:
+                raise ResultsError(
+                    f"Reading {column} failed for {path}: the lists are not whole numbers, or differ in length. {ANEW}"
+                )
+            names = [str(name) for name in rows["architecture"].to_pylist()]
+            yield names, rows["strength"].to_pylist(), numbers.reshape(len(rows), -1)
+
+
 # Outcomes by image
 
 

@@ -40,6 +40,7 @@ from robust201.tasks.constraints import CONSTRAINTS, Constraint
 from robust201.tasks.parameters import SEVERITIES
 
 if TYPE_CHECKING:
+    from robust201.spaces.cell_space import CellSpace
     from robust201.statistics.outcomes import Packed
 
 EXPORT_FORMAT = 1
@@ -499,6 +500,11 @@ class ResultFiles:
                 # An object of lists, one of each part per strength, has one axis more.
                 return int(np.shape(value)[column.dimensions.index("classes") - len(column.dimensions)])
         return None
+
+    @property
+    def cost_space(self) -> "CellSpace | None":
+        """The space of the cells that the networks are trainings of, which tells their size; None if they are none."""
+        return self.space
 
     def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
         """Find the file that has all of a measurement as it is to be read; None where several are seen as one."""

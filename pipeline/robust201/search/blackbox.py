@@ -5,29 +5,59 @@ The files are those that ``syne_tune.blackbox_repository.blackbox_tabular.deseri
 """
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError
+from robust201.core.errors import ConfigError, closest
 from robust201.core.files import atomic_write, check_output_file, write_text
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.outcomes import has_outcomes_of
 from robust201.reader.result_files import paper_key
+from robust201.reader.steps import has_steps, iter_steps
 from robust201.reader.value_checks import CLEAN
 from robust201.search.objectives import TableValues, cells_of, held_datasets
 from robust201.spaces.cell_space import CellSpace
+from robust201.statistics.steps import accuracies_after
+from robust201.tasks.columns import STEPS
 
 BLACKBOX_FIDELITY = "hp_epoch"
-"""Syne Tune needs one fidelity; ours has the single value 1."""
+"""Syne Tune needs one fidelity; without a choice it has the single value 1."""
+
+Fidelity = Literal["images", "steps"]
+"""What can be evaluated less of: the images, or the steps (of Square: queries) of attacks. Syne Tune reads one."""
+
+FIDELITIES: tuple[Fidelity, ...] = ("images", "steps")
+
+_FEWEST_IMAGES = 10
+"""Number of images that the smallest fidelity has at least."""
+
+_Floats = NDArray[np.float64]
+_Integers = NDArray[np.int64]
 
 ELAPSED_TIME = "metric_elapsed_time"
-"""Seconds that Syne Tune's simulator takes an evaluation for: 1, as results do not tell how long a training took."""
+"""Seconds that Syne Tune's simulator takes an evaluation for: 1, as results do not tell how long a training took; with
+fidelities one second for each image or step."""
 
 CONFIGSPACE_FILE = "cell_space.json"
 """Not ``ConfigSpace.json``: some file systems would take that for Syne Tune's ``configspace.json``."""
+
+
+def as_fidelity(name: str | None) -> Fidelity | None:
+    """Read the name of a fidelity; a ConfigError says that there is none of this name."""
+    if name is None:
+        return None
+    if name not in FIDELITIES:
+        raise ConfigError(
+            f"Writing a blackbox failed for fidelity {name!r}: expected {' or '.join(FIDELITIES)}."
+            f"{closest(name, FIDELITIES)}"
+        )
+    return next(one for one in FIDELITIES if one == name)
 
 
 def parameter_names(space: CellSpace) -> list[str]:
@@ -40,46 +70,61 @@ def objective_name(key: str, strength: float) -> str:
     return f"metric_error_{key}" if key == CLEAN else f"metric_error_{key}_{strength:g}"
 
 
-def write_blackbox(reader: RobustnessDataset, folder: Path) -> list[Path]:
+def write_blackbox(
+    reader: RobustnessDataset, folder: Path, fidelity: Fidelity | None = None, data: str | None = None
+) -> list[Path]:
     """Write all cells with the errors (1 - accuracy) of every key and strength that all datasets of a folder have.
 
     Cells have the values of their isomorphism class; those that were not evaluated are left out. The datasets are
-    Syne Tune's tasks.
+    Syne Tune's tasks. Of the fidelity `images`, an error is that of the first images in an order that is drawn once;
+    every objective needs outcomes by image. Of the fidelity `steps`, an error is that after so many steps (see
+    `statistics.steps`); objectives without steps, such as clean images, have the same error at all fidelities.
 
     Returns:
         The files.
 
     Raises:
-        ConfigError: the architectures are no cells, or no key is there on all datasets.
+        ConfigError: the architectures are no cells, no key is there on all datasets, or none with the fidelity.
     """
     tasks = held_datasets(reader)
+    if data is not None:
+        if data not in tasks:
+            raise ConfigError(
+                f"Writing a blackbox failed for {reader.path}: expected one of its datasets, got {data!r}."
+                f"{closest(data, tasks)}"
+            )
+        tasks = [data]
     datasets = [TableValues(reader, name) for name in tasks]
     space = cells_of(reader)
     isomorphs = np.array(space.isomorphs())
-    per_dataset = [_errors(values) for values in datasets]
+    fidelities = _find_fidelities(datasets, fidelity)
+    per_dataset = [_errors(values, fidelity, fidelities) for values in datasets]
     names = [name for name in per_dataset[0] if all(name in one for one in per_dataset)] if per_dataset else []
     if not names:
         raise ConfigError(
             f"Writing a blackbox failed for {reader.path}: expected accuracies of a key that all of "
             f"{', '.join(tasks) or 'its datasets'} have, got none. Export more keys, or a dataset of its own."
         )
-    stacked = np.stack([[errors[name] for name in names] for errors in per_dataset])  # (tasks, objectives, n)
-    cells = np.flatnonzero(~np.isnan(stacked[:, :, isomorphs]).any(axis=(0, 1)))
-    values = stacked[:, :, isomorphs[cells]].transpose(0, 2, 1)
-    values = np.concatenate([values, np.ones((*values.shape[:2], 1))], axis=2)
+    # tasks, objectives, n, fidelities
+    stacked = np.stack([[errors[name] for name in names] for errors in per_dataset])
+    cells = np.flatnonzero(~np.isnan(stacked[:, :, isomorphs]).any(axis=(0, 1, 3)))
+    values = stacked[:, :, isomorphs[cells]].transpose(0, 2, 3, 1)
+    elapsed = np.broadcast_to(fidelities, values.shape[:3])[..., None]
+    values = np.concatenate([values, elapsed], axis=3)
+    attribute = BLACKBOX_FIDELITY if fidelity is None else f"hp_{fidelity}"
     specs = space.specs()
     table = pd.DataFrame([space.parse(specs[cell]) for cell in cells.tolist()], columns=parameter_names(space))
     choices = {name: _domain("Categorical", categories=list(space.operations)) for name in parameter_names(space)}
     texts = {
         "configspace.json": choices,
-        "fidelityspace.json": {BLACKBOX_FIDELITY: _domain("Integer", lower=1, upper=1)},
+        "fidelityspace.json": {attribute: _domain("Integer", lower=int(fidelities[0]), upper=int(fidelities[-1]))},
         "metadata.json": {"objectives_names": [*names, ELAPSED_TIME], "task_names": tasks},
         CONFIGSPACE_FILE: configspace(space),
     }
     arrays = {
         # tasks, cells, seeds, fidelities, objectives
-        "objectives_evaluations.npy": values[:, :, None, None, :].astype(np.float32),
-        "fidelities_values.npy": np.array([1]),
+        "objectives_evaluations.npy": values[:, :, None].astype(np.float32),
+        "fidelities_values.npy": fidelities,
     }
     names_of_files = [*texts, *arrays, "hyperparameters.parquet"]
     check_output_file(folder / "metadata.json")
@@ -124,14 +169,103 @@ def _domain(kind: str, **arguments: Any) -> dict[str, Any]:
     return {"domain_cls": kind, "domain_kwargs": arguments, "sampler_cls": "Uniform", "sampler_kwargs": {}}
 
 
-def _errors(values: TableValues) -> dict[str, Any]:
+def _find_fidelities(datasets: Sequence[TableValues], fidelity: Fidelity | None) -> _Integers:
+    """Choose the fidelities, ascending; the last is the whole evaluation. ConfigError where the results have none."""
+    if fidelity == "images":
+        return _numbers_of_images(datasets)
+    if fidelity == "steps":
+        return _numbers_of_steps(datasets)
+    return np.array([1])
+
+
+def _numbers_of_images(datasets: Sequence[TableValues]) -> _Integers:
+    """Return the number of images, half of it, and so on."""
+    files, sizes = datasets[0].reader.files, {}
+    for values in datasets:
+        if not any(has_outcomes_of(files, values.dataset, key) for key, _ in _objectives(values)):
+            raise ConfigError(
+                f"Writing a blackbox failed for {files.path}: fidelity images needs outcomes by image, and "
+                f"{values.dataset} has none. Measure `predictions`, and export with --parquet --outcomes bits."
+            )
+        sizes[values.dataset] = len(values.reader.images(values.dataset))
+    if len(set(sizes.values())) > 1:
+        raise ConfigError(
+            f"Writing a blackbox failed for {files.path}: with fidelity images, all datasets need as many images, but "
+            f"they have {', '.join(f'{name} {size:,}' for name, size in sizes.items())}. Choose one with --dataset."
+        )
+    counts = [next(iter(sizes.values()))]
+    while counts[0] // 2 >= _FEWEST_IMAGES:
+        counts.insert(0, counts[0] // 2)
+    return np.array(counts)
+
+
+def _numbers_of_steps(datasets: Sequence[TableValues]) -> _Integers:
+    """Return 1, 2, 4, …, and the last step at which an image falls."""
+    last = 0.0
+    for values in datasets:
+        files = values.reader.files
+        keys = _stepped_keys(values)
+        if not keys:
+            raise ConfigError(
+                f"Writing a blackbox failed for {files.path}: fidelity steps needs the measurement `{STEPS}` of an "
+                f"attack, and {values.dataset} has none. Evaluate attacks with it."
+            )
+        for network in (one for key in keys for one in iter_steps(files, values.dataset, key)):
+            last = max(last, network.steps[np.isfinite(network.steps)].max(initial=1.0))
+    powers = 2 ** np.arange(int(np.log2(last)) + 1)
+    return np.union1d(powers, [int(last)])
+
+
+def _stepped_keys(values: TableValues) -> list[str]:
+    """List the attacks whose steps are recorded."""
+    files, keys = values.reader.files, dict.fromkeys(key for key, _ in _objectives(values))
+    return [key for key in keys if files.kind_of(key) == "attack" and has_steps(files, values.dataset, key)]
+
+
+def _objectives(values: TableValues) -> Iterator[tuple[str, float]]:
+    """List the keys and strengths that a dataset has accuracies of."""
     reader = values.reader
-    found = {}
     for key in (*reader.keys_clean, *reader.keys_adv, *reader.keys_cc):
         if reader.files.find(values.dataset, key, "accuracy") is None:
             continue
         repeats = key != CLEAN and reader.files.repeats_clean(values.dataset, key)
         for strength in reader.strengths(values.dataset, key):
             if not (repeats and strength == CLEAN_STRENGTH):
-                found[objective_name(paper_key(key), strength)] = 1 - values.term(f"{key}:{strength}")[:, 0]
+                yield key, strength
+
+
+def _errors(values: TableValues, fidelity: Fidelity | None, fidelities: _Integers) -> dict[str, _Floats]:
+    """Compute the errors (n, F) of a dataset, by name of the objective."""
+    stepped = _errors_by_steps(values, fidelities) if fidelity == "steps" else {}
+    found = {}
+    for key, strength in _objectives(values):
+        name = objective_name(paper_key(key), strength)
+        if fidelity == "images":
+            if has_outcomes_of(values.reader.files, values.dataset, key):
+                found[name] = _errors_by_images(values, key, strength, fidelities)
+        elif name in stepped:
+            found[name] = stepped[name]
+        else:  # nothing is saved of an objective without steps
+            found[name] = (1 - values.term(f"{key}:{strength}")).repeat(len(fidelities), axis=1)
+    return found
+
+
+def _errors_by_images(values: TableValues, key: str, strength: float, fidelities: _Integers) -> _Floats:
+    """Compute errors on the first images of an order that is drawn once."""
+    outcomes = values.reader.outcomes(values.dataset, key, strength)
+    order = np.random.default_rng(0).permutation(outcomes.n_images)
+    right = outcomes.correct[:, order].cumsum(axis=1)[:, fidelities - 1]
+    errors = np.full((values.n, len(fidelities)), np.nan)
+    errors[np.array(outcomes.architectures, np.int64)] = 1 - right / fidelities
+    return errors
+
+
+def _errors_by_steps(values: TableValues, fidelities: _Integers) -> dict[str, _Floats]:
+    """Compute errors after so many steps of the attacks that have steps."""
+    files, found = values.reader.files, {}
+    for key in _stepped_keys(values):
+        for network in iter_steps(files, values.dataset, key):
+            name = objective_name(paper_key(key), network.strength)
+            errors = found.setdefault(name, np.full((values.n, len(fidelities)), np.nan))
+            errors[int(network.architecture)] = 1 - accuracies_after(network.steps, fidelities)
     return found

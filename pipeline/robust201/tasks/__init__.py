@@ -67,6 +67,11 @@ Kind = Literal["clean", "attack", "corruption", "measure"]
 
 Passes = Callable[[Any, int], float]
 
+_STEP_MODULES = {
+    *("fgsm", "pgd", "pgd_linf7", "pgd_l2", "apgd", "apgd_dlr", "apgd_targeted", "square", "square_lp", "fmn"),
+}
+"""Modules of the attacks whose fused form notes at which step it fools each image."""
+
 _FACTORS = ("steps", "queries", "restarts", "targets", "projections", "passes")
 """Parameters that multiply the passes of some key."""
 
@@ -89,6 +94,7 @@ class Task:
             perturbation, whose columns follow from the sweep's measurements.
         images_version: raised only when the generator makes other pixels of equal images (published images have none).
         name: what figures call it; empty for the key with spaces.
+        records_steps: whether its fused form notes the step at which it fools each image.
     """
 
     key: str
@@ -101,6 +107,7 @@ class Task:
     columns: tuple[str, ...] = ()
     images_version: int = 1
     name: str = ""
+    records_steps: bool = False
 
     @property
     def label(self) -> str:
@@ -133,6 +140,14 @@ class Task:
         """Whether images share random numbers with their batch, so that a unit may be cut at whole batches only."""
         return engine == "reference" or (self.kind == "attack" and not self.wants_job(engine))
 
+    def step_refusal(self, engine: str) -> str | None:
+        """Return why the measurement `steps` cannot be recorded; None where it can. Only attacks have steps."""
+        if self.kind != "attack" or (self.records_steps and self.wants_job(engine)):
+            return None
+        where = f"with engine {engine}" if self.records_steps else "with any engine"
+        able = "with engine fused: FGSM, PGD, APGD, Square and FMN"
+        return f"{self.key} does not record `steps` {where}. Leave {self.key} or the measurement out (recorded {able})."
+
     def cost_refusal(self, parameters: Parameters, n_classes: int) -> str | None:
         """Return why parameters cost too much, though each of them is in its range; None where they do not."""
         passes = self.passes(parameters, n_classes) * len(parameters.strengths)
@@ -151,9 +166,11 @@ class Task:
             ConfigError: no such engine, or the row has no function for it; the closest is named.
         """
         if engine not in self.functions:
+            only = next(iter(self.functions)) if engine in ENGINES else ""
+            advice = f" Use engine {only} (--engine {only})." if only else closest(engine, self.functions)
             raise ConfigError(
                 f"Loading {self.key} failed for engine {engine!r}: expected one of {', '.join(self.functions)}, got "
-                f"{engine!r}.{closest(engine, self.functions)}"
+                f"{engine!r}.{advice}"
             )
         module, name = self.functions[engine].split(".")
         room = "measures" if self.kind == "measure" else "perturbations"
@@ -172,7 +189,8 @@ def _attack(
     engines: Sequence[str] = ENGINES,
 ) -> Task:
     functions = {engine: f"{module}.{engine}" for engine in engines}
-    return Task(key, "attack", parameters, 1, functions, passes, constraint, name=name)
+    records_steps = module in _STEP_MODULES
+    return Task(key, "attack", parameters, 1, functions, passes, constraint, name=name, records_steps=records_steps)
 
 
 def _in_balls(
@@ -423,7 +441,7 @@ def _advise_key(key: str) -> str:
         example = f"{{{name!r}: {{'epsilons': ['8/255']}}}}"
         return f" Strengths are parameters of {name}: in Python {example}, on the command line --set."
     if key.endswith(".py"):
-        return " Your own attacks and measures are keys of a sweep (docs/your-own.md)."
+        return " Your own attacks and measures need the fields of docs/your-own.md, such as `file`."
     return closest_key(key, [*TASKS, *KEY_GROUPS])
 
 

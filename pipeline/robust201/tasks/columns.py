@@ -39,6 +39,19 @@ Dimension = Literal["classes", "images"] | int
 """Length of an array along one axis: the number of classes C, of images N, or always the same."""
 
 
+class Falls(NamedTuple):
+    """When the images of a batch fell to an attack (see `tasks.attack_kit.step_log`).
+
+    Attributes:
+        first: (B,) int64, the step at which the attack first fooled each image, as far as it looked; `NEVER_FOOLED`
+            where it did not see that.
+        last: the attack's last step, at which all others fell that are misclassified as it returns them.
+    """
+
+    first: "torch.Tensor"
+    last: int
+
+
 @dataclass(frozen=True)
 class Answers:
     """What a network answers to a batch, on its device.
@@ -51,6 +64,7 @@ class Answers:
         stage: number of the stage of an attack in stages that fooled the images, from 1; else 0.
         measure_distances: makes (B,) float64, distances from the original images in the key's norm; None for a key
             without a norm.
+        falls: steps at which an attack fooled the images; None for a key without steps.
     """
 
     positions: "torch.Tensor"
@@ -59,6 +73,7 @@ class Answers:
     logits: "torch.Tensor"
     stage: int = 0
     measure_distances: "Callable[[], torch.Tensor] | None" = None
+    falls: Falls | None = None
 
     @cached_property
     def confidences(self) -> "torch.Tensor":
@@ -273,6 +288,34 @@ def distances_of(stored: NDArray[Any]) -> NDArray[np.float64]:
     return np.where(stored == NOT_FOOLED, np.inf, stored / UNITS_PER_DISTANCE)
 
 
+NEVER_FOOLED = 2**31 - 1
+"""A stored step of an image that the attack does not fool: the largest number of a signed 32-bit integer."""
+
+STEPS = "steps"
+"""The column of steps by image; the measurement has the same name."""
+
+
+def _add_step(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
+    wrong = answers.predicted != answers.labels
+    never = answers.positions.new_full((), NEVER_FOOLED)
+    if answers.falls is None:
+        return answers.positions, (~wrong).long() * NEVER_FOOLED
+    return answers.positions, answers.falls.first.minimum((wrong.long() * answers.falls.last).where(wrong, never))
+
+
+def _unlike_fallen(steps: NDArray[Any], cm: Counts) -> str | None:
+    fallen, wrong = int((steps != NEVER_FOOLED).sum()), int(cm.sum() - np.trace(cm))
+    if steps.max(initial=0) > NEVER_FOOLED:
+        return f"numbers up to {NEVER_FOOLED}, got {int(steps.max())}"
+    # An image that falls on the way may be right again at the last step.
+    return None if fallen >= wrong else f"at least {wrong} of wrong images, got {fallen}"
+
+
+def steps_of(stored: NDArray[Any]) -> NDArray[np.float64]:
+    """Turn stored steps into float64, infinity for images that the attack does not fool."""
+    return np.where(stored == NEVER_FOOLED, np.inf, stored)
+
+
 COUNTS = "cm"
 """The column of the confusion matrix: the counts of images that means, merging and checks need."""
 
@@ -384,6 +427,17 @@ COLUMNS: dict[str, Column] = {
             add=_add_distance,
             images=len,
             contradiction=_unlike_wrong,
+        ),
+        Column(
+            STEPS,
+            "steps",
+            "Step (of Square: query) of the attack at which it first fools each image, in order; 0 where the clean "
+            "image is misclassified, 2147483647 where the attack never fools it. Without an attack 0 or 2147483647.",
+            dtype=np.dtype(np.uint32),
+            dimensions=("images",),
+            add=_add_step,
+            images=len,
+            contradiction=_unlike_fallen,
         ),
         Column(
             OUTCOME_COUNTS,

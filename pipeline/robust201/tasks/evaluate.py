@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robust201.core.errors import EvaluationError
+from robust201.core.errors import ConfigError, EvaluationError
 from robust201.core.records import EvaluationResult, ImageSet, Part
 from robust201.tasks import Task
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
+from robust201.tasks.attack_kit.step_log import StepLog
+from robust201.tasks.columns import STEPS, asked_columns
 from robust201.tasks.constraints import Constraint
 from robust201.tasks.measurements import Accumulator, check_measured, check_values
 from robust201.tasks.parameters import Parameters
@@ -51,6 +53,7 @@ def evaluate_part(
     provenance: Mapping[str, str],
     on_device: ResidentImages | None = None,
     on_images: Callable[[int], None] | None = None,
+    on_stage: Callable[[int, str], None] | None = None,
 ) -> Iterator[EvaluationResult]:
     """Evaluate the strengths of a part, each as soon as it is complete.
 
@@ -65,12 +68,14 @@ def evaluate_part(
         provenance: versions, host and device, passed on to the results.
         on_device: the same images on the classifier's device, where they are there already; else they are copied.
         on_images: called with the number of images whenever some are done at one strength.
+        on_stage: called with the number and the key of each stage that an attack in stages begins.
 
     Yields:
         A result for each strength. Every image that is measured goes through the network anew: the attacks' own
         predictions are not used.
 
     Raises:
+        ConfigError: steps are asked for, which the attack does not record.
         EvaluationError: the part does not fit the images or the batches, the logits are not finite, or a result breaks
             an invariant.
         PerturbationError: the perturbation breaks its contract.
@@ -79,6 +84,13 @@ def evaluate_part(
     if row.kind == "measure":
         yield from _measure_network(context, row, parameters, part, request, provenance)
         return
+    if STEPS in asked_columns(measurements) and row.kind == "attack":
+        refusal = row.step_refusal(context.engine)
+        if refusal is not None:
+            raise ConfigError(f"Evaluating failed for {part.label}: {refusal}")
+        log = StepLog(len(request.strengths), len(request.labels), context.classifier.device)
+        request = dataclasses.replace(request, step_log=log)
+    request = dataclasses.replace(request, on_stage=on_stage)
     batches = checked(
         perturb(row, context, parameters, request), name=part.label, request=request, constraint=row.constraint
     )
@@ -169,7 +181,8 @@ def _measure_answers(
     for strength, positions, shown, stage in batches:
         with torch.inference_mode():
             distances = None if constraint is None else partial(_distances, constraint, request, positions, shown)
-            accumulators[strength].update(positions, context.logits(shown), labels[positions], stage, distances)
+            falls = None if request.step_log is None else request.step_log.falls(strength, positions)
+            accumulators[strength].update(positions, context.logits(shown), labels[positions], stage, distances, falls)
         seen[strength] += len(positions)
         complete = seen[strength] == len(labels)
         values = accumulators[strength].finalise() if complete else {}

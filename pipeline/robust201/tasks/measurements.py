@@ -25,6 +25,7 @@ from robust201.tasks.columns import (
     PREDICTIONS,
     Answers,
     Column,
+    Falls,
     Values,
     columns_of,
     count_classes,
@@ -96,6 +97,7 @@ class Accumulator:
         labels: "torch.Tensor",
         stage: int = 0,
         measure_distances: "Callable[[], torch.Tensor] | None" = None,
+        falls: Falls | None = None,
     ) -> None:
         """Add a batch.
 
@@ -105,12 +107,13 @@ class Accumulator:
             labels: (B,) int64 true classes.
             stage: which stage of an attack fooled these images, from 1; 0 if none did.
             measure_distances: see `Answers`.
+            falls: see `Answers`.
         """
         import torch
 
         logits = logits.float()
         self._not_finite += (~torch.isfinite(logits)).any(dim=1).sum()
-        answers = Answers(positions, labels, logits.argmax(dim=1), logits, stage, measure_distances)
+        answers = Answers(positions, labels, logits.argmax(dim=1), logits, stage, measure_distances, falls)
         for name, total in self._totals.items():
             add = COLUMNS[name].add
             assert add is not None  # noqa: S101 - it has a total

@@ -14,6 +14,7 @@ from robust201.models.model import Model
 from robust201.tasks.attack_kit.batching import Batching, logits_of, runs
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
 from robust201.tasks.attack_kit.draws import CounterDraws, Draws, ImageShape
+from robust201.tasks.attack_kit.step_log import StepLog
 
 CPU_SAMPLES = 64
 """Samples at once on the CPU: their activations stay in a processor's cache."""
@@ -46,6 +47,8 @@ class AttackJob:
         labels: (N,) int64, on the device.
         indices: (N,) rows of the split, which name the draws.
         epsilons: (S,) radii of the balls in units of the pixel range [0, 1].
+        step_log: where the attack notes at which step it fools each image; None if nobody asks.
+        on_stage: called with the number and the key of each stage that an attack in stages begins.
     """
 
     model: Model
@@ -55,6 +58,8 @@ class AttackJob:
     labels: torch.Tensor
     indices: NDArray[np.int64]
     epsilons: tuple[float, ...]
+    step_log: StepLog | None = None
+    on_stage: Callable[[int, str], None] | None = None
 
     @property
     def shape(self) -> ImageShape:
@@ -192,6 +197,8 @@ def job_of(context: Context, request: Request, epsilons: Sequence[float]) -> Att
         labels=request.labels,
         indices=np.asarray(request.indices, dtype=np.int64),
         epsilons=tuple(epsilons),
+        step_log=request.step_log,
+        on_stage=request.on_stage,
     )
 
 
@@ -231,6 +238,8 @@ def attack_correct(
         Batches of images: perturbed where the attack succeeded, else clean.
     """
     correct = job.correct()
+    if job.step_log is not None:
+        job.step_log.note_clean(correct)
     for samples in job.chunks(np.flatnonzero(~correct)):
         yield from batches_by_strength(samples, samples.clean)
     for samples in cut(np.flatnonzero(correct)):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from robust201.core.noise import derived_seed
 from robust201.models.classifier import Classifier
 from robust201.models.model import Model
+from robust201.tasks.attack_kit.step_log import StepLog
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,12 +24,16 @@ class Request:
         images: (N, C, H, W) uint8, on the context's device; float32 where a user gave floats.
         labels: (N,) int64, on the context's device.
         indices: (N,) int64 rows of the dataset's whole split, which name the draws.
+        step_log: where the attack notes at which step it fools each image; None if nobody asks.
+        on_stage: called with the number and the key of each stage that an attack in stages begins.
     """
 
     strengths: tuple[float, ...]
     images: torch.Tensor
     labels: torch.Tensor
     indices: NDArray[np.int64]
+    step_log: StepLog | None = None
+    on_stage: Callable[[int, str], None] | None = None
 
 
 class Perturbed(NamedTuple):

@@ -16,6 +16,7 @@ import torch
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
 from robust201.tasks.attack_kit.batching import gradient_of, objective_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
+from robust201.tasks.attack_kit.step_log import RunLog
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Apgd, ApgdL1
 from robust201.tasks.perturbations.apgd_steps import (
@@ -113,6 +114,7 @@ class _State:
         best_loss: (B,) at `best`.
         found: (B, 3, H, W) last misclassified iterate.
         fooled: (B,) whether there is one.
+        steps_before: steps of the run before those that led here.
     """
 
     images: torch.Tensor
@@ -123,6 +125,7 @@ class _State:
     best_loss: torch.Tensor
     found: torch.Tensor
     fooled: torch.Tensor
+    steps_before: int = 0
 
 
 def run_apgd(
@@ -141,43 +144,61 @@ def run_apgd(
         Candidates (B, 3, H, W), and which of them are misclassified (B,).
     """
     n_steps = parameters.steps
+    log = RunLog(job, samples, n_steps, number)
     if uses_larger_epsilons(parameters):
-        return _shrink(job, samples, number, n_steps, loss)
+        state = _shrink(job, samples, number, n_steps, loss, log)
+        log.write(state.fooled)
+        return state.found, state.fooled
     state = _look_first(job, samples, random_start(job, samples, number, parameters.norm), loss)
+    log.mark(1, state.fooled)
     steps: Steps
     if parameters.norm == "L1":
         steps = L1Steps(samples, n_steps, job.epsilons, None)
     else:
         steps = (LinfSteps if parameters.norm == "Linf" else L2Steps)(samples, n_steps, state.best_loss)
-    _climb(job, samples, state, steps, n_steps, loss)
+    _climb(job, samples, state, steps, n_steps, loss, log)
+    log.write(state.fooled)
     return state.found, state.fooled
 
 
-def _shrink(
-    job: AttackJob, samples: Samples, number: int, n_steps: int, loss: Loss | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _shrink(job: AttackJob, samples: Samples, number: int, n_steps: int, loss: Loss | None, log: RunLog) -> _State:
     """Run in L1 balls of 3, 2 and 1 epsilon, each from the best iterate of the one before (Croce and Hein, 2021)."""
     before = math.ceil(0.3 * n_steps)
     first = [3.0 * epsilon for epsilon in job.epsilons]
     images = samples.clean + normal_noise(job, samples, number)
     images = images + correction_to_l1(samples.clean, images - samples.clean, samples.spread(first))
+    taken = 0
     for factor, n_here in ((3.0, before), (2.0, before), (1.0, n_steps - 2 * before)):
         radii = [factor * epsilon for epsilon in job.epsilons]
         images = images + correction_to_l1(samples.clean, images - samples.clean, samples.spread(radii))
         images = images.clamp(0, 1)
         state = _look_first(job, samples, images, loss)
-        _climb(job, samples, state, L1Steps(samples, n_here, radii, images), n_here, loss)
-        images = state.best
-    return state.found, state.fooled
+        state.steps_before = taken
+        is_last = factor == 1.0  # what is misclassified in a larger ball does not count
+        if is_last:
+            log.mark(max(taken, 1), state.fooled)
+        _climb(job, samples, state, L1Steps(samples, n_here, radii, images), n_here, loss, log if is_last else None)
+        images, taken = state.best, taken + n_here
+    return state
 
 
-def _climb(job: AttackJob, samples: Samples, state: _State, steps: Steps, n_steps: int, loss: Loss | None) -> None:
+def _climb(
+    job: AttackJob,
+    samples: Samples,
+    state: _State,
+    steps: Steps,
+    n_steps: int,
+    loss: Loss | None,
+    log: RunLog | None,
+) -> None:
     """Take the steps of one ball, Croce and Hein (2020), algorithm 1."""
     previous = state.images
     for iteration in range(n_steps):
         current = state.images
         state.images, previous = steps.move(current, previous, state.gradient, iteration), current
-        _look(job, samples, state, loss)
+        wrong = _look(job, samples, state, loss)
+        if log is not None:
+            log.mark(state.steps_before + iteration + 1, wrong)
         back = steps.review(iteration, state.loss, state.best_loss, state.best)
         if back is not None:
             pixels = back.view(-1, 1, 1, 1)
@@ -192,8 +213,8 @@ def _look_first(job: AttackJob, samples: Samples, images: torch.Tensor, loss: Lo
     return _State(images, gradient, value, images, gradient, value, images, wrong)
 
 
-def _look(job: AttackJob, samples: Samples, state: _State, loss: Loss | None) -> None:
-    """Differentiate at the iterate, and keep it where it is misclassified or has the highest loss so far."""
+def _look(job: AttackJob, samples: Samples, state: _State, loss: Loss | None) -> torch.Tensor:
+    """Differentiate at the iterate; keep it where it is misclassified, which is returned, or has the highest loss."""
     logits, value, gradient = _differentiate(job, samples, state.images, loss)
     wrong = logits.argmax(dim=1) != samples.labels
     better = value > state.best_loss
@@ -203,6 +224,7 @@ def _look(job: AttackJob, samples: Samples, state: _State, loss: Loss | None) ->
     state.best = torch.where(better.view(-1, 1, 1, 1), state.images, state.best)
     state.best_gradient = torch.where(better.view(-1, 1, 1, 1), gradient, state.best_gradient)
     state.best_loss = torch.where(better, value, state.best_loss)
+    return wrong
 
 
 def _differentiate(

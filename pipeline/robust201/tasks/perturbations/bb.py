@@ -48,7 +48,11 @@ def reference(context: Context, parameters: BrendelBethge, request: Request) -> 
         rows = correct[started]
         if len(rows):
             criterion = foolbox.criteria.Misclassification(labels[rows])
-            nearest[rows] = attack.run(model, pixels[rows], criterion, starting_points=starts[started]).detach()
+            with warnings.catch_warnings():
+                # In L1 Foolbox hands PyTorch an array that it only reads.
+                warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+                found = attack.run(model, pixels[rows], criterion, starting_points=starts[started])
+            nearest[rows] = found.detach()
         return torch.where(torch.isfinite(per_image(nearest.flatten(1).sum(dim=1))), nearest, pixels)
 
     yield from foolbox_minima(context, request, CONSTRAINTS[parameters.norm], search)

@@ -15,6 +15,7 @@ import torch
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
 from robust201.tasks.attack_kit.batching import objective_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
+from robust201.tasks.attack_kit.step_log import BallLog, note_clean
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Fmn, FmnL2
 from robust201.tasks.perturbations.minimum_norm import (
@@ -49,12 +50,20 @@ def reference(context: Context, parameters: Fmn, request: Request) -> Iterator[P
 
 def fused(job: AttackJob, parameters: Fmn) -> Iterator[Perturbed]:
     """Attack each image once for all epsilons."""
-    yield from fused_batches(
-        job, CONSTRAINTS[parameters.norm], lambda images, samples: run_fmn(images, samples, parameters)
-    )
+    note_clean(job)
+    constraint = CONSTRAINTS[parameters.norm]
+
+    def search(images: AttackJob, samples: Samples) -> torch.Tensor:
+        log = None
+        if job.step_log is not None:
+            radii = [constraint.reach_of_radius(epsilon) for epsilon in job.epsilons]
+            log = BallLog(job.step_log, radii, samples.positions, parameters.steps)
+        return run_fmn(images, samples, parameters, log)
+
+    yield from fused_batches(job, constraint, search)
 
 
-def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn) -> torch.Tensor:
+def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | None = None) -> torch.Tensor:
     """Find the nearest misclassified iterate of each image, in Foolbox's order of operations."""
     clean, labels, norm = samples.clean, samples.labels, _NORMS[parameters.norm]
     is_count = parameters.norm == "L0"
@@ -75,6 +84,8 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn) -> torch.Tensor:
         )
         wrong = logits.argmax(dim=-1) != labels
         lengths = norm.lengths(delta)
+        if log is not None:
+            log.look(step, wrong, lengths)
         nearer = wrong & (lengths <= shortest)
         was_wrong = was_wrong | wrong
         shortest = torch.where(nearer, lengths, shortest)
@@ -86,6 +97,8 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn) -> torch.Tensor:
         delta = delta + gradient * factor * stepsize
         delta = clean + project(clean + delta - clean, epsilons) - clean
         delta = (clean + delta).clamp(0, 1) - clean
+    if log is not None:
+        log.write()
     return clean + best
 
 

@@ -17,6 +17,7 @@ import torch
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, batches_by_strength
 from robust201.tasks.attack_kit.batching import gradient_of, logits_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
+from robust201.tasks.attack_kit.step_log import RunLog, note_clean
 from robust201.tasks.constraints import LINF
 from robust201.tasks.parameters import PgdParameters
 
@@ -35,6 +36,7 @@ def reference(context: Context, parameters: PgdParameters, request: Request) -> 
 
 def fused(job: AttackJob, parameters: PgdParameters) -> Iterator[Perturbed]:
     """Attack all epsilons together."""
+    note_clean(job)
     for samples in job.chunks(np.arange(len(job.images))):
         yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))
 
@@ -48,9 +50,12 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdParameters)
         classes = logits_of(job.model, job.batching, clean, samples.strengths).argmin(dim=1)
         steps = -steps
     images = start_in_cube(job, samples) if parameters.random_start else clean.clone()
-    for _ in range(parameters.steps):
-        gradient = gradient_of(job.model, job.batching, images, classes, samples.strengths)[2]
+    log = RunLog(job, samples, parameters.steps)
+    for step in range(parameters.steps):
+        logits, _, gradient = gradient_of(job.model, job.batching, images, classes, samples.strengths)
+        log.look(step, logits)
         images = project_to_cube(images.add_(gradient.sign().mul_(steps)), clean, epsilons).clamp_(0, 1)
+    log.write()
     return project_to_cube(images, clean, epsilons)
 
 

@@ -16,6 +16,7 @@ import torch
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, batches_by_strength
 from robust201.tasks.attack_kit.batching import gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
+from robust201.tasks.attack_kit.step_log import RunLog, note_clean
 from robust201.tasks.constraints import L2
 from robust201.tasks.parameters import PgdL2Parameters
 from robust201.tasks.perturbations.pgd_variants import BestIterate, labels_to_attack
@@ -37,6 +38,7 @@ def reference(context: Context, parameters: PgdL2Parameters, request: Request) -
 
 def fused(job: AttackJob, parameters: PgdL2Parameters) -> Iterator[Perturbed]:
     """Attack all epsilons together."""
+    note_clean(job)
     for samples in job.chunks(np.arange(len(job.images))):
         yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))
 
@@ -46,14 +48,15 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdL2Parameter
     clean, epsilons = samples.clean, samples.epsilons
     images = _start(job, samples) if parameters.random_start else clean
     labels = labels_to_attack(job, samples, images, parameters)
-    best = BestIterate(images)
-    for _ in range(parameters.steps):
-        _, loss, gradient = gradient_of(job.model, job.batching, images, labels, samples.strengths)
-        if parameters.iterate == "best":
-            best.offer(images, loss)
+    best, returns_best = BestIterate(images), parameters.iterate == "best"
+    log = RunLog(job, samples, parameters.steps)
+    for step in range(parameters.steps):
+        logits, loss, gradient = gradient_of(job.model, job.batching, images, labels, samples.strengths)
+        log.look(step, logits, best.offer(images, loss) if returns_best else None)
         gradient = gradient * _norms(gradient).reciprocal()
         images = _project(images + parameters.step_size * gradient, clean, epsilons).clamp(0, 1)
-    if parameters.iterate == "best":
+    log.write()
+    if returns_best:
         best.offer_last(job, samples, images, labels)
         images = best.images
     return _project(images, clean, epsilons)

@@ -14,6 +14,7 @@ import torch
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, batches_by_strength
 from robust201.tasks.attack_kit.batching import gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
+from robust201.tasks.attack_kit.step_log import RunLog, note_clean
 from robust201.tasks.constraints import LINF
 from robust201.tasks.parameters import PgdLinf7Parameters
 from robust201.tasks.perturbations.pgd import project_to_cube, start_in_cube
@@ -34,6 +35,7 @@ def reference(context: Context, parameters: PgdLinf7Parameters, request: Request
 
 def fused(job: AttackJob, parameters: PgdLinf7Parameters) -> Iterator[Perturbed]:
     """Attack all epsilons together."""
+    note_clean(job)
     for samples in job.chunks(np.arange(len(job.images))):
         yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))
 
@@ -44,14 +46,15 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdLinf7Parame
     steps = samples.scaled_epsilons(parameters.rel_stepsize, job.epsilons)
     images = start_in_cube(job, samples) if parameters.random_start else clean
     labels = labels_to_attack(job, samples, images, parameters)
-    best = BestIterate(images)
-    for _ in range(parameters.steps):
-        _, loss, gradient = gradient_of(job.model, job.batching, images, labels, samples.strengths)
-        if parameters.iterate == "best":
-            best.offer(images, loss)
+    best, returns_best = BestIterate(images), parameters.iterate == "best"
+    log = RunLog(job, samples, parameters.steps)
+    for step in range(parameters.steps):
+        logits, loss, gradient = gradient_of(job.model, job.batching, images, labels, samples.strengths)
+        log.look(step, logits, best.offer(images, loss) if returns_best else None)
         # A sum of its own: the iterates before must stay as they are.
         images = project_to_cube(images + gradient.sign().mul_(steps), clean, epsilons).clamp_(0, 1)
-    if parameters.iterate == "best":
+    log.write()
+    if returns_best:
         best.offer_last(job, samples, images, labels)
         images = best.images
     return project_to_cube(images.clone(), clean, epsilons)

@@ -26,11 +26,12 @@ class BestIterate:
         self.images = images
         self._loss = torch.full((len(images),), -torch.inf, device=images.device)
 
-    def offer(self, images: torch.Tensor, loss: torch.Tensor) -> None:
-        """Keep the iterates (B, 3, H, W) whose loss (B,) is higher than all before."""
+    def offer(self, images: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
+        """Keep the iterates (B, 3, H, W) whose loss (B,) is higher than all before; return which (B,) they are."""
         better = loss > self._loss
         self.images = torch.where(better.view(-1, 1, 1, 1), images, self.images)
         self._loss = torch.where(better, loss, self._loss)
+        return better
 
     def offer_last(self, job: AttackJob, samples: Samples, images: torch.Tensor, labels: torch.Tensor) -> None:
         """Offer iterates whose loss is not known yet: one more pass through the network."""

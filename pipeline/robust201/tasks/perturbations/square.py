@@ -22,6 +22,7 @@ from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun,
 from robust201.tasks.attack_kit.batching import logits_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.attack_kit.draws import ImageShape, Window
+from robust201.tasks.attack_kit.step_log import RunLog
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Square
 
@@ -124,6 +125,8 @@ def _single_run(
     stripes = job.draws.stripes(restart, samples.images, job.shape).to(samples.clean.device)
     best = (samples.clean + samples.epsilons * stripes).clamp_(0, 1)
     state = SearchState(best, margins_of(logits_of(job.model, job.batching, best, samples.strengths), samples.labels))
+    log = RunLog(job, samples, parameters.queries, restart)
+    log.mark(1, state.margins <= 0)
     query = 0
     while query < parameters.queries:
         active = (state.margins > 0).nonzero().flatten()
@@ -133,10 +136,11 @@ def _single_run(
         sides = [side_of(number, parameters.p_init, job.shape) for number in range(query, stop)]
         windows = _moved(job.draws.windows(restart, query, sides, job.shape), active.device)
         for piece in job.batching.slices(samples.strengths[active.cpu().numpy()]):
-            _search(job, samples, state, active[piece], windows)
+            _search(job, samples, state, active[piece], windows, log, query)
         query = stop
-    logits = logits_of(job.model, job.batching, state.best, samples.strengths)
-    return state.best, logits.argmax(dim=1) != samples.labels
+    wrong = logits_of(job.model, job.batching, state.best, samples.strengths).argmax(dim=1) != samples.labels
+    log.write(wrong)
+    return state.best, wrong
 
 
 def side_of(query: int, p_init: float, shape: ImageShape) -> int:
@@ -169,16 +173,22 @@ def _moved(windows: Sequence[Window], device: torch.device) -> list[Window]:
 
 
 def _search(
-    job: AttackJob, samples: Samples, state: SearchState, active: torch.Tensor, windows: Sequence[Window]
+    job: AttackJob,
+    samples: Samples,
+    state: SearchState,
+    active: torch.Tensor,
+    windows: Sequence[Window],
+    log: RunLog,
+    query: int,
 ) -> None:
-    """Make some queries for one batch of samples.
+    """Make some queries, the first of this number, for one batch of samples.
 
     A sample that is fooled on the way stays as it is: its margin is at or below 0, and nothing is accepted any more.
     """
     clean, labels, epsilons = samples.clean[active], samples.labels[active], samples.epsilons[active]
     best, margins = state.best[active], state.margins[active]
     search = start_search(job.model, best, [window.side for window in windows])
-    for window in windows:
+    for number, window in enumerate(windows, start=query + 1):
         rows, columns = slice(window.row, window.row + window.side), slice(window.column, window.column + window.side)
         # Outside of the window nothing moves: clipping what was clipped before changes no bit.
         around = clean[:, :, rows, columns]
@@ -189,6 +199,8 @@ def _search(
         found = margins_of(search.logits(window.row, window.column, proposal), labels)
         accepted = (found < margins) & (margins > 0)
         margins = torch.where(accepted, found, margins)
+        if log.is_on:
+            log.mark(number, margins <= 0, active)
         search.accept(accepted)
         best[:, :, rows, columns] = torch.where(accepted.view(-1, 1, 1, 1), proposal, before)
     state.best[active] = best

@@ -17,6 +17,7 @@ from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun,
 from robust201.tasks.attack_kit.batching import logits_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.attack_kit.draws import ImageShape, Swap
+from robust201.tasks.attack_kit.step_log import RunLog
 from robust201.tasks.parameters import Square
 from robust201.tasks.perturbations.l1_projection import correction_to_l1
 from robust201.tasks.perturbations.square import SearchState, margins_of, pools, share_of, square_batches
@@ -51,6 +52,8 @@ def _single_run(
     best = ball.into(samples.clean, _tiling(job, samples, restart, parameters.norm), slice(None))
     margins = margins_of(logits_of(job.model, job.batching, best, samples.strengths), samples.labels)
     state = SearchState(best, margins)
+    log = RunLog(job, samples, parameters.queries, restart)
+    log.mark(1, state.margins <= 0)
     query = 0
     while query < parameters.queries:
         active = (state.margins > 0).nonzero().flatten()
@@ -61,10 +64,12 @@ def _single_run(
         rows = active.cpu().numpy()
         swaps = job.draws.swaps(restart, query, samples.images[rows], sides, job.shape)
         for piece in job.batching.slices(samples.strengths[rows]):
-            _search(job, samples, state, active[piece], [swap.of(piece, active.device) for swap in swaps], ball)
+            numbered = [(number, swap.of(piece, active.device)) for number, swap in enumerate(swaps, start=query + 1)]
+            _search(job, samples, state, active[piece], numbered, ball, log)
         query = stop
-    logits = logits_of(job.model, job.batching, state.best, samples.strengths)
-    return state.best, logits.argmax(dim=1) != samples.labels
+    wrong = logits_of(job.model, job.batching, state.best, samples.strengths).argmax(dim=1) != samples.labels
+    log.write(wrong)
+    return state.best, wrong
 
 
 def odd_side_of(query: int, p_init: float, shape: ImageShape) -> int:
@@ -79,17 +84,20 @@ def _search(
     samples: Samples,
     state: SearchState,
     active: torch.Tensor,
-    swaps: Sequence[Swap],
+    swaps: Sequence[tuple[int, Swap]],
     ball: "_L2Ball | _L1Ball",
+    log: RunLog,
 ) -> None:
     """Make some queries for one batch of samples (see `square`)."""
     clean, labels = samples.clean[active], samples.labels[active]
     best, margins = state.best[active], state.margins[active]
-    for swap in swaps:
+    for number, swap in swaps:
         proposal = ball.proposal(clean, best, swap, active)
         found = margins_of(job.model.logits(proposal), labels)
         accepted = (found < margins) & (margins > 0)
         margins = torch.where(accepted, found, margins)
+        if log.is_on:
+            log.mark(number, margins <= 0, active)
         best = torch.where(accepted.view(-1, 1, 1, 1), proposal, best)
     state.best[active] = best
     state.margins[active] = margins

@@ -57,6 +57,8 @@ def library_stages(
             for stage, (name, configure) in enumerate(stages, start=1):
                 if len(left) == 0:
                     break
+                if request.on_stage is not None:
+                    request.on_stage(stage, f"aa_{name}")
                 attacked = run_autoattack(
                     context, number, (name,), configure, constraint, value, (pixels[left], labels[left])
                 )
@@ -142,6 +144,8 @@ def attack_in_stages(job: AttackJob, stages: Sequence[Stage]) -> Iterator[Pertur
     positions = np.tile(chosen, len(job.epsilons))
     left = np.arange(len(strengths))
     for number, stage in enumerate(stages, start=1):
+        if job.on_stage is not None:
+            job.on_stage(number, stage.key)
         staged = dataclasses.replace(job, draws=job.draws.of_key(stage.key))
         resisting = [np.zeros(0, np.int64)]
         for rows in _cut(job, left, positions, stage):

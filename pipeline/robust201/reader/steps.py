@@ -1,0 +1,72 @@
+"""Steps by image: at which step, or query, an attack fooled each image (the measurement `steps`)."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import ResultsError
+from robust201.core.records import ArchitectureId
+from robust201.reader.result_files import ResultFiles, values_by_strength
+from robust201.reader.value_checks import architecture_of
+from robust201.tasks.columns import STEPS, steps_of
+
+
+class NetworkSteps(NamedTuple):
+    """Steps of one network under a key at a strength.
+
+    Attributes:
+        architecture: its id.
+        strength: the strength.
+        steps: (N,) float64: 0 for images that are misclassified when clean, infinity for those that were never fooled.
+    """
+
+    architecture: ArchitectureId
+    strength: float
+    steps: NDArray[np.float64]
+
+
+def has_steps(files: ResultFiles, dataset: str, key: str) -> bool:
+    """Whether a dataset has steps of a key."""
+    return files.find(dataset, key, STEPS) is not None
+
+
+def iter_steps(files: ResultFiles, dataset: str, key: str) -> Iterator[NetworkSteps]:
+    """Go through the steps of a key, with some in memory at a time.
+
+    Raises:
+        ResultsError: there are none, or they are damaged.
+    """
+    file = files.sole_file(dataset, key, STEPS)
+    if file is not None and file.suffix == ".parquet":
+        from robust201.reader.parquet_results import iter_lists
+
+        for names, strengths, stored in iter_lists(file, STEPS, weights=files.weights):
+            for name, strength, steps in zip(names, strengths, stored, strict=True):
+                yield NetworkSteps(architecture_of(name), strength, steps_of(steps))
+        return
+    strengths = files.strengths(dataset, key)
+    for identifier, row in files.iter_values(dataset, key, STEPS):
+        what = f"#{identifier} {dataset} {key} {STEPS}"
+        values = [row] if files.is_single(dataset, key) else values_by_strength(row, strengths, what)
+        for strength, value in zip(strengths, values, strict=True):
+            if value is not None:  # of folders seen as one, none has it
+                yield NetworkSteps(architecture_of(identifier), strength, steps_of(np.array(value, np.int64)))
+
+
+def read_steps(
+    files: ResultFiles, dataset: str, key: str, strength: float
+) -> dict[ArchitectureId, NDArray[np.float64]]:
+    """Read the steps of all networks under a key at a strength: (N,) by architecture, ascending.
+
+    Raises:
+        ResultsError: there are none at this strength, or they are damaged.
+    """
+    found = {one.architecture: one.steps for one in iter_steps(files, dataset, key) if one.strength == strength}
+    if not found:
+        raise ResultsError(
+            f"Reading steps failed for {dataset} {key} of {files.path}: there are none at strength {strength:g}. "
+            f"Evaluate the key at this strength with the measurement `{STEPS}`."
+        )
+    return dict(sorted(found.items()))  # type: ignore[type-var]  # ids of a folder are of one type
