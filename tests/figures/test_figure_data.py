@@ -294,6 +294,14 @@ def test_class_confidences_are_the_diagonals_of_label_and_argmax_at_the_referenc
     assert attacked_rows == pytest.approx(list(expected.values()))
 
 
+def test_confidences_over_no_image_have_no_rows(tmp_path):
+    write_results(tmp_path, {"clean": {"0": 0.5}})
+    empty = class_confidence([None, None], [None, None]) | {"prediction": [None, None]}
+    results = results_of(write_results(tmp_path, {"clean": {"0": empty}}, measure="confidence"))
+    assert figure_data.confidence_curves(results).empty
+    assert figure_data.class_confidences(results).empty
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_one_class_confidence_has_one_class_at_all_strengths(tmp_path, number):
     write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})

@@ -98,6 +98,8 @@ def confidence_quartiles(files: ResultFiles, dataset: str, keys: Sequence[str]) 
         part = pd.DataFrame({"key": key, "strength": strength, "confidence": names, "class": classes})
         counts = (~np.isnan(values)).sum(axis=0)
         has_any = counts > 0
+        if not has_any.any():
+            continue
         quartiles = np.nanquantile(values[:, has_any], (0.25, 0.5, 0.75), axis=0)
         part = part[has_any].assign(**dict(zip(("q1", "median", "q3"), quartiles, strict=True)))
         parts.append(part.assign(n=counts[has_any]))
