@@ -91,7 +91,9 @@ class _Scanner:
         index.add(new)
         if self.verify == "all":
             index.forget(self.damage)
-        contents = contents_of(join([known, new]), hidden=replaced)
+        tables = [known, new]
+        del index, known, new, compacted, rest  # each may have a hundred megabytes, and so may the inventory
+        contents = contents_of(tables, hidden=replaced)
         superseded = [entry.name for entry in entries if entry.name in replaced]
         return Inventory(
             contents,
