@@ -176,8 +176,11 @@ class _Columns:
 
     def take(self, name: str) -> pa.Array:
         column = _column(self._catalogue, name)
-        self._catalogue = self._catalogue.drop_columns([name])
+        self.drop(name)
         return column
+
+    def drop(self, name: str) -> None:
+        self._catalogue = self._catalogue.drop_columns([name])
 
 
 def contents_of(catalogues: list[Catalogue], hidden: set[str]) -> Contents:
@@ -195,6 +198,7 @@ def contents_of(catalogues: list[Catalogue], hidden: set[str]) -> Contents:
     unit_lengths, row_lengths = (_lengths(catalogue, name) for name in ("unit_id", "unit"))
     columns = _Columns(catalogue)
     del catalogue
+    columns.drop("inputs")
     ids = columns.take("unit_id").flatten().dictionary_encode()
     numbers = to_numpy(ids.indices)
     _, first = np.unique(numbers, return_index=True)  # ids are numbered by where they come first
@@ -212,6 +216,8 @@ def contents_of(catalogues: list[Catalogue], hidden: set[str]) -> Contents:
         for text in columns.take("columns").to_pylist()
     ]
     others = {name: columns.take(name).flatten().take(from_numpy(first)) for name in list(_UNIT_TYPES)[1:]}
+    for name in ("dataset", "key", "protocol"):  # few different ones: codes take a third of the memory of units
+        others[name] = others[name].dictionary_encode()
     units = UnitColumns({"unit_id": ids.dictionary} | others)
     return Contents(tuple(names[number] for number in order), shard_columns, units, rows)
 

@@ -127,7 +127,11 @@ class Inventory:
 
     def unit_columns(self, numbers: NDArray[np.int64]) -> dict[str, pa.Array]:
         """Fields of some of the `units`, a column each, architectures as text: without an object for each unit."""
-        return {name: column.take(from_numpy(numbers)) for name, column in self._units.columns.items()}
+        taken = {name: column.take(from_numpy(numbers)) for name, column in self._units.columns.items()}
+        return {
+            name: column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+            for name, column in taken.items()
+        }
 
     @cached_property
     def dataset_protocols(self) -> tuple[list[tuple[str, str]], NDArray[np.int64]]:
