@@ -1,6 +1,7 @@
 """`robust201` and `python -m robust201`."""
 
 import gc
+import os
 import signal
 
 
@@ -10,6 +11,8 @@ def main() -> None:
         # Until the command begins and after it has ended, Ctrl-C ends the process as SIGTERM does: without a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
+        # Arrow's own allocator keeps the freed memory of threads that have ended; read when pyarrow is imported.
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         from robust201.core.memory import collect_rarely
 
         collect_rarely()

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError, StorageError
 from robust201.core.files import MAX_LISTED_BYTES, check_file
+from robust201.core.memory import give_back_freed_memory
 from robust201.core.records import ArchitectureId, EvaluationProtocol, ImageSet, show_architecture
 from robust201.export.diff import ResultSet, read_result_set
 from robust201.export.groups import FileForm, KeyStyle, group_units
@@ -120,6 +121,7 @@ def verify_results(
         if plan is not None:
             _check_protocol_files(plan, store, inventory)
         findings = store.verify(inventory, on_progress=on_progress)
+        give_back_freed_memory()
         if export is not None and plan is None:
             raise InputError(
                 f"Verifying failed for {export}: expected a {PLAN_FILE} in {results} that says what was exported, "

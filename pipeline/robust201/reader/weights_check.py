@@ -33,15 +33,19 @@ def check_clean_accuracy(plan: "Plan", store: "ShardStore", inventory: "Inventor
         StorageError: rows are damaged or gone (see `RowSelection.iter_values`).
     """
     # Of the paper's 290,970 units only these are written out.
-    clean = [
+    clean = (
         planned.unit(position)
         for planned in plan.planned_keys
         if planned.key == CLEAN
         for position in range(len(planned.networks))
-    ]
-    recorded = {unit.id: (accuracy, n_test) for unit, accuracy, n_test in plan.recorded_accuracies(clean)}
-    known = [unit for unit in clean if unit.id in recorded]
-    checked = [unit for unit in known if inventory.is_complete(unit, CLEAN_STRENGTH, _MEASUREMENTS)]
+    )
+    recorded: dict[str, tuple[float, int]] = {}
+    known = []
+    for unit, accuracy, n_test in plan.recorded_accuracies(clean):
+        recorded[unit.id] = accuracy, n_test
+        known.append(unit)
+    complete = inventory.are_complete(known, CLEAN_STRENGTH, _MEASUREMENTS)
+    checked = [unit for unit, is_complete in zip(known, complete, strict=True) if is_complete]
     rounding = ROUNDING[plan.config.precision]
     accuracies = []
     for unit, values in store.select(checked, inventory, _MEASUREMENTS).iter_values():

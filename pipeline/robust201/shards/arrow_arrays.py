@@ -65,6 +65,16 @@ def to_numpy(array: pa.Array, fill: int | None = None) -> NDArray[Any]:
     return numbers
 
 
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """Join the chunks of a column; a single chunk is not copied."""
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def numbers_of(column: pa.ChunkedArray) -> NDArray[Any]:
+    """Return the numbers of a column without nulls, as `to_numpy` does."""
+    return to_numpy(one_array(column))
+
+
 def true_indices(mask: Sequence[bool]) -> pa.Array:
     """Positions at which a mask is true, for `take`."""
     return from_numpy(np.flatnonzero(mask))

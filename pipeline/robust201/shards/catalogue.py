@@ -168,35 +168,58 @@ def join(catalogues: Iterable[Catalogue]) -> Catalogue:
     return pa.concat_tables([empty_table(SCHEMA), *catalogues])
 
 
-def contents_of(catalogue: Catalogue, hidden: set[str]) -> Contents:
+class _Columns:
+    """The columns of a catalogue, each of which can be taken once, so that its memory is free afterwards."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    def take(self, name: str) -> pa.Array:
+        column = _column(self._catalogue, name)
+        self.drop(name)
+        return column
+
+    def drop(self, name: str) -> None:
+        self._catalogue = self._catalogue.drop_columns([name])
+
+
+def contents_of(catalogues: list[Catalogue], hidden: set[str]) -> Contents:
     """Number shards and units, and spread the rows out, as an inventory holds them; hidden shards are left out.
 
-    The same for the same shards, whatever their order: shards by name, units by where they come first.
+    The same for the same shards, whatever their order: shards by name, units by where they come first. The list of
+    catalogues is emptied, so that what was copied out of them need not stay in memory.
     """
+    catalogue = join(catalogues)
+    catalogues.clear()
     names = names_of(catalogue)
     order = sorted((number for number, name in enumerate(names) if name not in hidden), key=names.__getitem__)
     if order != list(range(len(names))):
         catalogue = catalogue.take(from_numpy(np.array(order, np.int64)))
     unit_lengths, row_lengths = (_lengths(catalogue, name) for name in ("unit_id", "unit"))
-    ids = _column(catalogue, "unit_id").flatten().dictionary_encode()
+    columns = _Columns(catalogue)
+    del catalogue
+    columns.drop("inputs")
+    ids = columns.take("unit_id").flatten().dictionary_encode()
     numbers = to_numpy(ids.indices)
     _, first = np.unique(numbers, return_index=True)  # ids are numbered by where they come first
     shard = np.repeat(np.arange(len(order), dtype=np.int32), row_lengths)
     row_starts, unit_starts = (
         (np.cumsum(lengths) - lengths).astype(np.int32) for lengths in (row_lengths, unit_lengths)
     )
-    rows = {name: to_numpy(_column(catalogue, name).flatten()) for name in _ROW_TYPES}
+    rows = {name: to_numpy(columns.take(name).flatten()) for name in _ROW_TYPES}
     rows["unit"] = numbers[rows["unit"] + unit_starts[shard]].astype(np.int32, copy=False)
     rows["shard"] = shard
     rows["position"] = np.arange(len(shard), dtype=np.int32) - row_starts[shard]
     column_sets: dict[str, frozenset[str]] = {}
-    columns = [
+    shard_columns = [
         column_sets.setdefault(text, frozenset(text.split(",")) if text else frozenset())
-        for text in _column(catalogue, "columns").to_pylist()
+        for text in columns.take("columns").to_pylist()
     ]
-    others = {name: _column(catalogue, name).flatten().take(from_numpy(first)) for name in list(_UNIT_TYPES)[1:]}
+    others = {name: columns.take(name).flatten().take(from_numpy(first)) for name in list(_UNIT_TYPES)[1:]}
+    for name in ("dataset", "key", "protocol"):  # few different ones: codes take a third of the memory of units
+        others[name] = others[name].dictionary_encode()
     units = UnitColumns({"unit_id": ids.dictionary} | others)
-    return Contents(tuple(names[number] for number in order), columns, units, rows)
+    return Contents(tuple(names[number] for number in order), shard_columns, units, rows)
 
 
 def _lengths(catalogue: Catalogue, name: str) -> NDArray[np.int64]:

@@ -127,7 +127,11 @@ class Inventory:
 
     def unit_columns(self, numbers: NDArray[np.int64]) -> dict[str, pa.Array]:
         """Fields of some of the `units`, a column each, architectures as text: without an object for each unit."""
-        return {name: column.take(from_numpy(numbers)) for name, column in self._units.columns.items()}
+        taken = {name: column.take(from_numpy(numbers)) for name, column in self._units.columns.items()}
+        return {
+            name: column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+            for name, column in taken.items()
+        }
 
     @cached_property
     def dataset_protocols(self) -> tuple[list[tuple[str, str]], NDArray[np.int64]]:
@@ -159,16 +163,21 @@ class Inventory:
         return float(self._rows["seconds"].sum(dtype=np.float64))
 
     @cached_property
-    def _group_starts(self) -> NDArray[np.int64]:
+    def _group_starts(self) -> NDArray[np.int32]:
         """Position of the first row of each evaluation, then the number of rows."""
         unit, strength = self._rows["unit"], self._rows["strength"]
-        new = np.ones(len(unit), dtype=bool)
-        new[1:] = (unit[1:] != unit[:-1]) | (strength[1:] != strength[:-1])
-        return np.append(np.flatnonzero(new), len(unit))
+        new = np.ones(len(unit) + 1, dtype=bool)
+        new[1:-1] = (unit[1:] != unit[:-1]) | (strength[1:] != strength[:-1])
+        return np.flatnonzero(new).astype(np.int32)
+
+    @property
+    def _has_single_rows(self) -> bool:
+        """Whether each evaluation has one row."""
+        return len(self._group_starts) - 1 == len(self)
 
     def overlapping(self) -> Iterator[UnitGroup]:
         """Evaluations whose rows cover an image more than once: duplicates, or a whole beside its parts."""
-        if not len(self):
+        if self._has_single_rows:
             return
         lengths = (self._rows["stop"] - self._rows["start"]).astype(np.int64)
         totals = np.add.reduceat(lengths, self._group_starts[:-1])
@@ -246,6 +255,15 @@ class Inventory:
         complete = self._complete_strengths(unit, columns_needed(unit, measurements))
         return len(complete) if complete == unit.strengths else len({*complete}.intersection(unit.strengths))
 
+    def are_complete(self, units: Sequence[Unit], strength: float, measurements: Collection[str]) -> list[bool]:
+        """Whether units of one key are done at a strength: as `is_complete`, without a table of all units' ids."""
+        if not units:
+            return []
+        numbers = self.find(np.array([unit.id.encode() for unit in units], dtype=np.bytes_))
+        counts = self.count_complete_at((strength,), columns_needed(units[0], measurements))
+        complete: list[bool] = (np.append(counts, 0)[numbers] > 0).tolist()  # the last is of units without a row
+        return complete
+
     def count_complete_at(self, strengths: Sequence[float], columns: frozenset[str]) -> NDArray[np.int64]:
         """Count for each of `units` the strengths, of some, that are done with every one of some columns."""
         unit, strength = self._complete_evaluations(columns)
@@ -275,7 +293,11 @@ class Inventory:
         has_columns = self._have_columns(columns)
         firsts = self._group_starts[:-1]
         whole = (self._rows["start"] == 0) & (self._rows["stop"] == self._n_images[self._rows["unit"]])
-        complete = np.logical_or.reduceat(whole & has_columns, firsts)
+        complete = whole & has_columns
+        if self._has_single_rows and complete.all():  # not copied
+            self._evaluations[columns] = self._rows["unit"], self._rows["strength"]
+            return self._evaluations[columns]
+        complete = np.logical_or.reduceat(complete, firsts)
         for number in np.flatnonzero(~complete).tolist():
             first, stop = self._group_starts[number : number + 2].tolist()
             usable = [item for item in self._slices(first, stop) if has_columns[item.row]]
@@ -348,15 +370,15 @@ class Inventory:
         """Measurement columns of a shard, by its position in `shards`."""
         return self._shard_columns[shard_number]
 
-    def rows_of_shard(self, shard_number: int) -> NDArray[np.int64]:
+    def rows_of_shard(self, shard_number: int) -> NDArray[np.int32]:
         """Rows of the inventory that lie in a shard, in file order; the shard by its position in `shards`."""
         order, offsets = self._shard_index
         return order[offsets[shard_number] : offsets[shard_number + 1]]
 
     @cached_property
-    def _shard_index(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _shard_index(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         shard = self._rows["shard"]
-        order = np.lexsort([self._rows["position"], shard])
+        order = np.lexsort([self._rows["position"], shard]).astype(np.int32)
         return order, np.searchsorted(shard[order], np.arange(len(self.shards) + 1))
 
     def row_column(self, name: str) -> NDArray[Any]:

@@ -29,7 +29,7 @@ from robust201.core.errors import FormatVersionError, ShardDamagedError, Storage
 from robust201.core.files import open_file
 from robust201.core.parquet_footer import parse_row_groups, read_footer_bytes
 from robust201.core.records import EvaluationResult, canonical_json
-from robust201.shards.arrow_arrays import from_numpy, from_values, to_numpy
+from robust201.shards.arrow_arrays import from_numpy, from_values, numbers_of, one_array, to_numpy
 from robust201.shards.backends import damaged, unreadable
 from robust201.shards.object_store import StorageBackend
 from robust201.shards.validation import WrongShardError, check_row_count, check_schema, check_sizes, check_table
@@ -291,13 +291,13 @@ def values_of_rows(
     table: pa.Table, rows: NDArray[np.integer[Any]], columns: Sequence[str]
 ) -> dict[str, NDArray[Any]] | None:
     """Copy measurements of some rows out of a table, as `row_values` does of one: (R, …); None if shapes differ."""
-    forms = np.column_stack([to_numpy(_one_array(table[name]))[rows] for name in LOCATING_COLUMNS]).astype(np.int64)
+    forms = np.column_stack([numbers_of(table[name])[rows] for name in LOCATING_COLUMNS]).astype(np.int64)
     if (forms != forms[0]).any():
         return None
     n_classes, start, stop = forms[0].tolist()
     values: dict[str, NDArray[Any]] = {}
     for name in columns:
-        array, column = _one_array(table[name]), COLUMNS.get(name)
+        array, column = one_array(table[name]), COLUMNS.get(name)
         if not isinstance(array, pa.ListArray):
             values[name] = to_numpy(array)[rows]
         else:
@@ -314,7 +314,3 @@ def values_of_rows(
             dtype = column.wide_dtype if array.type == WIDE_TYPES.get(name) else column.dtype
             values[name] = values[name].astype(dtype, copy=False).reshape(len(rows), *shape)
     return values
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from robust201.shards.arrow_arrays import numbers_of, one_array, to_numpy
 from robust201.tasks.columns import ALWAYS, COLUMNS, COUNTS, FRACTION_BITS, Column
 from robust201.tasks.measurements import row_sum_tolerance
 
@@ -31,11 +32,11 @@ def find_suspects(table: pa.Table, names: tuple[str, ...]) -> tuple[RowMask, NDA
     if COLUMNS.keys().isdisjoint(names):
         finite = all(np.isfinite(_flat(table, name)).all() for name in names)
         return np.full(n_rows, not finite), None
-    sizes = np.unique(table["n_classes"].to_numpy())
+    sizes = np.unique(numbers_of(table["n_classes"]))
     if not {*ALWAYS} <= {*names} <= COLUMNS.keys() or len(sizes) != 1:
         return np.ones(n_rows, dtype=bool), None
     n_classes = int(sizes[0])
-    n_images = table["stop"].to_numpy().astype(np.int64) - table["start"].to_numpy()
+    n_images = numbers_of(table["stop"]).astype(np.int64) - numbers_of(table["start"])
     cm = _flat(table, COUNTS).astype(np.int64).reshape(n_rows, n_classes, n_classes)
     images = cm.sum(axis=2)
     wrong: RowMask = (cm.min(axis=(1, 2)) < 0) | (images.sum(axis=1) != n_images)
@@ -62,9 +63,8 @@ def find_suspects(table: pa.Table, names: tuple[str, ...]) -> tuple[RowMask, NDA
 
 
 def _flat(table: pa.Table, name: str) -> NDArray[Any]:
-    column = table[name].combine_chunks()
-    array: NDArray[Any] = (column.flatten() if isinstance(column, pa.ListArray) else column).to_numpy()
-    return array
+    column = one_array(table[name])
+    return to_numpy(column.flatten() if isinstance(column, pa.ListArray) else column)
 
 
 def _out_of_range(means: NDArray[Any], filled: RowMask) -> RowMask:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import StorageError
 from robust201.core.memory import give_back_freed_memory
 from robust201.core.records import Unit
+from robust201.shards.arrow_arrays import from_numpy
 from robust201.shards.folder import ResultsFolder
 from robust201.shards.inventory import Inventory
 from robust201.shards.parquet import LOCATING_COLUMNS, ShardFile, row_values, values_of_rows
@@ -129,7 +130,7 @@ class _Piece:
 
 
 def read_row_groups(
-    reader: RowReader, inventory: Inventory, rows: NDArray[np.int64], row_group_bytes: int
+    reader: RowReader, inventory: Inventory, rows: NDArray[np.integer[Any]], row_group_bytes: int
 ) -> Iterator[pa.Table]:
     """Read rows of an inventory in the given order, in tables of about the given size, each with one chunk a column."""
     pending: dict[tuple[str, int], _Piece] = {}
@@ -163,7 +164,7 @@ def _gather(pieces: Collection[_Piece], n_rows: int) -> pa.Table:
         slices.append(piece.table.slice(low, int(positions.max()) + 1 - low))
         order[piece.targets] = positions - low + offset
         offset += len(slices[-1])
-    return pa.concat_tables(slices).combine_chunks().take(pa.array(order))
+    return pa.concat_tables(slices).combine_chunks().take(from_numpy(order))
 
 
 StoredColumn: TypeAlias = NDArray[Any] | list[NDArray[Any]]

@@ -91,7 +91,11 @@ class _Scanner:
         index.add(new)
         if self.verify == "all":
             index.forget(self.damage)
-        contents = contents_of(join([known, new]), hidden=replaced)
+        tables = [known, new]
+        del index, known, new, compacted, rest  # each may have a hundred megabytes, and so may the inventory
+        give_back_freed_memory()
+        contents = contents_of(tables, hidden=replaced)
+        give_back_freed_memory()
         superseded = [entry.name for entry in entries if entry.name in replaced]
         return Inventory(
             contents,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import EvaluationError, ShardDamagedError
 from robust201.core.memory import give_back_freed_memory
 from robust201.core.records import show_architecture
+from robust201.shards.arrow_arrays import numbers_of
 from robust201.shards.backends import Entry, is_compacted, map_ahead
 from robust201.shards.folder import ResultsFolder, has_stem, stem_of
 from robust201.shards.index import Index
@@ -75,7 +76,7 @@ class _RowIdentity(NamedTuple):
         return f"{name} {unit.dataset} {unit.key} at {self.strength:g} images {self.start}:{self.stop}"
 
 
-def _identities_in(inventory: Inventory, rows: NDArray[np.int64] | slice) -> list[_RowIdentity]:
+def _identities_in(inventory: Inventory, rows: NDArray[np.integer[Any]] | slice) -> list[_RowIdentity]:
     unit, *numbers = (inventory.row_column(name)[rows].tolist() for name in ("unit", "strength", "start", "stop"))
     return list(map(_RowIdentity, (inventory.units[number] for number in unit), *numbers))
 
@@ -143,11 +144,11 @@ class _ClassCounts:
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
-        self._rows: dict[tuple[str, str, int, int], dict[tuple[int, ...], list[NDArray[np.int64]]]] = {}
+        self._rows: dict[tuple[str, str, int, int], dict[tuple[int, ...], list[NDArray[np.integer[Any]]]]] = {}
         self._images: dict[str, str] = {}
         self._lock = Lock()
 
-    def add(self, rows: NDArray[np.int64], images: NDArray[np.integer[Any]]) -> None:
+    def add(self, rows: NDArray[np.integer[Any]], images: NDArray[np.integer[Any]]) -> None:
         """Record the images of each true class, (R, C), that R rows of the inventory count."""
         if not len(rows):
             return
@@ -173,12 +174,15 @@ class _ClassCounts:
 
     def find_unlike(self) -> Iterator[tuple[int, str]]:
         """Find the rows that count other images than most of their dataset, images and range, and what was expected."""
-        for pieces in self._rows.values():
-            by_counts = {counts: np.sort(np.concatenate(rows)) for counts, rows in pieces.items()}
-            usual = max(by_counts, key=lambda counts: (len(by_counts[counts]), -by_counts[counts][0]))
-            message = f"expected rows of cm to count {list(usual)} images, as in {len(by_counts[usual])} other rows"
-            others = ((rows, counts) for counts, rows in by_counts.items() if counts != usual)
-            for row, counts in sorted((row, counts) for rows, counts in others for row in rows.tolist()):
+        for by_counts in self._rows.values():
+            n_rows = {counts: sum(map(len, pieces)) for counts, pieces in by_counts.items()}
+            first = {counts: min(int(rows.min()) for rows in pieces) for counts, pieces in by_counts.items()}
+            usual = max(by_counts, key=lambda counts: (n_rows[counts], -first[counts]))
+            message = f"expected rows of cm to count {list(usual)} images, as in {n_rows[usual]} other rows"
+            others = ((pieces, counts) for counts, pieces in by_counts.items() if counts != usual)
+            for row, counts in sorted(
+                (row, counts) for pieces, counts in others for rows in pieces for row in rows.tolist()
+            ):
                 yield row, f"{message}, got {list(counts)}. Evaluate it again."
 
 
@@ -208,7 +212,7 @@ class _RowCheck:
         except ShardDamagedError as error:
             return [ShardFinding.damaged(shard, str(error))]
 
-    def _check_rows(self, file: ShardFile, shard: str, rows_in_order: NDArray[np.int64]) -> Iterator[ShardFinding]:
+    def _check_rows(self, file: ShardFile, shard: str, rows_in_order: NDArray[np.int32]) -> Iterator[ShardFinding]:
         if int(file.first_rows[-1]) != len(rows_in_order):
             raise damaged_shard(file.label, f"{file.first_rows[-1]:,} rows where {len(rows_in_order):,} were scanned")
         for group, stop in file.runs(_READ_BYTES):
@@ -234,10 +238,10 @@ class _RowCheck:
             if images is not None:
                 self.counts.add(rows[~invalid], images[~invalid])
 
-    def _is_as_scanned(self, shard: str, rows: NDArray[np.int64], table: pa.Table) -> bool:
+    def _is_as_scanned(self, shard: str, rows: NDArray[np.int32], table: pa.Table) -> bool:
         """Whether the rows of a table are what the inventory has at these rows, and belong into the shard."""
         inventory, numbers = self.inventory, ("strength", "start", "stop")
-        if not all(np.array_equal(table[name].to_numpy(), inventory.row_column(name)[rows]) for name in numbers):
+        if not all(np.array_equal(numbers_of(table[name]), inventory.row_column(name)[rows]) for name in numbers):
             return False
         unit = inventory.row_column("unit")[rows]
         if not is_of_units(table, inventory.unit_columns(unit)):
@@ -247,7 +251,7 @@ class _RowCheck:
         return all(_is_named_for(shard, inventory.units[number]) for number in np.unique(unit).tolist())
 
     def _find_misplaced(
-        self, shard: str, rows: NDArray[np.int64], table: pa.Table, label: str
+        self, shard: str, rows: NDArray[np.int32], table: pa.Table, label: str
     ) -> Iterator[ShardFinding]:
         """Find the rows of a table that are not what the inventory has at these rows, or that do not belong there."""
         pairs = zip(_identities_in(self.inventory, rows), _identities_in_table(table), strict=True)
