@@ -202,7 +202,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
     "no numbers": (keep, {"mean": "a,b,c"}, 2, "--mean: expected three numbers"),
     "no finite numbers": (keep, {"mean": "nan,0,0"}, 2, "--mean: expected numbers from 0 to 1, since"),
     "a negative deviation": (keep, {"std": "0.2,0.2,-1"}, 2, "--std: expected numbers above 0"),
-    "a mean of bytes": (keep, {"mean": "125,123,114"}, 2, "got 125, 123, 114. Divide those of pixels from 0 to 255 by"),
+    "a mean of bytes": (keep, {"mean": "125,123,114"}, 2, "got 125, 123, 114. If they are for pixels from 0 to 255"),
     "a deviation of bytes": (keep, {"std": "63,62,66"}, 2, "--std: expected numbers above 0 and up to 1, since pixels"),
     "a folder to write to": (keep, {"out": "."}, 2, "Writing failed for .: expected the name of a file, got a folder"),
     "a parameter of no key": (keep, {"set": "pgd.steps=3"}, 2, "expected one of the keys of --keys, got 'pgd'"),
