@@ -72,7 +72,7 @@ class Normalisation:
         return None
 
 
-PIXELS_AS_THEY_ARE = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+NO_NORMALISATION = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 """Identity normalisation of RGB images."""
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from robust201.core.errors import ConfigError, closest
-from robust201.core.records import PIXELS_AS_THEY_ARE, Normalisation
+from robust201.core.records import NO_NORMALISATION, Normalisation
 
 UNKNOWN_COUNT = 0
 """Number of images, of classes or of pixels per side that is unknown before images are read."""
@@ -75,7 +75,7 @@ class DatasetSpec:
     resize: Resize | None = None
     n_train: int = UNKNOWN_COUNT
     n_test: int = UNKNOWN_COUNT
-    normalisation: Normalisation = PIXELS_AS_THEY_ARE
+    normalisation: Normalisation = NO_NORMALISATION
     licence: str = "not stated"
     citation: str = "a dataset of the user's own"
     forms: tuple[str, ...] = ("npz", "parquet", "folders")
@@ -187,7 +187,7 @@ _ROWS = (
         citation="Y. LeCun, C. Cortes, C. J. C. Burges, The MNIST Database of Handwritten Digits, 1998; as published, "
         "28x28 pixels and one channel",
         forms=("idx", "parquet"),
-        normalisation=PIXELS_AS_THEY_ARE.of_channels(1),
+        normalisation=NO_NORMALISATION.of_channels(1),
         folder="mnist",
     ),
 )
@@ -230,5 +230,5 @@ def own_dataset(
         class_names=tuple(map(str, range(n_classes))),
         channels=channels,
         resize=resize,
-        normalisation=PIXELS_AS_THEY_ARE.of_channels(channels),
+        normalisation=NO_NORMALISATION.of_channels(channels),
     )

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
-from robust201.core.records import PIXELS_AS_THEY_ARE, ImageSet
+from robust201.core.records import NO_NORMALISATION, ImageSet
 
 _ROUNDING = 1e-3
 """Maximum distance of 255 times a float from an integer: far more than the rounding of k / 255 in float32."""
@@ -56,7 +56,7 @@ def as_image_set(images: Any, labels: Any) -> ImageSet:
         labels=_as_labels(labels, len(array)),
         indices=np.arange(len(array)),
         n_classes=0,
-        normalisation=PIXELS_AS_THEY_ARE.of_channels(array.shape[1]),
+        normalisation=NO_NORMALISATION.of_channels(array.shape[1]),
         sha256="",
     )
 

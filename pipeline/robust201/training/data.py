@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
-from robust201.core.records import PIXELS_AS_THEY_ARE, ImageSet, Normalisation
-from robust201.images.fusion import LabelFrom, blend, check_same_size, exact_share
+from robust201.core.records import NO_NORMALISATION, ImageSet, Normalisation
+from robust201.images.fusion import LabelFrom, blend, check_same_size, exact_fraction
 from robust201.training.draws import epoch_draws
 
 
@@ -103,7 +103,7 @@ class Mixture:
     """
 
     def __init__(self, natural: ImageSet, robust: ImageSet, alpha: float) -> None:
-        self._share = exact_share(alpha)
+        self._share = exact_fraction(alpha)
         found = [(images.n_classes, images.images.shape[1:]) for images in (natural, robust)]
         if found[0] != found[1]:
             raise DatasetError(
@@ -186,9 +186,9 @@ class Fusion(_Batched):
         second: ImageSet,
         alpha: float = 0.5,
         label: LabelFrom = "first",
-        normalisation: Normalisation = PIXELS_AS_THEY_ARE,
+        normalisation: Normalisation = NO_NORMALISATION,
     ) -> None:
-        exact_share(alpha)
+        exact_fraction(alpha)
         check_same_size(first, second)
         self._first, self._second, self._alpha, self._label = first, second, float(alpha), label
         self.name = f"{first.dataset} blended with {second.dataset}"
