@@ -387,7 +387,7 @@ def test_open_published_reports_invalid_files(published: tuple[Path, ImageSet]) 
 def test_generate_allows_one_process_per_folder(tmp_path: Path) -> None:
     with (
         sole_writer(tmp_path, "Testing"),
-        pytest.raises(StorageError, match=r"Generating corruptions failed .* got another process"),
+        pytest.raises(StorageError, match=r"Generating corruptions failed .* another process is writing"),
     ):
         generate(tmp_path, image_set(2))
     generate(tmp_path, image_set(2), ("fog",))

@@ -76,8 +76,8 @@ class ImageDecoder:
                 pixels = np.asarray(self._resized(image.convert(_MODES[self.spec.channels])))
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise DatasetError(
-                f"Decoding an image failed for {label}: expected a JPEG or PNG, got {len(encoded):,} other "
-                f"bytes ({error}). Replace or remove it."
+                f"Decoding an image failed for {label}: expected a JPEG or PNG, got {len(encoded):,} bytes "
+                f"in another format ({error}). Replace or remove it."
             ) from error
         if jpeg and "jpeg" not in self.decoder:
             self.decoder["jpeg"] = _jpeg_library()
