@@ -102,7 +102,7 @@ def write_weights(folder: Path, damage: str) -> None:
         ("foreign", "mkdir"),
         ("pickle", ""),
         ("truncated", ""),
-        ("shapes", "holds another network there"),
+        ("shapes", "has another network there"),
         ("nan", "classifier.weight"),
         ("missing", "expected a file of network #309"),
     ],

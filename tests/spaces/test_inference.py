@@ -103,7 +103,7 @@ def test_compiled_special_cells_equal_the_plain_network(name, size, kernel):
 @pytest.mark.parametrize("index", [0, 309, 991])
 def test_compiled_network_of_published_size_equals_the_plain_network(index, kernel):
     spec = specs()[index]
-    # A few of a million ReLUs have inputs within rounding of zero; switching one changes the gradient by more than that.
+    # A few of a million ReLUs have inputs within rounding of zero; switching one changes the gradient more.
     assert_equal_within_rounding(network_of(spec, seed=index, channels=16, cells=5), spec, 32, gradient_tolerance=5e-3)
 
 

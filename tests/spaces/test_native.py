@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, format_spec, specs
 from robust201.spaces.nasbench201.compiled import compile_network, kernels, native
 from robust201.spaces.nasbench201.compiled import network as network_module
-from tests.spaces.test_incremental import CONSTANT_CELLS, local_to, logits_both_ways
+from tests.spaces.test_incremental import CONSTANT_CELLS, fix_depth, full_and_incremental_logits
 from tests.spaces.test_inference import (
     N_CLASSES,
     NORMALISATION,
@@ -107,10 +107,10 @@ def test_native_results_are_independent_of_threads():
 
 
 def assert_windows_are_bit_identical(spec, *, depth, size, n_images, monkeypatch):
-    local_to(depth, monkeypatch)
+    fix_depth(depth, monkeypatch)
     network = compile_network(network_of(spec, channels=16, cells=2), spec, NORMALISATION, n_classes=N_CLASSES)
-    for whole, local in logits_both_ways(network, size=size, n_images=n_images, count=5):
-        assert torch.equal(whole, local)
+    for full, incremental in full_and_incremental_logits(network, size=size, n_images=n_images, count=5):
+        assert torch.equal(full, incremental)
 
 
 @needs_library
@@ -133,7 +133,7 @@ def test_native_search_works_with_several_threads(monkeypatch):
 
 @needs_library
 def test_native_searches_have_separate_memory(monkeypatch):
-    local_to(99, monkeypatch)
+    fix_depth(99, monkeypatch)
     network = compile_network(network_of(specs()[0], channels=16), specs()[0], NORMALISATION, n_classes=N_CLASSES)
     pixels, _ = images_of(16, n_images=16)
     first, second = (network.window_search(part, [1] * 9) for part in (pixels[:8], pixels[8:]))
