@@ -91,12 +91,12 @@ def test_second_signal_in_an_import_is_not_replaced_by_the_deadline(tmp_path, mo
 
 
 def test_interrupt_replaces_an_error_that_it_caused() -> None:
-    with pytest.raises(SignalInterrupt) as caught, ending_signals_as_interrupt():  # noqa: PT012
+    with pytest.raises(SignalInterrupt) as error, ending_signals_as_interrupt():  # noqa: PT012
         try:
             signal.raise_signal(signal.SIGTERM)
         except KeyboardInterrupt:
             raise AttributeError("a module that is half imported") from None
-    assert isinstance(caught.value.__cause__, AttributeError)
+    assert isinstance(error.value.__cause__, AttributeError)
 
 
 def test_errors_without_a_signal_pass_and_handlers_are_restored() -> None:
@@ -213,19 +213,23 @@ def test_parse_address_reads_ipv4_and_ipv6(text, address) -> None:
 @pytest.mark.parametrize("jump", [0.0, -LEFTOVER_SECONDS, LEFTOVER_SECONDS + 3600])
 def test_remove_leftovers_removes_only_old_temporary_files(tmp_path, jump) -> None:
     old = [".progress.json.0123.tmp", "shards/digits/.000000-clean-0.parquet.0123.tmp", ".lease.0123.successor"]
-    kept = ["progress.json", "shards/digits/000000-clean-0.parquet", "shards/digits/.000001-clean-0.parquet.4567.tmp"]
+    remaining = [
+        "progress.json",
+        "shards/digits/000000-clean-0.parquet",
+        "shards/digits/.000001-clean-0.parquet.4567.tmp",
+    ]
     now = time.time()
-    for name in old + kept:
+    for name in old + remaining:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-        age = 60.0 if name == kept[-1] else 2 * LEFTOVER_SECONDS
+        age = 60.0 if name == remaining[-1] else 2 * LEFTOVER_SECONDS
         os.utime(path, (now - age, now - age))
     removed = remove_leftovers(tmp_path, clock=lambda: now + jump)
     # A clock that is a day ahead makes an unfinished file look abandoned; its writer then fails.
     assert removed == len(old) + (jump > LEFTOVER_SECONDS)
     assert not any((tmp_path / name).exists() for name in old)
-    assert all((tmp_path / name).exists() for name in kept[:2])
+    assert all((tmp_path / name).exists() for name in remaining[:2])
 
 
 @pytest.mark.parametrize("is_remote", [False, True], ids=["results folder", "other storage"])

@@ -171,9 +171,9 @@ INVALID = {
 @pytest.mark.parametrize("fault", INVALID)
 def test_load_images_rejects_invalid_class_folders(folder: Path, fault: str) -> None:
     _break(folder, fault)
-    with pytest.raises(DatasetError, match=INVALID[fault]) as caught:
+    with pytest.raises(DatasetError, match=INVALID[fault]) as error:
         load_images("birds", path=folder)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 def test_load_images_rejects_a_wrong_number_of_class_folders(folder: Path) -> None:

@@ -231,14 +231,14 @@ def test_verify_detects_other_settings_than_planned(tmp_path: Path) -> None:
 def test_open_generated_rejects_another_recipe(tmp_path: Path, settings: dict[str, object], message: str) -> None:
     images = image_set(3)
     generate(tmp_path, images)
-    wanted = replace(GeneratorRecipe(GENERATOR_VERSION, 7, FROST.identity()), **settings)
+    other_recipe = replace(GeneratorRecipe(GENERATOR_VERSION, 7, FROST.identity()), **settings)
     with pytest.raises(DatasetError, match=message):
-        open_generated(tmp_path, images, wanted)
+        open_generated(tmp_path, images, other_recipe)
     if "generator_version" not in settings:
         before = read_tree(tmp_path)
-        frost = replace(FROST, name=wanted.frost["name"])
+        frost = replace(FROST, name=other_recipe.frost["name"])
         with pytest.raises(DatasetError, match=message):
-            generate_corruptions(tmp_path, images, keys=("snow",), seed=wanted.seed, frost=frost)
+            generate_corruptions(tmp_path, images, keys=("snow",), seed=other_recipe.seed, frost=frost)
         assert read_tree(tmp_path) == before
 
 

@@ -116,16 +116,16 @@ def test_load_images_names_folder_forms_and_command_if_data_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(DatasetError) as caught:
+    with pytest.raises(DatasetError) as error:
         load_images("cifar10")
-    for words in (
+    for message in (
         str(tmp_path / "nowhere"),
         "cifar-10-batches-bin",
         "parquet",
         "robust201 fetch cifar10",
         "ROBUST201_DATA",
     ):
-        assert words in str(caught.value)
+        assert message in str(error.value)
 
 
 def test_load_images_searches_the_data_folder_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +235,7 @@ class Malicious:
 
 
 @pytest.mark.parametrize(
-    ("batch", "words"),
+    ("batch", "message"),
     [
         ({"labels": [0]}, r"'data' and 'labels', got keys \['labels'\]"),
         ([1, 2], "got list"),
@@ -248,11 +248,11 @@ class Malicious:
     ],
 )
 def test_load_images_rejects_invalid_pickles(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: object, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: object, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "test_batch").write_bytes(pickle.dumps(batch, protocol=2))
-    with pytest.raises(DatasetError, match=words):
+    with pytest.raises(DatasetError, match=message):
         load_images("cifar10", path=tmp_path, form="python", verify=False)
     assert not (tmp_path / "executed").exists()
 
@@ -275,7 +275,7 @@ def test_load_images_decodes_jpeg_and_grey_images_to_rgb(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("images", "labels", "words"),
+    ("images", "labels", "message"),
     [
         ([*valid_images(2), b"no image"], [0, 1, 2], r"row 2: expected a JPEG or PNG, got 8 bytes"),
         ([*valid_images(1), valid_images(1)[0][:60]], [0, 1], r"row 1: expected a JPEG or PNG"),  # type: ignore[index]
@@ -286,10 +286,10 @@ def test_load_images_decodes_jpeg_and_grey_images_to_rgb(tmp_path: Path) -> None
     ],
 )
 def test_load_images_reports_the_row_of_an_invalid_parquet_value(
-    tmp_path: Path, images: list[bytes | None], labels: list[int | None], words: str
+    tmp_path: Path, images: list[bytes | None], labels: list[int | None], message: str
 ) -> None:
     file = write_table(tmp_path / "test.parquet", images, labels)
-    with pytest.raises(DatasetError, match=f"{file}.*{words}"):
+    with pytest.raises(DatasetError, match=f"{file}.*{message}"):
         load_images("cifar10", path=tmp_path)
 
 
@@ -360,7 +360,7 @@ def test_load_images_upscales_mnist(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damage", "message"),
     [
         (lambda content: b"", "got other content"),
         (lambda content: content[:3], "got other content"),
@@ -375,21 +375,21 @@ def test_load_images_upscales_mnist(tmp_path: Path) -> None:
         (lambda content: idx_bytes(np.zeros((4, 28, 28), np.uint8)), r"for each of the 4 images, got an array \(5,\)"),
     ],
 )
-def test_load_images_rejects_damaged_idx_files(tmp_path: Path, damage: Callable[[bytes], bytes], words: str) -> None:
+def test_load_images_rejects_damaged_idx_files(tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
     _, file = write_mnist(tmp_path)
     damaged = damage(gzip.decompress(file.read_bytes()))
     file.write_bytes(gzip.compress(damaged))
-    with pytest.raises(DatasetError, match=words) as packed:
+    with pytest.raises(DatasetError, match=message) as packed:
         load_images("mnist", path=tmp_path, verify=False)
     assert "\n" not in str(packed.value)
     file.unlink()
     file.with_suffix("").write_bytes(damaged)
-    with pytest.raises(DatasetError, match=words):
+    with pytest.raises(DatasetError, match=message):
         load_images("mnist", path=tmp_path, verify=False)
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"", "got a truncated one"),
         (b"no gzip", r"got a damaged one \("),
@@ -398,14 +398,14 @@ def test_load_images_rejects_damaged_idx_files(tmp_path: Path, damage: Callable[
     ],
 )
 def test_load_images_rejects_damaged_gzip_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str
 ) -> None:
     monkeypatch.setattr(mnist, "_MAX_BYTES", 1500)
     _, file = write_mnist(tmp_path)
     file.write_bytes(content)
-    with pytest.raises(DatasetError, match=words) as caught:
+    with pytest.raises(DatasetError, match=message) as error:
         load_images("mnist", path=tmp_path, verify=False)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 def test_load_images_rejects_mnist_without_labels(tmp_path: Path) -> None:
@@ -417,8 +417,8 @@ def test_load_images_rejects_mnist_without_labels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "other"), [("cifar10", "cifar-100"), ("cifar100", "cifar-10-")])
 def test_load_images_names_only_files_of_the_requested_dataset(tmp_path, name, other):
-    with pytest.raises(DatasetError) as caught:
+    with pytest.raises(DatasetError) as error:
         load_images(name, path=tmp_path)
-    message = str(caught.value)
+    message = str(error.value)
     assert other not in message
     assert message.count("cifar-10") == 2

@@ -72,35 +72,35 @@ def image_set(labels: list[int]) -> ImageSet:
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 40), st.integers(0, 2**31 - 1))
 def test_select_is_stratified_ascending_and_nested(labels: list[int], count: int, seed: int) -> None:
-    whole = image_set(labels)
-    count = min(count, len(whole))
-    selected = select(whole, count=count, seed=seed)
+    all_images = image_set(labels)
+    count = min(count, len(all_images))
+    selected = select(all_images, count=count, seed=seed)
     assert len(selected) == count
     assert (np.diff(selected.indices) > 0).all()
     rows = selected.indices // 2
-    np.testing.assert_array_equal(selected.images, whole.images[rows])
-    np.testing.assert_array_equal(selected.labels, whole.labels[rows])
+    np.testing.assert_array_equal(selected.images, all_images.images[rows])
+    np.testing.assert_array_equal(selected.labels, all_images.labels[rows])
     assert selected.sha256 == image_hash(selected.images, selected.labels, selected.indices)
-    n_selected, n_available = np.bincount(selected.labels, minlength=4), np.bincount(whole.labels, minlength=4)
+    n_selected, n_available = np.bincount(selected.labels, minlength=4), np.bincount(all_images.labels, minlength=4)
     # A class with unselected images has at most one selected image less than any other.
     assert all(
         n_selected[label] >= n_selected.max() - 1 for label in range(4) if n_selected[label] < n_available[label]
     )
-    assert select(whole, count=count, seed=seed).sha256 == selected.sha256
-    assert set(selected.indices) <= set(select(whole, count=min(count + 3, len(whole)), seed=seed).indices)
+    assert select(all_images, count=count, seed=seed).sha256 == selected.sha256
+    assert set(selected.indices) <= set(select(all_images, count=min(count + 3, len(all_images)), seed=seed).indices)
 
 
 def test_select_all_returns_everything() -> None:
-    whole = load_images("digits")
-    assert select(whole, count=len(whole), seed=7).sha256 == whole.sha256
+    all_images = load_images("digits")
+    assert select(all_images, count=len(all_images), seed=7).sha256 == all_images.sha256
 
 
 def test_select_depends_on_the_seed() -> None:
-    whole = load_images("digits")
-    counts = {tuple(np.bincount(select(whole, count=25, seed=seed).labels, minlength=10)) for seed in range(8)}
+    all_images = load_images("digits")
+    counts = {tuple(np.bincount(select(all_images, count=25, seed=seed).labels, minlength=10)) for seed in range(8)}
     assert len(counts) > 1
     assert all(set(row) == {2, 3} for row in counts)
-    assert len({select(whole, count=20, seed=seed).sha256 for seed in range(8)}) == 8
+    assert len({select(all_images, count=20, seed=seed).sha256 for seed in range(8)}) == 8
 
 
 def test_select_is_the_same_on_every_platform() -> None:

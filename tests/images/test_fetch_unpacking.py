@@ -1,4 +1,4 @@
-"""Unpacking of downloads, archives put there by hand, wheels, and the registry."""
+"""Unpacking of downloads, manually placed archives, wheels, and the registry."""
 
 import dataclasses
 import importlib.util
@@ -15,7 +15,7 @@ from robust201.images import DATASETS, load_images
 from robust201.images.downloads import registry
 from robust201.images.downloads.fetch import fetch
 from robust201.images.downloads.registry import Checksum
-from tests.support.download_server import FILES, Publish, Server, assert_whole, make_tar, names_in, sha256
+from tests.support.download_server import FILES, Publish, Server, assert_complete, make_tar, names_in, sha256
 
 # --- unpacking
 
@@ -38,7 +38,7 @@ def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarIn
         ({}, [link("CIFAR-10-C/out", "", tarfile.FIFOTYPE)]),
     ],
 )
-def test_fetch_rejects_a_tar_that_escapes(
+def test_fetch_rejects_a_tar_with_entries_outside_its_folder(
     tmp_path: Path, corrupted: Server, publish: Publish, files: dict[str, bytes], others: list[tarfile.TarInfo]
 ) -> None:
     files = {name.format(tmp=tmp_path): content for name, content in files.items()}
@@ -52,17 +52,17 @@ def test_fetch_rejects_a_tar_that_escapes(
     assert names_in(data.parent) == ["data"]
 
 
-@pytest.mark.parametrize("damage", ["cut", "no tar", "member missing", "member changed"])
+@pytest.mark.parametrize("damage", ["cut", "not a tar", "member missing", "member changed"])
 def test_fetch_leaves_no_folder_of_an_invalid_archive(
     tmp_path: Path, corrupted: Server, publish: Publish, damage: str
 ) -> None:
-    words = {
+    cases = {
         "cut": (corrupted.content[:300_000], "the tar archive is damaged"),
-        "no tar": (b"\x1f\x8b no tar", "the tar archive is damaged"),
+        "not a tar": (b"\x1f\x8b no tar", "the tar archive is damaged"),
         "member missing": (make_tar({"CIFAR-10-C/fog.npy": FILES["CIFAR-10-C/fog.npy"]}), "none named labels.npy"),
         "member changed": (make_tar({**FILES, "CIFAR-10-C/labels.npy": b"y" * 300}), "Verifying failed for labels.npy"),
     }
-    corrupted.content, message = words[damage]
+    corrupted.content, message = cases[damage]
     publish("CIFAR-10-C", checksum=sha256(corrupted.content))
     with pytest.raises(DatasetError, match=message):
         fetch("CIFAR-10-C", tmp_path)
@@ -86,18 +86,18 @@ def test_fetch_records_hashes_that_reveal_a_flipped_bit(
         load_images("cifar10", path=tmp_path)
 
 
-# --- by hand
+# --- manually placed archives
 
 
-def test_fetch_verifies_and_keeps_an_archive_put_there_by_hand(tmp_path: Path, corrupted: Server) -> None:
+def test_fetch_verifies_and_keeps_an_archive_placed_manually(tmp_path: Path, corrupted: Server) -> None:
     (tmp_path / "CIFAR-10-C.tar").write_bytes(corrupted.content)
     fetch("CIFAR-10-C", tmp_path)
-    assert_whole(tmp_path)
+    assert_complete(tmp_path)
     assert names_in(tmp_path) == ["CIFAR-10-C", "CIFAR-10-C.tar"]
-    assert corrupted.asked == []
+    assert corrupted.requested_ranges == []
 
 
-def test_fetch_rejects_and_keeps_a_wrong_archive_put_there_by_hand(tmp_path: Path, corrupted: Server) -> None:
+def test_fetch_rejects_and_keeps_a_wrong_archive_placed_manually(tmp_path: Path, corrupted: Server) -> None:
     (tmp_path / "CIFAR-10-C.tar").write_bytes(b"x" * len(corrupted.content))
     with pytest.raises(DatasetError, match=r"Verifying failed for .*CIFAR-10-C.tar: expected sha256"):
         fetch("CIFAR-10-C", tmp_path)
@@ -114,13 +114,13 @@ def test_fetch_verifies_an_existing_folder(tmp_path: Path, corrupted: Server) ->
         fetch("CIFAR-10-C", tmp_path)
 
 
-def test_fetch_verifies_imagenet16_put_there_by_hand(tmp_path: Path, publish: Publish) -> None:
-    with pytest.raises(DatasetError) as caught:
+def test_fetch_verifies_imagenet16_placed_manually(tmp_path: Path, publish: Publish) -> None:
+    with pytest.raises(DatasetError) as error:
         fetch("ImageNet16-120", tmp_path)
-    for words in (str(tmp_path / "ImageNet16"), "val_data (md5 3410e3017fdaefba8d5073aaa65e4bd6)", "image-net.org"):
-        assert words in str(caught.value)
-    assert "the files train_data_batch_1 … val_data (" in str(caught.value)
-    assert "), 11 in all, got" in str(caught.value)
+    for text in (str(tmp_path / "ImageNet16"), "val_data (md5 3410e3017fdaefba8d5073aaa65e4bd6)", "image-net.org"):
+        assert text in str(error.value)
+    assert "the files train_data_batch_1 … val_data (" in str(error.value)
+    assert "), 11 in total, got" in str(error.value)
     (tmp_path / "ImageNet16").mkdir()
     (tmp_path / "ImageNet16" / "val_data").write_bytes(b"val")
     publish("ImageNet16-120", members={"val_data": sha256(b"val")})
@@ -173,14 +173,14 @@ def test_fetch_takes_frost_images_from_the_wheel(tmp_path: Path, wheels: Path) -
     assert names_in(tmp_path / "other") == []
 
 
-def test_fetch_accepts_a_wheel_put_there_by_hand(tmp_path: Path, wheels: Path) -> None:
+def test_fetch_accepts_a_wheel_placed_manually(tmp_path: Path, wheels: Path) -> None:
     wheel = wheels / "imagecorruptions-1.1.2-py3-none-any.whl"
     content = wheel.read_bytes()
     wheel.unlink()
-    with pytest.raises(DatasetError) as caught:
+    with pytest.raises(DatasetError) as error:
         fetch("imagecorruptions-frost", tmp_path / "data")
-    for words in ("imagecorruptions==1.1.2", wheel.name, sha256(content).digest or "", str(tmp_path / "data")):
-        assert words in str(caught.value)
+    for text in ("imagecorruptions==1.1.2", wheel.name, sha256(content).digest or "", str(tmp_path / "data")):
+        assert text in str(error.value)
     (tmp_path / "data" / wheel.name).write_bytes(content)
     folder = fetch("imagecorruptions-frost", tmp_path / "data")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == FROST

@@ -200,9 +200,9 @@ def test_import_torch_images_rejects_invalid_files(
     tmp_path: Path, images: object, labels: object, message: str
 ) -> None:
     write_published(tmp_path / "source", images, labels)
-    with pytest.raises(DatasetError, match=message) as caught:
+    with pytest.raises(DatasetError, match=message) as error:
         import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -237,9 +237,9 @@ def test_import_torch_images_does_not_execute_pickles(tmp_path: Path, kind: str,
 def test_import_torch_images_rejects_truncated_files(tmp_path: Path, kind: str, keep: int) -> None:
     images, _ = write_published(tmp_path / "source", *published(), kind)
     images.write_bytes(images.read_bytes()[:keep])
-    with pytest.raises(DatasetError, match=r"expected a torch\.save file") as caught:
+    with pytest.raises(DatasetError, match=r"expected a torch\.save file") as error:
         import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 def test_import_images_converts_and_reports_missing_files(robust201: RunCommand, tmp_path: Path) -> None:

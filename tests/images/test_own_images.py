@@ -72,10 +72,10 @@ INVALID = {
 def test_npz_rejects_invalid_arrays(tmp_path: Path, fault: str) -> None:
     arrays, message = INVALID[fault]
     file = write(tmp_path / "mine.npz", **arrays)
-    with pytest.raises(DatasetError, match=message) as caught:
+    with pytest.raises(DatasetError, match=message) as error:
         load_images(SPEC, path=file)
-    assert str(file) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert str(file) in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def truncated() -> bytes:
@@ -110,9 +110,9 @@ def test_npz_rejects_other_files(tmp_path: Path, content: bytes) -> None:
     file.write_bytes(content)
     with pytest.raises(
         DatasetError, match=r"Reading images failed for .*mine\.npz: (expected .*, got |the file is not)"
-    ) as caught:
+    ) as error:
         load_images(SPEC, path=file)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 def test_load_images_names_the_forms_if_nothing_is_found(tmp_path: Path) -> None:

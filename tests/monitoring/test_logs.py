@@ -110,9 +110,9 @@ def test_logs_of_several_weights_name_the_weights_in_each_line(robust201: RunCom
 
 
 def test_find_units_names_the_candidates_of_an_ambiguous_id(logs: Path) -> None:
-    alike = [replace(unit, id=f"ab{number}".ljust(32, "0")) for number, unit in enumerate(UNITS)]
+    units = [replace(unit, id=f"ab{number}".ljust(32, "0")) for number, unit in enumerate(UNITS)]
     with pytest.raises(InputError, match=r"that of 4: ab00+ \(0/cifar10/clean\), ab10+ \(.*Add more digits"):
-        find_units("ab", alike, logs)
+        find_units("ab", units, logs)
 
 
 def test_find_units_finds_units_of_an_earlier_plan_in_the_logs(logs: Path) -> None:

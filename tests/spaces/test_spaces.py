@@ -106,9 +106,9 @@ def test_resolve_rejects_other_strings(text):
     ],
 )
 def test_resolve_explains_invalid_names(name, expected):
-    with pytest.raises(ArchitectureError, match=expected) as caught:
+    with pytest.raises(ArchitectureError, match=expected) as error:
         nasbench201.resolve(name)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 def test_format_spec_rejects_other_operations():
@@ -259,6 +259,6 @@ def test_random_cells_are_uniform_over_operations() -> None:
     ],
 )
 def test_cell_index_rejects_other_values(cell: object, got: str) -> None:
-    with pytest.raises(ArchitectureError) as caught:
+    with pytest.raises(ArchitectureError) as error:
         cell_index(cell)  # type: ignore[arg-type]
-    assert got in str(caught.value)
+    assert got in str(error.value)

@@ -343,6 +343,6 @@ def test_connect_rejects_a_server_that_is_not_a_ray_head(monkeypatch: pytest.Mon
 
 def test_entrypoint_runs_the_package(write_sweep: WriteSweep) -> None:
     shipment = ship(write_sweep(), {}, ("--keys", "clean,pgd", "--architectures", "|nor~0|"))
-    words = "python -m robust201 run sweep.yaml --executor ray --keys clean,pgd --architectures '|nor~0|'"
-    assert ray_jobs.entrypoint(shipment) == words
+    command = "python -m robust201 run sweep.yaml --executor ray --keys clean,pgd --architectures '|nor~0|'"
+    assert ray_jobs.entrypoint(shipment) == command
     assert (REPOSITORY / "pipeline/robust201/__main__.py").exists()

@@ -75,7 +75,7 @@ def test_load_detects_any_damage_and_uses_the_previous_state(tmp_path_factory, d
     folder.save(make_state(2, value=2.5))
     (newest,) = root.glob("step-000000002-*")
     raw = bytearray(newest.read_bytes())
-    if data.draw(st.booleans(), "torn"):
+    if data.draw(st.booleans(), "truncated"):
         raw = raw[: data.draw(st.integers(0, len(raw) - 1), "length")]
     else:
         raw[data.draw(st.integers(0, len(raw) - 1), "byte")] ^= data.draw(st.integers(1, 255), "change")

@@ -139,7 +139,7 @@ def test_store_rejects_changed_files(tmp_path_factory: pytest.TempPathFactory, d
     with pytest.raises(CheckpointError, match="expected SHA-256"):
         store.load(record)
     if cut:
-        with pytest.raises(CheckpointError, match="truncated or damaged|an empty one"):
+        with pytest.raises(CheckpointError, match=r"truncated or damaged|an empty one"):
             store.load(record, verify=False)
 
 

@@ -242,10 +242,10 @@ def test_shared_checkpoints_equal_those_of_the_official_package(shared_data: Pat
     source = shared_data / "checkpoints" / "NATS-tss-v1_0-3ffb9-full"
     if not source.is_dir():
         pytest.skip(f"no checkpoints in {shared_data}")
-    (ours,) = iter_weights(source, indices=[9])
+    (weights,) = iter_weights(source, indices=[9])
     states = api_utils.pickle_load(str(source / "000009.pickle.pbz2"))
     official = api_utils.ArchResults.create_from_state_dict(states["200"])
-    assert_same_tensors(ours.state_dict, official.get_net_param("cifar10", 777))
+    assert_same_tensors(weights.state_dict, official.get_net_param("cifar10", 777))
 
 
 @pytest.mark.shared

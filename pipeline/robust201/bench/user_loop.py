@@ -3,8 +3,8 @@
     python -m robust201.bench.user_loop images.npz weights.safetensors --architecture 309 --mean .49 .48 .45 \
         --std .25 .24 .26
 
-It follows the examples in the libraries' documentation. It uses only the network's definition from robust201, which
-gives bitwise the results of the published module. It prints accuracies as JSON.
+It follows the examples in the libraries' documentation. From robust201 it uses only the network's definition, whose
+results equal those of the published module bit for bit. It prints accuracies as JSON.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from torch import nn
 
 from robust201.spaces import find_architecture
 
-RUN_ATTACKS = ("fgsm", "pgd", "apgd", "square")
+ATTACKS = ("fgsm", "pgd", "apgd", "square")
 
 
 class Normalised(nn.Module):
@@ -40,9 +40,8 @@ class Normalised(nn.Module):
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         output = self.network((pixels - self.mean) / self.std)
-        logits: torch.Tensor = (
-            output[1] if isinstance(output, tuple) else output
-        )  # Published networks return (features, logits).
+        # Published networks return (features, logits).
+        logits: torch.Tensor = output[1] if isinstance(output, tuple) else output
         return logits
 
 
@@ -91,7 +90,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--mean", type=float, nargs=3, required=True)
     parser.add_argument("--std", type=float, nargs=3, required=True)
-    parser.add_argument("--attacks", nargs="*", choices=RUN_ATTACKS, default=list(RUN_ATTACKS))
+    parser.add_argument("--attacks", nargs="*", choices=ATTACKS, default=list(ATTACKS))
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.5, 1, 2, 3, 4, 8], help="in 1/255")
     parser.add_argument("--fgsm-epsilons", type=float, nargs="+", default=[0.1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 255])
     parser.add_argument("--pgd-steps", type=int, default=40)

@@ -173,5 +173,5 @@ def closest(name: str, candidates: Iterable[str]) -> str:
     best = matches or difflib.get_close_matches(query, folded, n=1, cutoff=0.6)
     if best:
         return f" Did you mean {folded[best[0]]!r}?"
-    shown = ", ".join(known[:25])
-    return f" Known: {shown}{', …' if len(known) > 25 else ''}."
+    names = ", ".join(known[:25])
+    return f" Known: {names}{', …' if len(known) > 25 else ''}."

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 _DEFAULT_THRESHOLDS: Final = gc.get_threshold()
 _RARE_THRESHOLDS: Final = (20_000, *_DEFAULT_THRESHOLDS[1:])
-"""Thresholds of Python's three generations: new objects before a collection of the youngest, then collections of one
-generation before one of the next."""
+"""Thresholds of Python's three generations: the number of new objects that triggers a collection of the youngest, then
+the number of collections of a generation that triggers one of the next."""
 
 # Parameters of glibc's mallopt (malloc.h). M_MMAP_THRESHOLD is capped at 32 MiB on 64-bit machines.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -18,18 +18,18 @@ _TRIM_BYTES = 2**30
 
 
 def collect_rarely() -> None:
-    """Collect garbage only after 20,000 new objects: for robust201's own processes, until they compute.
+    """Collect garbage only after every 20,000 new objects, while a process of robust201 starts.
 
-    Imports create some 200,000 tracked objects, all of which stay. Scanning them during the imports and at exit took a
-    quarter of the time of a short run.
+    Imports create about 200,000 tracked objects that live until exit. Scanning them during the imports and at exit took
+    a quarter of the time of a short run.
     """
     gc.set_threshold(*_RARE_THRESHOLDS)
 
 
 def collect_as_usual() -> None:
-    """Restore the thresholds after `collect_rarely`, if it was called, because garbage of computations may be large.
+    """Restore the thresholds if `collect_rarely` has changed them, because computations can create large garbage.
 
-    Objects created before are never scanned again.
+    Objects created before are not scanned again.
     """
     if gc.get_threshold() == _RARE_THRESHOLDS:
         gc.freeze()

@@ -30,6 +30,7 @@ _SOURCE_FILE = "datasets/data/digits.csv.gz"
 
 _SPLIT_SEED = 201
 _BRIGHTEST = 16
+"""Largest pixel value of the source."""
 
 
 def find_digits(spec: DatasetSpec, root: Path, split: Split) -> Path:

@@ -53,10 +53,14 @@ def blend(first: NDArray[np.uint8], second: NDArray[np.uint8], alpha: float) -> 
 def _blended_values(alpha: float) -> NDArray[np.uint8]:
     """Return the blend of every pair of pixel values, (256, 256) uint8, in Python's exact integers."""
     fraction = exact_fraction(alpha)
-    part, whole = fraction.numerator, fraction.denominator
+    numerator, denominator = fraction.numerator, fraction.denominator
     values = range(256)
     return np.array(
-        [[(2 * (part * a + (whole - part) * b) + whole) // (2 * whole) for b in values] for a in values], np.uint8
+        [
+            [(2 * (numerator * a + (denominator - numerator) * b) + denominator) // (2 * denominator) for b in values]
+            for a in values
+        ],
+        np.uint8,
     )
 
 

@@ -47,11 +47,11 @@ class EvaluationProgress:
     images_done: int = 0
     evaluations: int = 0
     evaluations_done: int = 0
-    _begun: float = 0.0
-    _key_begun: float = 0.0
+    _started: float = 0.0
+    _key_started: float = 0.0
 
     def __post_init__(self) -> None:
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
 
     def say(self, line: str) -> None:
         """Print a line to stderr if progress is shown."""
@@ -63,8 +63,8 @@ class EvaluationProgress:
         """Start a key and complete the previous one."""
         now = time.monotonic()
         if self.costs.get(self.key, 0.0) >= _SIGNIFICANT_COST * sum(self.costs.values()):
-            self.seconds_per_cost = (now - self._key_begun) / self.costs[self.key]
-        self.key, self.strengths, self._key_begun = key, strengths, now
+            self.seconds_per_cost = (now - self._key_started) / self.costs[self.key]
+        self.key, self.strengths, self._key_started = key, strengths, now
         self.images, self.images_done = len(strengths) * n_images, 0
 
     def add_images(self, count: int) -> None:
@@ -73,26 +73,27 @@ class EvaluationProgress:
 
     def describe(self) -> str:
         """Return a line with key, epsilons, images done, elapsed time and time left."""
-        elapsed = f"{_clock(time.monotonic() - self._begun)} elapsed"
+        elapsed = f"{_format_time(time.monotonic() - self._started)} elapsed"
         if not self.key:
             return f"checking the network, {elapsed}"
         done = f"{self.images_done:,} of {self.images:,} images"
-        return f"{self.key}{_show_strengths(self.key, self.strengths)}: {done}, {elapsed}, {self._describe_rest()}"
+        strengths = _describe_strengths(self.key, self.strengths)
+        return f"{self.key}{strengths}: {done}, {elapsed}, {self._describe_time_left()}"
 
-    def _describe_rest(self) -> str:
+    def _describe_time_left(self) -> str:
         if self.seconds_per_cost is None or self.key not in self.costs:
             return "time left unknown"
         keys = list(self.costs)
         later = sum(self.costs[key] for key in keys[keys.index(self.key) + 1 :]) * self.seconds_per_cost
-        left = self.costs[self.key] * self.seconds_per_cost - (time.monotonic() - self._key_begun)
-        return f"about {_clock(left + later)} left" if left > 0 else "longer than estimated"
+        left = self.costs[self.key] * self.seconds_per_cost - (time.monotonic() - self._key_started)
+        return f"about {_format_time(left + later)} left" if left > 0 else "longer than estimated"
 
 
-def _clock(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-def _show_strengths(key: str, strengths: Sequence[float]) -> str:
+def _describe_strengths(key: str, strengths: Sequence[float]) -> str:
     row = TASKS[key]
     if row.kind not in ("attack", "corruption") or strengths == (0.0,):
         return ""
@@ -115,7 +116,7 @@ def shown_progress(option: ProgressOption) -> Iterator[EvaluationProgress]:
         with _bar(state):
             yield state
     else:
-        with _repeated(lambda: state.say(state.describe()), LINE_SECONDS):
+        with _called_repeatedly(lambda: state.say(state.describe()), LINE_SECONDS):
             yield state
 
 
@@ -134,13 +135,13 @@ def _bar(state: EvaluationProgress) -> Iterator[None]:
                 task, description=state.describe(), completed=state.evaluations_done, total=state.evaluations or None
             )
 
-        with _repeated(update, _BAR_SECONDS):
+        with _called_repeatedly(update, _BAR_SECONDS):
             yield
         update()
 
 
 @contextmanager
-def _repeated(show: Callable[[], None], seconds: float) -> Iterator[None]:
+def _called_repeatedly(show: Callable[[], None], seconds: float) -> Iterator[None]:
     """Call a function at intervals in a separate thread, since an attack can take minutes until its next result."""
     ended = threading.Event()
 

@@ -27,7 +27,7 @@ class StepLoss(NamedTuple):
 
     Attributes:
         loss: (), mean over the batch.
-        logits: (B, C) of the images for which accuracy is recorded: adversarial images with PGD, else augmented ones.
+        logits: (B, C), from which accuracy is computed: of the adversarial images with PGD, else of the augmented ones.
     """
 
     loss: torch.Tensor
@@ -81,7 +81,7 @@ def _pgd(
     draws: StartDraws,
 ) -> torch.Tensor:
     start = pixels if fields.start == "none" else pixels + _uniform_noise(pixels, fields, draws)
-    with _attacked(network, fields):
+    with _attack_mode(network, fields):
         return ascend(lambda images: functional.cross_entropy(logits_of(images), labels), pixels, start, fields)
 
 
@@ -94,7 +94,7 @@ def _trades(
     draws: StartDraws,
 ) -> StepLoss:
     noise = _normal_noise(pixels, draws) if fields.start == "normal" else _uniform_noise(pixels, fields, draws)
-    with _attacked(network, fields):
+    with _attack_mode(network, fields):
         with torch.no_grad():
             expected = logits_of(pixels).softmax(dim=1)
         perturbed = ascend(lambda images: _divergence(logits_of(images), expected), pixels, pixels + noise, fields)
@@ -105,7 +105,10 @@ def _trades(
 
 
 def ascend(
-    objective: Logits, pixels: torch.Tensor, start: torch.Tensor, fields: PgdTraining | TradesTraining
+    objective: Callable[[torch.Tensor], torch.Tensor],
+    pixels: torch.Tensor,
+    start: torch.Tensor,
+    fields: PgdTraining | TradesTraining,
 ) -> torch.Tensor:
     """Increase `objective` with signed gradient steps, within the ball around `pixels` and within [0, 1]."""
     epsilon = fields.epsilon_255 / 255
@@ -124,7 +127,7 @@ def _divergence(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def _attacked(network: nn.Module, fields: PgdTraining | TradesTraining) -> Iterator[None]:
+def _attack_mode(network: nn.Module, fields: PgdTraining | TradesTraining) -> Iterator[None]:
     """Set the network's mode for the attack; afterwards restore training mode and statistics.
 
     The random state is restored, too, so that dropout is the same with and without an attack.

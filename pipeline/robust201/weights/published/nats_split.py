@@ -170,14 +170,14 @@ def _walk(
     stream: io.BufferedReader, parts: list[Path], remaining: set[int] | None, *, is_complete: bool
 ) -> Iterator[Member]:
     """Yield the requested records in archive order, and remove them from `remaining`."""
-    seen: set[int] = set()
+    found_indices: set[int] = set()
     try:
         with tarfile.open(fileobj=stream, mode="r:") as archive:
             for entry in archive:
                 index = _index_of(entry, parts)
-                if index is None or index in seen or (remaining is not None and index not in remaining):
+                if index is None or index in found_indices or (remaining is not None and index not in remaining):
                     continue
-                seen.add(index)
+                found_indices.add(index)
                 yield _record(archive, entry, index, parts)
                 if remaining is not None:
                     remaining.discard(index)

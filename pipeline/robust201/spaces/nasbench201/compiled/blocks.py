@@ -63,21 +63,21 @@ class Value:
 class _Sum:
     """A sum of feature maps that records whether it owns its memory and may overwrite it."""
 
-    def __init__(self, total: torch.Tensor | None = None, *, own: bool = False) -> None:
+    def __init__(self, total: torch.Tensor | None = None, *, owned: bool = False) -> None:
         self.start = total
-        self.own = own
+        self.owned = owned
 
     @property
     def total(self) -> torch.Tensor:
         return cast("torch.Tensor", self.start)
 
     def put(self, total: torch.Tensor) -> None:
-        self.start, self.own = total, True
+        self.start, self.owned = total, True
 
     def add(self, x: torch.Tensor, *, times: int = 1) -> None:
         if self.start is None:
-            self.start, self.own = (x, False) if times == 1 else (x * times, True)
-        elif self.own:
+            self.start, self.owned = (x, False) if times == 1 else (x * times, True)
+        elif self.owned:
             self.start.add_(x, alpha=times)
         else:
             self.put(torch.add(self.start, x, alpha=times))
@@ -150,7 +150,7 @@ def compute_node(node: NodeKernels, reader: MapReader) -> Value:
     for position, (source, convolution) in enumerate(node.convolutions, start=1):
         # The last convolution can apply the ReLU, unless the raw sum is read, too.
         rectify = position == len(node.convolutions) and not node.needs.raw
-        total.put(reader.convolve(source, convolution, add=total.start, in_place=total.own, rectify=rectify))
+        total.put(reader.convolve(source, convolution, add=total.start, in_place=total.owned, rectify=rectify))
         if rectify:
             return Value(None, total.total)
     return Value.of(total.total, node.needs)
@@ -200,12 +200,12 @@ class CellBlock:
                 previous = through_relu.get(source)
                 through_relu[source] = kernel(node_gradient.total, add=previous, in_place=previous is not None)
             # Pooling's backward pass scales the border, in place if the gradient is not read afterwards.
-            consume = node_gradient.own and len(node.poolings) == 1 and not node.skips
+            consume = node_gradient.owned and len(node.poolings) == 1 and not node.skips
             for source, pooling in node.poolings:
                 source_gradient = past_relu[source]
                 source_gradient.put(
                     pooling.backward(
-                        node_gradient.total, consume=consume, add=source_gradient.start, in_place=source_gradient.own
+                        node_gradient.total, consume=consume, add=source_gradient.start, in_place=source_gradient.owned
                     )
                 )
             for source, times in node.skips:
@@ -249,7 +249,7 @@ def _join(past_relu: _Sum, through_relu: torch.Tensor | None, rectified: torch.T
     """Add the gradients of a node from its raw and its rectified form."""
     if through_relu is None or rectified is None:
         return past_relu
-    joined = _Sum(mask_gradient(through_relu, rectified), own=True)
+    joined = _Sum(mask_gradient(through_relu, rectified), owned=True)
     if past_relu.start is not None:
         joined.add(past_relu.start)
     return joined

@@ -193,11 +193,11 @@ class _CellKernels:
 
     def cost(self) -> tuple[float, float]:
         """Return the native library's estimated costs of a full pass and of caching it, in arbitrary units."""
-        whole = 0.0
+        full_cost = 0.0
         for node in self.nodes:
-            whole += _POOLING_COST * len(node.poolings) + _SKIP_COST * len(node.skips)
-            whole += sum(_CONVOLUTION_COSTS[convolution.reach] for _, convolution in node.convolutions)
-        return whole, _CACHED_COST * sum(needs.raw + needs.rectified for needs in self.cached.values())
+            full_cost += _POOLING_COST * len(node.poolings) + _SKIP_COST * len(node.skips)
+            full_cost += sum(_CONVOLUTION_COSTS[convolution.reach] for _, convolution in node.convolutions)
+        return full_cost, _CACHED_COST * sum(needs.raw + needs.rectified for needs in self.cached.values())
 
     def start(self, value: Value) -> tuple["_IncrementalCell", Value]:
         """Compute the output on full maps, and cache the maps that later patches read."""
@@ -377,10 +377,10 @@ class IncrementalPass:
             for local in self._blocks:
                 patch = local.forward(patch)
             self._boundary.propose(patch)
-            whole = Region(0, self._boundary.height, 0, self._boundary.width)
+            full_region = Region(0, self._boundary.height, 0, self._boundary.width)
             value = Value(
-                self._boundary.raw(whole) if self._needs.raw else None,
-                self._boundary.rectified(whole) if self._needs.rectified else None,
+                self._boundary.raw(full_region) if self._needs.raw else None,
+                self._boundary.rectified(full_region) if self._needs.rectified else None,
             )
             for block in self._rest:
                 value = block.forward(value, None)

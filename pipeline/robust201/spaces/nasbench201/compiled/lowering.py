@@ -138,11 +138,11 @@ class Forms:
 
 
 class _Gradient:
-    """The gradient of a node's raw form; `own` is as in `blocks._Sum`, because it affects a rounding."""
+    """The gradient of a node's raw form; `owned` is as in `blocks._Sum`, because it affects a rounding."""
 
-    def __init__(self, total: Map | None = None, *, own: bool = False) -> None:
+    def __init__(self, total: Map | None = None, *, owned: bool = False) -> None:
         self.total = total
-        self.own = own
+        self.owned = owned
 
 
 @dataclass
@@ -362,7 +362,7 @@ class OperationList:
         shape = (gradient.height, gradient.width, gradient.channels)
         past = {0: _Gradient()} | {node.index: _Gradient() for node in block.nodes}
         through: dict[int, _LastConvolution] = {}
-        past[block.output] = _Gradient(gradient, own=True)
+        past[block.output] = _Gradient(gradient, owned=True)
         for node in reversed(block.nodes):
             node_gradient = self._join(past[node.index], through.get(node.index), saved.tape.get(node.index))
             total = cast("Map", node_gradient.total)
@@ -372,7 +372,7 @@ class OperationList:
                     kernel, total, None if earlier is None else self._apply_last(earlier)
                 )
             if node.poolings:
-                in_place = node_gradient.own and len(node.poolings) == 1 and not node.skips
+                in_place = node_gradient.owned and len(node.poolings) == 1 and not node.skips
                 scaled = Map(*shape)
                 self.operations.append(
                     Operation(native.SCALE, *shape, [MapView(total)], scaled=2 if in_place else 1, raw=MapView(scaled))
@@ -381,7 +381,7 @@ class OperationList:
                     previous, target = past[source].total, Map(*shape)
                     others = [(previous, 1.0)] if previous else []
                     self._sum(shape, [(scaled, pooling.weight)], others, border=False, raw=MapView(target))
-                    past[source] = _Gradient(target, own=True)
+                    past[source] = _Gradient(target, owned=True)
             for source, times in node.skips:
                 previous = past[source].total
                 if previous is None and times == 1:
@@ -390,7 +390,7 @@ class OperationList:
                 target = Map(*shape)
                 others = [*([(previous, 1.0)] if previous else []), (total, float(times))]
                 self._sum(shape, [], others, border=False, raw=MapView(target))
-                past[source] = _Gradient(target, own=True)
+                past[source] = _Gradient(target, owned=True)
         return cast("Map", self._join(past[0], through.get(0), saved.tape.get(0)).total)
 
     def _join(self, past: _Gradient, through: _LastConvolution | None, tape: Map | None) -> _Gradient:
@@ -398,7 +398,7 @@ class OperationList:
         if through is None or tape is None:
             return past
         masks: Masks = {"tape": MapView(tape), "past": None if past.total is None else MapView(past.total)}
-        return _Gradient(self._apply_last(through, **masks), own=True)
+        return _Gradient(self._apply_last(through, **masks), owned=True)
 
     def _apply_last(self, last: _LastConvolution, **masks: Unpack[Masks]) -> Map:
         source, added = last.source, last.added
