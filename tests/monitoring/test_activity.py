@@ -179,7 +179,7 @@ def test_progress_and_status_show_draining(make_sweep: MakeSweep, monkeypatch: p
         config,
         make_executor,
         on_progress=interrupt,
-        say=lambda line: lines.append(line) if "a second signal stops at once" in line else None,
+        say=lambda line: lines.append(line) if "a second signal stops immediately" in line else None,
     )
     assert tally.drained
     assert observed[:2] == ["running", "draining"]

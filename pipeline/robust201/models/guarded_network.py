@@ -34,7 +34,7 @@ class KeptNetwork:
             changed = self._restore()
         if changed:
             raise EvaluationError(
-                f"Calling {by} failed: expected it to leave the network as it is, got a changed {changed[0]}"
+                f"Calling {by} failed: expected it to leave the network as it is, got another {changed[0]}"
                 f"{f' and {len(changed) - 1:,} more' if len(changed) > 1 else ''}. Change a copy (copy.deepcopy)."
             )
 
