@@ -30,7 +30,7 @@ from benchmarks.parity import compare_random
 from robust201.core.precision import Precision
 from robust201.models.arithmetic import configure_torch
 from robust201.models.buckets import Bucketed
-from robust201.models.capacity import USED_SHARE, Capacity, choose_capacity
+from robust201.models.capacity import USED_FRACTION, Capacity, choose_capacity
 from robust201.models.graphs import GraphCapture
 from robust201.spaces.nasbench201.compiled.network import network_bytes
 from robust201.tasks import TASKS
@@ -329,7 +329,7 @@ def show_memory(found: Values) -> Iterator[str]:
         cells = (row["pass"], f"{row['samples']:,}", _gib(row["bytes"]), _gib(row["estimate"]))
         yield f"| #{row['network']} | {' | '.join(cells)} |"
     yield ""
-    yield f"Whole attacks; {_gib(found['total'])} GiB, of which {USED_SHARE:.0%} are planned with"
+    yield f"Whole attacks; {_gib(found['total'])} GiB, of which {USED_FRACTION:.0%} are planned with"
     yield ""
     yield "| network | attack | reserved at most, GiB |"
     yield "|---" * 3 + "|"

@@ -199,7 +199,7 @@ def test_models_that_are_none() -> None:
 FLOATS = PIXELS / np.float32(255)
 IMAGES_GIVEN = {
     "above 1": (PIXELS.astype(np.float32), r"expected uint8, or float32 or float64 in \[0, 1\], got 0 to 255"),
-    "normalised": (FLOATS * 2 - 1, r"got -1 to 1. Give pixels before any normalisation"),
+    "normalised": (FLOATS * 2 - 1, r"got -1 to 1. Give pixels divided by 255, without"),
     "NaN": (np.where(PIXELS[4, 1, 2, 3] == PIXELS, np.nan, FLOATS), r"got nan to nan"),
     "int64": (PIXELS.astype(np.int64), r"got int64\. Convert"),
     "float16": (FLOATS.astype(np.float16), r"got float16\. Convert"),
@@ -280,7 +280,11 @@ def test_wrong_options() -> None:
     for mean, std, message in (
         ([0.5] * 3, [0, 1, 1], r"\(std\): expected numbers above 0 and up to 1, .* got 0, 1, 1\. Correct"),
         ([125] * 3, [0.2] * 3, r"\(mean\): expected numbers from 0 to 1, since pixels .* got 125, .* by 255\."),
-        ([0.5] * 3, [63, 62, 66.7], r"\(std\): .* got 63, 62, 66\.7\. Divide those of pixels from 0 to 255 by 255\."),
+        (
+            [0.5] * 3,
+            [63, 62, 66.7],
+            r"\(std\): .* got 63, 62, 66\.7\. If they are for pixels from 0 to 255, divide by 255\.",
+        ),
         ([-0.5, 0, 0], [1] * 3, r"\(mean\): expected numbers from 0 to 1"),
         ([0.5, float("nan"), 0], [1] * 3, r"\(mean\): .* got 0\.5, nan, 0"),
     ):

@@ -1,4 +1,4 @@
-"""Attacks as AttackBench calls them: its calling convention, passes, and the images of the fused engine."""
+"""Attacks for AttackBench: its calling convention, numbers of passes, and equal images to the fused engine."""
 
 import inspect
 
@@ -16,8 +16,8 @@ PIXELS, LABELS = torch.from_numpy(IMAGES.images) / 255, torch.from_numpy(IMAGES.
 NORMS = {"fmn": 255.0, "fmn_l2": (3 * 64) ** 0.5, "ddn_l2": (3 * 64) ** 0.5, "sigma_zero_l0": 192.0}
 
 
-class Counting(nn.Module):
-    """A module of pixels in [0, 1] that counts the images of its passes, as AttackBench's does."""
+class CountingModule(nn.Module):
+    """A module that counts the images in its passes, as AttackBench's does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,32 +35,32 @@ class Counting(nn.Module):
 
 
 @pytest.mark.parametrize("key", NORMS)
-def test_images_are_those_of_the_fused_engine(key: str) -> None:
-    network = Counting()
+def test_attackbench_attack_gives_the_images_of_the_fused_engine(key: str) -> None:
+    network = CountingModule()
     attack = attackbench_attack(key, seed=11, steps=15)
-    found = attack(model=network, inputs=PIXELS, labels=LABELS, targets=None, targeted=False)
+    images = attack(model=network, inputs=PIXELS, labels=LABELS, targets=None, targeted=False)
     row = TASKS[key]
     field = "epsilons_255" if key == "fmn" else "epsilons"
     context = tiny_context(key, network.classifier)
     context = type(context)(**{**vars(context), "engine": "fused"})
     expected = perturb_all(row, row.parameters(steps=15, **{field: (NORMS[key],)}), IMAGES, context)[NORMS[key]]
-    assert (found != PIXELS).any()
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert (images != PIXELS).any()
+    torch.testing.assert_close(images, expected, rtol=0, atol=1e-6)
     correct = int((network.classifier(PIXELS).argmax(dim=1) == LABELS).sum())
     assert (network.forwards, network.backwards) == (12 + 15 * correct, 15 * correct)
 
 
-def test_parameters_of_the_callable_are_those_by_which_attackbench_calls() -> None:
+def test_attackbench_attack_has_the_signature_that_attackbench_calls() -> None:
     assert list(inspect.signature(attackbench_attack("fmn")).parameters) == [
         *("model", "inputs", "labels", "targets", "targeted")
     ]
 
 
-def test_other_calls_are_refused() -> None:
+def test_attackbench_attack_rejects_other_attacks_and_inputs() -> None:
     with pytest.raises(ConfigError, match="expected one of fmn, fmn_l2, fmn_l1, fmn_l0, ddn_l2, sigma_zero_l0"):
         attackbench_attack("pgd")
     attack = attackbench_attack("fmn", steps=1)
     with pytest.raises(ConfigError, match="fmn: it is untargeted"):
-        attack(model=Counting(), inputs=PIXELS, labels=LABELS, targeted=True)
+        attack(model=CountingModule(), inputs=PIXELS, labels=LABELS, targeted=True)
     with pytest.raises(DatasetError, match="multiples of 1/255"):
-        attack(model=Counting(), inputs=PIXELS * 0.99, labels=LABELS)
+        attack(model=CountingModule(), inputs=PIXELS * 0.99, labels=LABELS)

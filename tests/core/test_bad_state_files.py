@@ -1,4 +1,4 @@
-"""Files that a results folder keeps for itself, damaged: told in one line, never waited for, or passed over."""
+"""Damaged state files of a results folder: reported in one line or ignored, and never waited for."""
 
 import json
 from collections.abc import Callable
@@ -16,68 +16,66 @@ JUNK: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_bytes(b""),
     "a list": lambda path: path.write_bytes(b"[]"),
     "null": lambda path: path.write_bytes(b"null"),
-    "no text": lambda path: path.write_bytes(b"\xff\xfe"),
+    "not UTF-8": lambda path: path.write_bytes(b"\xff\xfe"),
     "nested too deeply": lambda path: path.write_bytes(b"[" * 100_000),
     **OBSTACLES,
 }
 
-NO_FILES = {*OBSTACLES} - {"20 GB"}
+NOT_FILES = {*OBSTACLES} - {"20 GB"}
 
 HOST = asdict(HostId.of_this_process())
 LEASE = {"process_start": 1, "nonce": "ab", "since": "2026", "interval_seconds": 5.0, "heartbeat": 0}
 
 
-@pytest.mark.parametrize("what", JUNK)
+@pytest.mark.parametrize("junk", JUNK)
 @pytest.mark.parametrize("name", ["format.json", "plan.json", "protocols"])
 @pytest.mark.each_value
-def test_a_damaged_file_of_a_results_folder_is_told(
-    finished: Path, tmp_path: Path, robust201: RunCommand, name: str, what: str
+def test_commands_report_a_damaged_file_of_a_results_folder(
+    finished: Path, tmp_path: Path, robust201: RunCommand, name: str, junk: str
 ) -> None:
     path = next((finished / name).iterdir()) if name == "protocols" else finished / name
     path.unlink()
-    JUNK[what](path)
-    ended = robust201("verify", finished)
-    if name != "format.json" and what in NO_FILES:  # as one that is not there
-        assert "2 result files, 3 evaluations sound" in ended.out
+    JUNK[junk](path)
+    result = robust201("verify", finished)
+    if name != "format.json" and junk in NOT_FILES:  # treated like a missing file
+        assert "2 result files, 3 evaluations sound" in result.out
         return
-    assert ended.code in {2, 4}
-    assert "Traceback" not in ended.err
-    line = ended.err.splitlines()[-1]
+    assert result.code in {2, 4}
+    assert "Traceback" not in result.err
+    line = result.err.splitlines()[-1]
     assert "expected" in line
     assert str(finished) in line
 
 
-@pytest.mark.parametrize("what", JUNK)
+@pytest.mark.parametrize("junk", JUNK)
 @pytest.mark.parametrize("name", ["progress.json", "failures.jsonl"])
 @pytest.mark.each_value
-def test_what_a_run_told_of_itself_is_passed_over_where_it_is_damaged(
-    finished: Path, robust201: RunCommand, name: str, what: str
-) -> None:
+def test_status_ignores_damaged_progress_files(finished: Path, robust201: RunCommand, name: str, junk: str) -> None:
     (finished / name).unlink(missing_ok=True)
-    JUNK[what](finished / name)
-    ended = robust201("status", finished)
-    assert (ended.code, ended.err) == (0, "")
-    assert "100 %" in ended.out
+    JUNK[junk](finished / name)
+    result = robust201("status", finished)
+    assert (result.code, result.err) == (0, "")
+    assert "100 %" in result.out
 
 
-@pytest.mark.parametrize("what", JUNK)
+@pytest.mark.parametrize("junk", JUNK)
 @pytest.mark.parametrize("name", ["sweep.json", ".export.tmp", ".export.tmp/SHA256SUMS"])
 @pytest.mark.each_value
-def test_a_damaged_file_of_an_export_keeps_no_export_from_replacing_it(
-    finished: Path, tmp_path: Path, robust201: RunCommand, name: str, what: str
+def test_export_replaces_an_export_with_damaged_files(
+    finished: Path, tmp_path: Path, robust201: RunCommand, name: str, junk: str
 ) -> None:
     command = ("export", finished, "--out", tmp_path / "out", "--licence", "mit", "--processes", 1)
     assert robust201(*command).code == 0
     path = tmp_path / "out" / name
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)
-    JUNK[what](path)
-    ended = robust201(*command)
-    if what in NO_FILES:  # which an export does not remove
-        assert ended.code in {0, 2, 4}
-        assert "Traceback" not in ended.err
+    JUNK[junk](path)
+    result = robust201(*command)
+    if junk in NOT_FILES:  # an export does not remove them
+        assert result.code in {0, 2, 4}
+        assert "Traceback" not in result.err
         return
-    assert ended.code == 0
+    assert result.code == 0
     assert not (tmp_path / "out/.export.tmp").exists()
 
 
@@ -124,16 +122,18 @@ WRONG_TYPES = {
 
 
 @pytest.mark.parametrize("name", WRONG_TYPES)
-def test_fields_of_wrong_types_are_passed_over(finished: Path, robust201: RunCommand, name: str) -> None:
-    next((finished / "shards").rglob("*.parquet")).unlink()  # something is missing, so what is in flight is looked up
+def test_status_and_logs_ignore_fields_of_wrong_types(finished: Path, robust201: RunCommand, name: str) -> None:
+    next(
+        (finished / "shards").rglob("*.parquet")
+    ).unlink()  # an evaluation is missing, so those in progress are looked up
     unit = next(unit.id for unit in load_plan(finished).units if unit.key == "clean")
     for payload in WRONG_TYPES[name]:
         (finished / name).parent.mkdir(exist_ok=True)
         (finished / name).write_text(json.dumps(payload).replace("UNIT", unit) + "\n")
         for arguments in (("status", finished), ("status", finished, "--json"), ("logs", unit[:12], finished)):
-            ended = robust201(*arguments)
-            assert "Traceback" not in ended.err
-            assert arguments[0] == "logs" or (ended.code, ended.err) == (0, "")
-            assert len(ended.out) < 5000
-    ended = robust201("status", finished, "--json")
-    assert not json.loads(ended.out)["running"]
+            result = robust201(*arguments)
+            assert "Traceback" not in result.err
+            assert arguments[0] == "logs" or (result.code, result.err) == (0, "")
+            assert len(result.out) < 5000
+    result = robust201("status", finished, "--json")
+    assert not json.loads(result.out)["running"]

@@ -1,4 +1,4 @@
-"""CSV files that a spreadsheet opens."""
+"""CSV files for spreadsheets."""
 
 import csv
 import re
@@ -28,10 +28,10 @@ def test_write_csv_marks_formulas_as_text(text: str, tmp_path: Path) -> None:
     assert all("'" in cell and cell.replace("'", "") == text.replace("'", "") for cell in cells), cells
     assert not any(re.search(r"(^|[;\t\r\n])\s*[=+\-@＝＋－＠]", cell) for cell in cells)
     assert second == ["row", "plain", "plain"]
-    assert frame.iloc[0, 0] == text  # the table itself stays as it was
+    assert frame.iloc[0, 0] == text  # the table itself is unchanged
 
 
-def test_write_csv_leaves_numbers_and_other_text_as_they_are(tmp_path: Path) -> None:
+def test_write_csv_preserves_numbers_and_other_text(tmp_path: Path) -> None:
     frame = pd.DataFrame(
         {
             "float": [-0.5, float("nan"), -np.inf],
@@ -55,7 +55,7 @@ def test_write_csv_keeps_every_digit(tmp_path_factory: pytest.TempPathFactory, n
     assert [float(line) for line in path.read_text().splitlines()[1:]] == numbers
 
 
-def test_write_csv_takes_columns_of_equal_names(tmp_path: Path) -> None:
+def test_write_csv_accepts_duplicate_column_names(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.csv", pd.DataFrame([[1, "=2"], [3, "b"]], columns=["a", "a"]))
     assert (tmp_path / "a.csv").read_text() == "a,a\n1,'=2\n3,b\n"
 
@@ -63,4 +63,4 @@ def test_write_csv_takes_columns_of_equal_names(tmp_path: Path) -> None:
 def test_csv_files_have_one_writer() -> None:
     sources = (REPOSITORY / "pipeline/robust201").rglob("*.py")
     writers = {path.name for path in sources if re.search(r"\.to_csv\(|csv\.writer|DictWriter", path.read_text())}
-    assert writers == {"csv_files.py", "marks.py"}  # the latter inside of a figure, which no spreadsheet opens
+    assert writers == {"csv_files.py", "marks.py"}  # marks.py writes CSV into a figure, which no spreadsheet opens

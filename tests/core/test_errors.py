@@ -1,4 +1,4 @@
-"""What is said of a file whose content is not what it should be."""
+"""Error messages for malformed files."""
 
 import json
 from collections.abc import Callable
@@ -11,42 +11,42 @@ from tests.conftest import RunCommand
 
 
 @pytest.mark.parametrize(
-    ("read", "said"),
+    ("read", "message"),
     [
-        ((b"x" * 5000 + b"\xff").decode, "it is no text"),
+        ((b"x" * 5000 + b"\xff").decode, "it is not valid UTF-8"),
         (lambda: {}["format"], "it lacks 'format'"),
         (lambda: json.loads("{"), "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
     ],
 )
-def test_what_is_wrong_is_said_in_few_words(read: Callable[[], object], said: str) -> None:
-    with pytest.raises((ValueError, KeyError)) as found:
+def test_describe_content_is_short(read: Callable[[], object], message: str) -> None:
+    with pytest.raises((ValueError, KeyError)) as caught:
         read()
-    assert describe_content(found.value) == said
+    assert describe_content(caught.value) == message
 
 
-def test_what_others_said_is_one_short_line() -> None:
+def test_one_line_shortens_text() -> None:
     assert one_line("a\n  b.\n") == "a b"
     assert one_line(ValueError()) == "ValueError"
     assert len(one_line("x" * 1000)) == 300
 
 
-def test_a_damaged_plan_is_not_shown(finished: Path, robust201: RunCommand) -> None:
+def test_error_does_not_show_a_damaged_plan(finished: Path, robust201: RunCommand) -> None:
     plan = finished / "plan.json"
     plan.write_bytes(plan.read_bytes().replace(b"format", b"form\xfft", 1))
     for verb in ("status", "plan", "verify"):
-        refusal = robust201(verb, finished).refusal(2)
-        assert "expected a plan, got other content (it is no text)" in refusal
-        assert len(refusal) < 400
+        error = robust201(verb, finished).refusal(2)
+        assert "expected a plan, got other content (it is not valid UTF-8)" in error
+        assert len(error) < 400
 
 
-def test_a_dataset_is_no_results_folder(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
+def test_exported_dataset_is_rejected_as_results_folder(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
     assert robust201("export", finished, "--out", tmp_path / "dataset").code == 0
     for verb in ("status", "plan", "run"):
-        refusal = robust201(verb, tmp_path / "dataset").refusal(2)
-        assert "got an exported dataset. Give the folder of the sweep's results" in refusal
+        error = robust201(verb, tmp_path / "dataset").refusal(2)
+        assert "got an exported dataset. Give the folder of the sweep's results" in error
 
 
-def test_a_folder_in_place_of_a_result_file_is_to_be_moved_away(finished: Path, robust201: RunCommand) -> None:
+def test_folder_at_the_path_of_a_result_file_is_reported(finished: Path, robust201: RunCommand) -> None:
     shard = next(iter(sorted(finished.glob("shards/**/*.parquet"))))
     shard.unlink()
     shard.mkdir()

@@ -1,4 +1,4 @@
-"""Files are opened without waiting, read up to a limit, and never by way of the limit's memory."""
+"""Files are opened without blocking and read up to a limit, without reserving memory for the limit."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ from tests.support.irregular_files import IRREGULAR, make_sparse, replace
 
 @pytest.mark.parametrize("mode", ["rb", "ab", "wb"])
 @pytest.mark.parametrize("kind", IRREGULAR)
-def test_open_file_rejects_what_is_not_a_regular_file(tmp_path: Path, kind: str, mode: str) -> None:
+def test_open_file_rejects_irregular_files(tmp_path: Path, kind: str, mode: str) -> None:
     path = replace(tmp_path / "file", kind)
     with pytest.raises(IrregularFileError, match=f"^{kind} instead of a regular file$") as error:
         open_file(path, None, mode)
@@ -34,7 +34,7 @@ def test_open_file_rejects_a_folder(tmp_path: Path) -> None:
         open_file(tmp_path, None)
 
 
-def test_open_file_rejects_more_than_its_limit(tmp_path: Path) -> None:
+def test_open_file_rejects_files_above_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"1234")
     assert read_file(path, 4) == b"1234"
@@ -58,7 +58,7 @@ def test_open_file_appends_and_creates_like_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", IRREGULAR)
-def test_sole_writer_does_not_wait_for_a_lock_that_is_not_a_file(tmp_path: Path, kind: str) -> None:
+def test_sole_writer_does_not_wait_for_an_irregular_lock_file(tmp_path: Path, kind: str) -> None:
     replace(tmp_path / ".lock", kind)
     with pytest.raises(StorageError, match=f"got {kind} instead of a regular file"), sole_writer(tmp_path, "Exporting"):
         pass

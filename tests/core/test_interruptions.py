@@ -1,4 +1,4 @@
-"""What a run does without: a deadline for draining, a Ray that answers, and the files of those that were killed."""
+"""Interrupts, drain deadlines, lost workers, unresponsive processes, and leftover files."""
 
 import importlib
 import os
@@ -26,14 +26,14 @@ from robust201.shards import ShardStore
 from tests.runtime.test_scheduler import ScriptedExecutor, make_bundle
 
 
-class WaitedInVainError(Exception):
-    """No interrupt came."""
+class NoInterruptError(Exception):
+    """No interrupt was raised."""
 
 
 def wait_for_interrupt() -> None:
     for _ in range(500):
         time.sleep(0.01)
-    raise WaitedInVainError
+    raise NoInterruptError
 
 
 @pytest.fixture
@@ -45,14 +45,14 @@ def interrupted_module(tmp_path, monkeypatch) -> str:
     return "interrupted_module"
 
 
-def test_interrupt_waits_for_the_end_of_an_import(interrupted_module) -> None:
+def test_interrupt_is_delayed_until_an_import_ends(interrupted_module) -> None:
     with pytest.raises(SignalInterrupt), ending_signals_as_interrupt():  # noqa: PT012
         assert importlib.import_module(interrupted_module).value == 1
         wait_for_interrupt()
     assert interrupted_module in sys.modules
 
 
-def test_interrupt_ends_an_import_that_takes_too_long(interrupted_module, monkeypatch) -> None:
+def test_interrupt_ends_a_hanging_import(interrupted_module, monkeypatch) -> None:
     monkeypatch.setattr(interrupts, "_MAX_IMPORT_SECONDS", 0.0)
     with pytest.raises(SignalInterrupt), ending_signals_as_interrupt():
         importlib.import_module(interrupted_module)
@@ -90,20 +90,20 @@ def test_second_signal_in_an_import_is_not_replaced_by_the_deadline(tmp_path, mo
     monkeypatch.delitem(sys.modules, "stopped_module")
 
 
-def test_interrupt_replaces_the_error_that_it_became() -> None:
-    with pytest.raises(SignalInterrupt) as caught, ending_signals_as_interrupt():  # noqa: PT012
+def test_interrupt_replaces_an_error_that_it_caused() -> None:
+    with pytest.raises(SignalInterrupt) as error, ending_signals_as_interrupt():  # noqa: PT012
         try:
             signal.raise_signal(signal.SIGTERM)
         except KeyboardInterrupt:
             raise AttributeError("a module that is half imported") from None
-    assert isinstance(caught.value.__cause__, AttributeError)
+    assert isinstance(error.value.__cause__, AttributeError)
 
 
-def test_errors_without_a_signal_stay_and_handlers_are_restored() -> None:
+def test_errors_without_a_signal_pass_and_handlers_are_restored() -> None:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
     before = [signal.getsignal(number) for number in numbers], sys.unraisablehook
     with pytest.raises(AttributeError), ending_signals_as_interrupt():
-        raise AttributeError("of its own")
+        raise AttributeError("unrelated")
     with pytest.raises(SignalInterrupt), ending_signals_as_interrupt():  # noqa: PT012
         interrupted = Interrupted()
         del interrupted
@@ -111,7 +111,7 @@ def test_errors_without_a_signal_stay_and_handlers_are_restored() -> None:
     assert ([signal.getsignal(number) for number in numbers], sys.unraisablehook) == before
 
 
-def test_a_drain_without_a_deadline_interrupts_nothing() -> None:
+def test_drain_without_a_deadline_interrupts_nothing() -> None:
     with draining_on_signals(lambda _line: None) as request:
         signal.raise_signal(signal.SIGTERM)
         with request.interruptible():
@@ -119,7 +119,7 @@ def test_a_drain_without_a_deadline_interrupts_nothing() -> None:
         assert not request.is_expired
 
 
-def test_the_deadline_interrupts_what_is_in_progress() -> None:
+def test_deadline_interrupts_evaluations_in_progress() -> None:
     with draining_on_signals(lambda _line: None, drain_seconds=0.01) as request:
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(DrainDeadlineError), request.interruptible():
@@ -129,7 +129,7 @@ def test_the_deadline_interrupts_what_is_in_progress() -> None:
             pytest.fail("begun after the deadline")
 
 
-def test_the_deadline_waits_for_what_must_not_be_interrupted() -> None:
+def test_deadline_does_not_interrupt_a_protected_block() -> None:
     with draining_on_signals(lambda _line: None, drain_seconds=0.01) as request:
         signal.raise_signal(signal.SIGUSR1)
         while not request.is_expired:
@@ -137,7 +137,7 @@ def test_the_deadline_waits_for_what_must_not_be_interrupted() -> None:
         assert request.is_time_limit
 
 
-def test_a_second_signal_still_interrupts_at_once() -> None:
+def test_second_signal_interrupts_immediately() -> None:
     with draining_on_signals(lambda _line: None, drain_seconds=60) as request:
         signal.raise_signal(signal.SIGTERM)
         assert not request.is_expired
@@ -145,7 +145,7 @@ def test_a_second_signal_still_interrupts_at_once() -> None:
             signal.raise_signal(signal.SIGTERM)
 
 
-def test_a_run_past_its_deadline_keeps_its_tally() -> None:
+def test_run_past_its_deadline_keeps_its_tally() -> None:
     executor = ScriptedExecutor()
 
     class Deadline:
@@ -162,19 +162,19 @@ def test_a_run_past_its_deadline_keeps_its_tally() -> None:
     assert not tally.complete
 
 
-def test_workers_that_are_lost_before_they_begin_are_counted_by_kind() -> None:
+def test_scheduler_counts_workers_lost_at_start_by_kind() -> None:
     losses = [WorkerLost(True, "taken away"), WorkerLost(False, "no libtorch")]
 
-    class Restless(ScriptedExecutor):
+    class LosingExecutor(ScriptedExecutor):
         def poll(self, timeout):
             return [losses.pop()] if losses else super().poll(timeout)
 
-    tally = Scheduler(Restless()).run([make_bundle(0)])
+    tally = Scheduler(LosingExecutor()).run([make_bundle(0)])
     assert (tally.preemptions, tally.deaths, tally.complete) == (1, 1, True)
 
 
-def test_a_bundle_that_only_waited_on_a_lost_machine_is_no_second_preemption() -> None:
-    class Cut(ScriptedExecutor):
+def test_scheduler_counts_one_preemption_per_lost_machine() -> None:
+    class LosingExecutor(ScriptedExecutor):
         lost = False
 
         def poll(self, timeout):
@@ -184,11 +184,11 @@ def test_a_bundle_that_only_waited_on_a_lost_machine_is_no_second_preemption() -
             queue, self.queue = list(self.queue), type(self.queue)()
             return [BundleLost(bundle, bundle is queue[0], True, "gone") for bundle in queue]
 
-    tally = Scheduler(Cut(), max_attempts=1).run([make_bundle(0), make_bundle(1)])
+    tally = Scheduler(LosingExecutor(), max_attempts=1).run([make_bundle(0), make_bundle(1)])
     assert (tally.preemptions, tally.deaths, tally.complete) == (1, 0, True)
 
 
-def test_a_process_that_answers_no_more_is_named() -> None:
+def test_watch_names_an_unresponsive_process() -> None:
     with socket.create_server(("127.0.0.1", 0)) as living, socket.create_server(("127.0.0.1", 0)) as dying:
         addresses = {"head": living.getsockname(), "raylet": dying.getsockname()}
         watch = Watch(addresses, patience_seconds=0.05, interval_seconds=0.01)
@@ -206,38 +206,42 @@ def test_a_process_that_answers_no_more_is_named() -> None:
 @pytest.mark.parametrize(
     ("text", "address"), [("10.0.0.1:6379", ("10.0.0.1", 6379)), ("[fd00::1]:6379", ("fd00::1", 6379))]
 )
-def test_addresses_of_both_families_are_read(text, address) -> None:
+def test_parse_address_reads_ipv4_and_ipv6(text, address) -> None:
     assert parse_address(text) == address
 
 
 @pytest.mark.parametrize("jump", [0.0, -LEFTOVER_SECONDS, LEFTOVER_SECONDS + 3600])
-def test_leftovers_go_when_they_are_old_and_nothing_else_does(tmp_path, jump) -> None:
+def test_remove_leftovers_removes_only_old_temporary_files(tmp_path, jump) -> None:
     old = [".progress.json.0123.tmp", "shards/digits/.000000-clean-0.parquet.0123.tmp", ".lease.0123.successor"]
-    kept = ["progress.json", "shards/digits/000000-clean-0.parquet", "shards/digits/.000001-clean-0.parquet.4567.tmp"]
+    remaining = [
+        "progress.json",
+        "shards/digits/000000-clean-0.parquet",
+        "shards/digits/.000001-clean-0.parquet.4567.tmp",
+    ]
     now = time.time()
-    for name in old + kept:
+    for name in old + remaining:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-        age = 60.0 if name == kept[-1] else 2 * LEFTOVER_SECONDS
+        age = 60.0 if name == remaining[-1] else 2 * LEFTOVER_SECONDS
         os.utime(path, (now - age, now - age))
     removed = remove_leftovers(tmp_path, clock=lambda: now + jump)
-    # Only a clock that is a day ahead takes a file in the making for one that was left; its writer then fails.
+    # A clock that is a day ahead makes an unfinished file look abandoned; its writer then fails.
     assert removed == len(old) + (jump > LEFTOVER_SECONDS)
     assert not any((tmp_path / name).exists() for name in old)
-    assert all((tmp_path / name).exists() for name in kept[:2])
+    assert all((tmp_path / name).exists() for name in remaining[:2])
 
 
-@pytest.mark.parametrize("is_far", [False, True], ids=["within", "elsewhere"])
-def test_a_run_removes_old_leftovers_wherever_its_shards_lie(make_sweep, tmp_path, is_far) -> None:
-    far = tmp_path / "far"
-    config = make_sweep(keys={"clean": {}}, architectures=[21], **({"shards": far.as_uri()} if is_far else {}))
+@pytest.mark.parametrize("is_remote", [False, True], ids=["results folder", "other storage"])
+def test_run_removes_old_leftovers_from_any_shard_storage(make_sweep, tmp_path, is_remote) -> None:
+    remote = tmp_path / "far"
+    config = make_sweep(keys={"clean": {}}, architectures=[21], **({"shards": remote.as_uri()} if is_remote else {}))
     ShardStore.create(config.results, shards=config.shards or "")
-    root = far if is_far else config.results / "shards"
-    old, young = root / "digits/.000000-clean-0.parquet.0123.tmp", root / "digits/.000001-clean-0.parquet.4567.tmp"
-    for path, age in ((old, 2 * LEFTOVER_SECONDS), (young, 60.0)):
+    root = remote if is_remote else config.results / "shards"
+    old, recent = root / "digits/.000000-clean-0.parquet.0123.tmp", root / "digits/.000001-clean-0.parquet.4567.tmp"
+    for path, age in ((old, 2 * LEFTOVER_SECONDS), (recent, 60.0)):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         os.utime(path, (time.time() - age,) * 2)
     assert run_sweep(config, make_executor).complete
-    assert (old.exists(), young.exists()) == (False, True)
+    assert (old.exists(), recent.exists()) == (False, True)

@@ -1,4 +1,4 @@
-"""Portable arithmetic gives the float64 nearest to the exact value."""
+"""Portable arithmetic returns the float64 nearest to the exact value."""
 
 from decimal import Context, Decimal
 from fractions import Fraction
@@ -27,7 +27,7 @@ def test_exp_is_correctly_rounded_for_many_arguments() -> None:
     arguments = np.concatenate((-40 * draws[0], -(draws[1] ** 8), 1400 * draws[2] - 700, [0.0, -0.0, -745.13, -1e9]))
     expected = [nearest(float(x)) for x in arguments]
     assert exp(arguments).tolist() == expected
-    # The functions of the libraries are not, so the comparison above can tell.
+    # NumPy's function is not correctly rounded, so the comparison above would detect an error.
     assert np.exp(arguments).tolist() != expected
 
 

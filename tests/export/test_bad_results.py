@@ -156,7 +156,7 @@ def test_a_full_device_stops_the_run_and_loses_nothing(robust201, write_sweep, f
         patch.setattr(os, "fsync", fsync_until_full)
         ended = robust201("run", write_sweep(), "--out", results)
     line = ended.refusal(4)
-    assert "expected free space on the device, got none" in line
+    assert "expected free space on the disk, got none" in line
     assert "Free some space and run the same command again" in line
     assert len(shards(results)) == 3
     assert not [name for name in read_tree(results) if name.endswith((".tmp", "lease.json"))]

@@ -1,4 +1,4 @@
-"""Weights and images that are missing, damaged or foreign, through the command line."""
+"""Missing, damaged or unsupported weights and images on the command line."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from tests.conftest import RunCommand, WriteSweep, add_network, read_tree
 
 @pytest.fixture
 def weights(tiny_weights: Path, tmp_path: Path) -> Path:
-    """A checkpoint store to be damaged."""
+    """A checkpoint store that tests damage."""
     return shutil.copytree(tiny_weights, tmp_path / "weights")
 
 
@@ -33,7 +33,7 @@ def network_weights(index: int = 21, n_classes: int = 10) -> dict[str, torch.Ten
 
 
 @pytest.mark.parametrize("damage", ["no network", "no file", "truncated", "empty", "no manifest", "damaged manifest"])
-def test_a_checkpoint_that_is_missing_or_cut_short(
+def test_commands_reject_a_missing_or_damaged_checkpoint(
     robust201: RunCommand, write_sweep: WriteSweep, weights: Path, tmp_path: Path, damage: str
 ) -> None:
     file = next(weights.rglob("000021*.safetensors"))
@@ -50,31 +50,31 @@ def test_a_checkpoint_that_is_missing_or_cut_short(
         (weights / "manifest.jsonl").write_bytes((weights / "manifest.jsonl").read_bytes().replace(b'"seed"', b'"sed"'))
     sweep = write_sweep(checkpoints={"path": str(weights)}, architectures=architectures)
     before = read_tree(tmp_path)
-    for words in (("run", sweep), ("plan", "--check", sweep)):
-        ended = robust201(*words)
-        ended.refusal(2)
-        assert len(ended.err.splitlines()) == 1
+    for message in (("run", sweep), ("plan", "--check", sweep)):
+        result = robust201(*message)
+        result.refusal(2)
+        assert len(result.err.splitlines()) == 1
     assert read_tree(tmp_path) == before
 
 
-def test_a_checkpoint_with_a_flipped_bit_fails_its_own_units_only(
+def test_run_fails_only_the_units_of_a_corrupted_checkpoint(
     robust201: RunCommand, write_sweep: WriteSweep, weights: Path, tmp_path: Path
 ) -> None:
     sweep = write_sweep(checkpoints={"path": str(weights)})
     file = next(weights.rglob("000021*.safetensors"))
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    ended = robust201("run", sweep)
-    assert ended.code == 3
-    assert "failed 3 times: CheckpointError: Loading weights failed for #21 digits" in ended.err
-    assert "Traceback" not in ended.err
+    original = file.read_bytes()
+    file.write_bytes(original[:-1] + bytes([original[-1] ^ 1]))
+    result = robust201("run", sweep)
+    assert result.code == 3
+    assert "failed 3 times: CheckpointError: Loading weights failed for #21 digits" in result.err
+    assert "Traceback" not in result.err
     assert json.loads(robust201("status", "--json", tmp_path / "results").out)["done"] == 5
-    file.write_bytes(whole)
+    file.write_bytes(original)
     assert robust201("run", sweep).code == 0
 
 
-class Foreign:
-    """Unpickling it would make a folder."""
+class Malicious:
+    """Unpickling it would create a folder."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
         return os.mkdir, ("made-by-a-pickle",)
@@ -89,9 +89,9 @@ def write_weights(folder: Path, damage: str) -> None:
     if damage == "nan":
         state["classifier.weight"][3, 1] = float("nan")
     file = folder / "000021.pth"
-    torch.save(state | ({"more": Foreign()} if damage == "foreign" else {}), file)
+    torch.save(state | ({"more": Malicious()} if damage == "foreign" else {}), file)
     if damage == "pickle":
-        file.write_bytes(pickle.dumps(Foreign()))
+        file.write_bytes(pickle.dumps(Malicious()))
     if damage == "truncated":
         file.write_bytes(file.read_bytes()[:-100])
 
@@ -102,35 +102,35 @@ def write_weights(folder: Path, damage: str) -> None:
         ("foreign", "mkdir"),
         ("pickle", ""),
         ("truncated", ""),
-        ("shapes", "holds another network there"),
+        ("shapes", "has another network there"),
         ("nan", "classifier.weight"),
         ("missing", "expected a file of network #309"),
     ],
 )
-def test_weights_that_cannot_be_imported(
+def test_import_weights_rejects_invalid_weights(
     robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, hint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_weights(tmp_path / "source", damage)
     before = read_tree(tmp_path)
-    wanted = ["--architectures", "309"] if damage == "missing" else []
-    ended = robust201("import-weights", "source", "--out", "store", "--datasets", "cifar10", *wanted)
-    assert hint in ended.refusal(2)
-    assert len(ended.err.splitlines()) == 1
+    expected = ["--architectures", "309"] if damage == "missing" else []
+    result = robust201("import-weights", "source", "--out", "store", "--datasets", "cifar10", *expected)
+    assert hint in result.refusal(2)
+    assert len(result.err.splitlines()) == 1
     assert read_tree(tmp_path) == before
     assert not (tmp_path / "made-by-a-pickle").exists()
 
 
-def test_a_refused_network_does_not_keep_others_out(
+def test_import_weights_keeps_going_after_a_rejected_network(
     robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_weights(tmp_path / "source", "nan")
     torch.save(network_weights(0), tmp_path / "source" / "000000.pth")
     options = ("--out", "store", "--datasets", "cifar10", "--keep-going")
-    ended = robust201("import-weights", "source", *options)
-    assert (ended.code, ended.out) == (3, "Imported 1 network into store.\n")
-    (line,) = ended.err.splitlines()
+    result = robust201("import-weights", "source", *options)
+    assert (result.code, result.out) == (3, "Imported 1 network into store.\n")
+    (line,) = result.err.splitlines()
     assert line.startswith("refused: ")
     assert "000021" in line
     assert [record.index for record in CheckpointStore(tmp_path / "store").records()] == [0]
@@ -162,7 +162,7 @@ def cifar10_weights(tmp_path: Path) -> Path:
         ("label", "expected labels 0 to 9, got 10 in row 7 (1 such rows)"),
     ],
 )
-def test_images_that_are_missing_or_damaged(
+def test_commands_reject_missing_or_damaged_images(
     robust201: RunCommand, write_sweep: WriteSweep, cifar10_weights: Path, tmp_path: Path, damage: str, hint: str
 ) -> None:
     batches = tmp_path / "cifar10" / "cifar-10-batches-bin"
@@ -184,13 +184,13 @@ def test_images_that_are_missing_or_damaged(
     before = sorted(tmp_path.rglob("*"))
     corrupt = ("corrupt", "--out", tmp_path / "out", "--dataset", "cifar10", "--data", tmp_path / "cifar10")
     for arguments in (("run", sweep), ("plan", "--check", sweep), corrupt):
-        ended = robust201(*arguments)
-        assert hint in ended.refusal(2)
-        assert len(ended.err.splitlines()) == 1
+        result = robust201(*arguments)
+        assert hint in result.refusal(2)
+        assert len(result.err.splitlines()) == 1
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_corrupted_images_that_were_damaged_are_refused(
+def test_run_rejects_damaged_corrupted_images(
     robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "corruptions" / "brightness.npy"
@@ -207,7 +207,7 @@ def test_corrupted_images_that_were_damaged_are_refused(
 @pytest.mark.parametrize(
     "change", [{"images": {"count": 20}}, {"datasets": {"digits": {"corruptions": {"source": "generated", "seed": 1}}}}]
 )
-def test_corrupted_images_of_another_selection_are_refused_before_anything_is_written(
+def test_run_rejects_corrupted_images_of_another_selection(
     robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     if "datasets" in change:

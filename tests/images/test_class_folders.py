@@ -1,4 +1,4 @@
-"""Folders of images by class: torchvision's order and resize rule, labels by a file, selections, wrong folders."""
+"""Class folders: torchvision's order and resize rule, the labels file, selections, and invalid folders."""
 
 import json
 import struct
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_order_is_that_of_image_folder(folder: Path) -> None:
+def test_class_folders_have_the_order_of_torchvision(folder: Path) -> None:
     images = load_images("birds", path=folder)
     assert images.class_names == ("Zebra", "finch", "owl")
     assert images.labels.tolist() == [0, 1, 1, 2, 2]
@@ -51,7 +51,7 @@ def test_order_is_that_of_image_folder(folder: Path) -> None:
 
 @pytest.mark.parametrize("resampling", ["bilinear", "bicubic", "nearest"])
 @pytest.mark.parametrize("size", [(37, 61), (61, 37), (40, 40), (24, 24), (25, 24), (12, 31)])
-def test_resize_rule_is_that_of_torchvision(tmp_path: Path, size: tuple[int, int], resampling: str) -> None:
+def test_resize_rule_matches_torchvision(tmp_path: Path, size: tuple[int, int], resampling: str) -> None:
     """Resize(24) and CenterCrop(17), computed here from torchvision's documented rounding."""
     height, width = size
     pixels = write(tmp_path / "a" / "image.png", height, width)
@@ -67,14 +67,14 @@ def test_resize_rule_is_that_of_torchvision(tmp_path: Path, size: tuple[int, int
     assert loaded.decoder == ({"resize": f"Pillow {pillow_version}"} if min(size) != 24 else {})
 
 
-def test_library_that_decoded_jpeg_is_recorded(folder: Path) -> None:
+def test_decoder_records_the_jpeg_library(folder: Path) -> None:
     version = features.version("libjpeg_turbo")
     expected = f"libjpeg-turbo {version}" if version else f"libjpeg {features.version('jpg')}"
     assert load_images("birds", path=folder).decoder == {"jpeg": expected}
 
 
 @pytest.mark.parametrize(("colour_type", "n_channels"), [(0, 1), (2, 3), (4, 2), (6, 4)])
-def test_images_of_16_bits_are_rejected(tmp_path: Path, colour_type: int, n_channels: int) -> None:
+def test_decoder_rejects_16_bit_images(tmp_path: Path, colour_type: int, n_channels: int) -> None:
     def chunk(name: bytes, content: bytes) -> bytes:
         checksum = zlib.crc32(name + content)
         return struct.pack(">I", len(content)) + name + content + struct.pack(">I", checksum)
@@ -88,7 +88,7 @@ def test_images_of_16_bits_are_rejected(tmp_path: Path, colour_type: int, n_chan
         load_images("deep", path=tmp_path)
 
 
-def test_labels_file_numbers_the_classes(folder: Path) -> None:
+def test_labels_file_numbers_classes(folder: Path) -> None:
     (folder / "labels.json").write_text(json.dumps({"owl": 7, "finch": 900, "Zebra": 3, "unused": 1}))
     images = load_images("birds", path=folder)
     assert images.labels.tolist() == [3, 900, 900, 7, 7]
@@ -96,30 +96,30 @@ def test_labels_file_numbers_the_classes(folder: Path) -> None:
     assert load_images(own_dataset("birds", n_classes=1000, image_size=8), path=folder).n_classes == 1000
 
 
-def test_selection_decodes_the_chosen_images_only(folder: Path) -> None:
-    whole = load_images("birds", path=folder)
-    chosen = select(whole, count=3, seed=1)
-    for row in set(range(5)) - set(chosen.indices.tolist()):
+def test_selection_decodes_only_the_selected_images(folder: Path) -> None:
+    all_images = load_images("birds", path=folder)
+    selected = select(all_images, count=3, seed=1)
+    for row in set(range(5)) - set(selected.indices.tolist()):
         file = folder / ("Zebra/x.jpg", "finch/d.png", "finch/deeper/c.jpeg", "owl/a.PNG", "owl/b.png")[row]
         file.write_bytes(b"no image any more")
     loaded = load_images("birds", path=folder, count=3, seed=1)
-    np.testing.assert_array_equal(loaded.images, chosen.images)
-    assert (loaded.sha256, loaded.indices.tolist(), loaded.n_split) == (chosen.sha256, chosen.indices.tolist(), 5)
+    np.testing.assert_array_equal(loaded.images, selected.images)
+    assert (loaded.sha256, loaded.indices.tolist(), loaded.n_split) == (selected.sha256, selected.indices.tolist(), 5)
     with pytest.raises(DatasetError, match=r"Selecting images failed for birds: expected a count from 1 to 5, got 6"):
         load_images("birds", path=folder, count=6)
 
 
 @pytest.mark.parametrize(("name", "split"), [("val", "test"), ("test", "test"), ("train", "train")])
-def test_splits_lie_in_folders_of_their_names(folder: Path, tmp_path: Path, name: str, split: str) -> None:
-    above = tmp_path / "above"
-    above.mkdir()
-    (folder / "owl").rename(above / "owl")
-    above.rename(tmp_path / name)
+def test_class_folders_are_searched_in_split_folders(folder: Path, tmp_path: Path, name: str, split: str) -> None:
+    split_folder = tmp_path / "above"
+    split_folder.mkdir()
+    (folder / "owl").rename(split_folder / "owl")
+    split_folder.rename(tmp_path / name)
     images = load_images("birds", path=tmp_path, split=split)  # type: ignore[arg-type]
     assert images.class_names == ("owl",)
 
 
-def test_grey_images_have_one_channel(tmp_path: Path) -> None:
+def test_decoder_reads_grey_images_as_one_channel(tmp_path: Path) -> None:
     pixels = write(tmp_path / "a" / "image.png", mode="L")
     loaded = load_images(own_dataset("grey", n_classes=1, channels=1, image_size=8), path=tmp_path)
     np.testing.assert_array_equal(loaded.images, pixels[None, None])
@@ -128,55 +128,55 @@ def test_grey_images_have_one_channel(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rgb.images, np.repeat(pixels[None, None], 3, axis=1))  # as torchvision's loader does
 
 
-def _break(folder: Path, what: str) -> None:
-    if what == "mixed sizes":
+def _break(folder: Path, fault: str) -> None:
+    if fault == "mixed sizes":
         write(folder / "owl" / "c.png", 8, 9)
-    elif what == "not square":
+    elif fault == "not square":
         for file in folder.rglob("*.*"):
             file.unlink()
         for name in ("owl", "finch", "Zebra"):
             write(folder / name / "a.png", 8, 9)
-    elif what == "unreadable":
+    elif fault == "unreadable":
         (folder / "finch" / "d.png").write_bytes(b"\x89PNG of another kind")
-    elif what == "empty class":
+    elif fault == "empty class":
         (folder / "wren").mkdir()
-    elif what == "another format":
+    elif fault == "another format":
         write(folder / "owl" / "c.bmp")
-    elif what == "16 bits":
+    elif fault == "16 bits":
         Image.fromarray(np.zeros((8, 8), np.uint16)).save(folder / "owl" / "c.png")
-    elif what == "labels without a class":
+    elif fault == "labels without a class":
         (folder / "labels.json").write_text('{"owl": 1, "finch": 2}')
-    elif what == "labels that are no object":
+    elif fault == "labels that are not an object":
         (folder / "labels.json").write_text("[1, 2, 3]")
-    elif what == "a class numbered twice":
+    elif fault == "a class numbered twice":
         (folder / "labels.json").write_text('{"owl": 1, "finch": 2, "Zebra": 3, "owl": 4}')
-    elif what == "too many classes":
+    elif fault == "too many classes":
         (folder / "labels.json").write_text('{"owl": 70000, "finch": 2, "Zebra": 3}')
 
 
-WRONG = {
+INVALID = {
     "mixed sizes": r"c\.png: expected 8x8 pixels, got 9x8\. Give every image this size, or a resize rule",
     "not square": r"a\.png: expected as many rows as columns of pixels, got 9x8\. .*resize rule",
     "unreadable": r"d\.png: expected a JPEG or PNG, got 20 bytes.* Replace or remove it\.",
-    "empty class": r"wren: this class folder holds no JPEG or PNG file\. Fill or remove it\.",
+    "empty class": r"wren: this class folder has no JPEG or PNG file\. Fill or remove it\.",
     "another format": r"c\.bmp: it is neither JPEG nor PNG\. Convert or remove it\.",
     "16 bits": r"c\.png: expected 8 bits per channel, got mode I;16\. Convert it\.",
     "labels without a class": r"labels\.json: expected a whole number .* for the class folder 'Zebra', got none\.",
-    "labels that are no object": r"labels\.json: expected a JSON object, got another file",
+    "labels that are not an object": r"labels\.json: the file is not a JSON object",
     "too many classes": r"expected a whole number from 0 to 32766 for the class folder 'owl', got 70000",
-    "a class numbered twice": r"labels\.json: expected a JSON object, got another file .*'owl' twice",
+    "a class numbered twice": r"labels\.json: the file is not a JSON object .*'owl' twice",
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_wrong_folders_are_rejected_in_one_line(folder: Path, what: str) -> None:
-    _break(folder, what)
-    with pytest.raises(DatasetError, match=WRONG[what]) as caught:
+@pytest.mark.parametrize("fault", INVALID)
+def test_load_images_rejects_invalid_class_folders(folder: Path, fault: str) -> None:
+    _break(folder, fault)
+    with pytest.raises(DatasetError, match=INVALID[fault]) as error:
         load_images("birds", path=folder)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
-def test_number_of_classes_must_be_that_of_the_folders(folder: Path) -> None:
+def test_load_images_rejects_a_wrong_number_of_class_folders(folder: Path) -> None:
     with pytest.raises(DatasetError, match=r"expected 4 class folders, one per class, got 3\. .*labels\.json"):
         load_images(own_dataset("birds", n_classes=4, image_size=8), path=folder)
 
@@ -189,6 +189,6 @@ def test_number_of_classes_must_be_that_of_the_folders(folder: Path) -> None:
         ({"image_size": 224, "resize": Resize(256, "bilinar")}, r"'bilinar': there is no such filter\. Did you mean"),
     ],
 )
-def test_wrong_resize_rules_are_rejected(folder: Path, options: dict[str, object], message: str) -> None:
+def test_load_images_rejects_invalid_resize_rules(folder: Path, options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_images("birds", path=folder, **options)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Corrupted images on disk: written, taken up after a kill, opened, verified, and never mistaken for the other kind."""
+"""Corrupted images on disk: generation, resumption after a kill, reading and verification."""
 
 import hashlib
 import json
@@ -32,8 +32,8 @@ N_PUBLISHED = 40
 
 
 def part_of(images: ImageSet, positions: list[int]) -> ImageSet:
-    chosen = (images.images[positions], images.labels[positions], images.indices[positions])
-    return replace(images, images=chosen[0], labels=chosen[1], indices=chosen[2], sha256=image_hash(*chosen))
+    selected = (images.images[positions], images.labels[positions], images.indices[positions])
+    return replace(images, images=selected[0], labels=selected[1], indices=selected[2], sha256=image_hash(*selected))
 
 
 def generate(folder: Path, images: ImageSet, keys: tuple[str, ...] = KEYS, **settings: int) -> CorruptedStore:
@@ -64,20 +64,20 @@ def flip_last_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_a_generated_store_gives_the_generators_pixels(tmp_path: Path) -> None:
+def test_generated_store_returns_the_generators_pixels(tmp_path: Path) -> None:
     images = image_set(6)
     store = generate(tmp_path, images)
     rows = images.indices[[4, 0, 4]]
     for severity in (1, 5):
         clean = images.images[[4, 0, 4]].transpose(0, 2, 3, 1)
-        made = corrupt(clean, "fog", severity, seed=7, indices=rows, frost=FROST)
-        read = store("fog", severity, rows)
-        assert (read == made.transpose(0, 3, 1, 2)).all()
-        assert read.flags.c_contiguous
+        expected = corrupt(clean, "fog", severity, seed=7, indices=rows, frost=FROST)
+        pixels = store("fog", severity, rows)
+        assert (pixels == expected.transpose(0, 3, 1, 2)).all()
+        assert pixels.flags.c_contiguous
     assert store.source == "generated"
 
 
-def test_files_have_the_published_layout(tmp_path: Path) -> None:
+def test_generated_folder_has_the_published_layout(tmp_path: Path) -> None:
     images = image_set(6)
     generate(tmp_path, images)
     for key in KEYS:
@@ -100,8 +100,8 @@ def test_files_have_the_published_layout(tmp_path: Path) -> None:
     assert set(manifest["files"]["fog.npy"]["libraries"]) >= {"numpy", "scipy", "pillow", "libjpeg"}
 
 
-def test_only_corruptions_of_an_earlier_version_are_made_again(tmp_path: Path) -> None:
-    """A folder from before motion_blur and snow got their second version has no versions by file."""
+def test_generate_replaces_only_corruptions_of_an_earlier_version(tmp_path: Path) -> None:
+    """A folder older than the second version of motion_blur and snow has no versions per file."""
     images = image_set(3)
     keys = ("fog", "motion_blur", "snow")
     store = generate(tmp_path, images, keys)
@@ -122,12 +122,12 @@ def test_only_corruptions_of_an_earlier_version_are_made_again(tmp_path: Path) -
     assert all((tmp_path / f"{key}.npy").read_bytes() == new[key] for key in ("motion_blur", "snow"))
 
 
-def test_workers_and_blocks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_is_independent_of_workers_and_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = image_set(5)
-    seen: list[tuple[int, int]] = []
-    progress = lambda done, total: seen.append((done, total))  # noqa: E731
+    progress_calls: list[tuple[int, int]] = []
+    progress = lambda done, total: progress_calls.append((done, total))  # noqa: E731
     generate_corruptions(tmp_path / "one", images, keys=KEYS, seed=7, frost=FROST, progress=progress)
-    assert seen[-1] == (75, 75)
+    assert progress_calls[-1] == (75, 75)
     monkeypatch.setattr(corrupting, "_BLOCK_IMAGES", 2)
     generate_corruptions(tmp_path / "blocks", images, keys=KEYS, seed=7, frost=FROST)
     monkeypatch.undo()
@@ -135,7 +135,7 @@ def test_workers_and_blocks_do_not_show(tmp_path: Path, monkeypatch: pytest.Monk
     assert read_tree(tmp_path / "one") == read_tree(tmp_path / "blocks") == read_tree(tmp_path / "two")
 
 
-def test_only_missing_files_are_made(tmp_path: Path) -> None:
+def test_generate_writes_only_missing_files(tmp_path: Path) -> None:
     images = image_set(4)
     generate(tmp_path, images, ("fog",))
     before = (tmp_path / "fog.npy").stat().st_mtime_ns
@@ -148,37 +148,37 @@ def test_only_missing_files_are_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("images_until_kill", [0, 3, 4, 21, 33])
-def test_a_killed_run_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images_until_kill: int) -> None:
+def test_generate_resumes_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images_until_kill: int) -> None:
     images = image_set(4)
     generate(tmp_path / "whole", images, ("fog", "pixelate"))
 
-    def killed(*args: object, **options: object) -> NDArray[np.uint8]:
-        if len(made) >= images_until_kill:
+    def corrupt_until_kill(*args: object, **options: object) -> NDArray[np.uint8]:
+        if len(calls) >= images_until_kill:
             raise KeyboardInterrupt
-        made.append(0)
+        calls.append(0)
         return corrupt(*args, **options)  # type: ignore[arg-type]
 
-    made: list[int] = []
+    calls: list[int] = []
     folder = tmp_path / "killed"
     monkeypatch.setattr(corrupting, "_BLOCK_IMAGES", 1)
-    monkeypatch.setattr(corrupting, "corrupt", killed)
+    monkeypatch.setattr(corrupting, "corrupt", corrupt_until_kill)
     with pytest.raises(KeyboardInterrupt):
         generate(folder, images, ("fog", "pixelate"))
     monkeypatch.undo()
-    # A kill -9 leaves more behind: the temporary file, and a whole file that the manifest does not know yet.
-    (folder / ".pixelate.npy.0123456789ab.tmp").write_bytes(b"half a file")
-    (folder / "pixelate.npy").write_bytes(b"whole, but not vouched for")
+    # kill -9 also leaves the temporary file, and a complete file that is not in the manifest yet.
+    (folder / ".pixelate.npy.0123456789ab.tmp").write_bytes(b"part of a file")
+    (folder / "pixelate.npy").write_bytes(b"complete, but not in the manifest")
     generate(folder, images, ("fog", "pixelate"))
     assert read_tree(folder) == read_tree(tmp_path / "whole")
 
 
-def test_a_selection_finds_its_images(tmp_path: Path) -> None:
+def test_open_generated_finds_the_images_of_a_selection(tmp_path: Path) -> None:
     images = image_set(8)
-    whole = generate(tmp_path, images)
+    full_store = generate(tmp_path, images)
     part = part_of(images, [1, 5, 6])
     store = reopen(tmp_path, part)
-    assert (store("fog", 3, part.indices) == whole("fog", 3, part.indices)).all()
-    assert store.digest("fog") != whole.digest("fog")
+    assert (store("fog", 3, part.indices) == full_store("fog", 3, part.indices)).all()
+    assert store.digest("fog") != full_store.digest("fog")
     assert generate(tmp_path, part).identity("fog") == store.identity("fog")
     alone = generate(tmp_path / "alone", part)
     assert alone.identity("fog") == store.identity("fog")
@@ -186,7 +186,7 @@ def test_a_selection_finds_its_images(tmp_path: Path) -> None:
         store("fog", 3, images.indices[:1])
 
 
-def test_identity_says_what_decides_the_pixels(tmp_path: Path) -> None:
+def test_identity_contains_version_seed_hash_and_frost(tmp_path: Path) -> None:
     images = image_set(3)
     store = generate(tmp_path, images)
     assert store.identity("fog") == {
@@ -202,7 +202,7 @@ def test_identity_says_what_decides_the_pixels(tmp_path: Path) -> None:
     assert other.digest("pixelate") == store.digest("pixelate")
 
 
-def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
+def test_verify_detects_a_flipped_bit(tmp_path: Path) -> None:
     images = image_set(3)
     planned = generate(tmp_path, images).identity("fog")
     reopen(tmp_path, images).verify("fog", expected=planned)
@@ -213,7 +213,7 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
     generate(tmp_path, images).verify("fog", expected=planned)
 
 
-def test_other_settings_than_planned_are_found(tmp_path: Path) -> None:
+def test_verify_detects_other_settings_than_planned(tmp_path: Path) -> None:
     images = image_set(3)
     planned = generate(tmp_path / "seed 8", images, seed=8).identity("fog")
     with pytest.raises(DatasetError, match=r"expected seed 8, got 7.*since planning"):
@@ -228,38 +228,38 @@ def test_other_settings_than_planned_are_found(tmp_path: Path) -> None:
         ({"frost": {"name": "photos", "sha256": FROST.sha256}}, "expected frost 'photos'"),
     ],
 )
-def test_other_settings_than_asked_for_are_refused(tmp_path: Path, settings: dict[str, object], message: str) -> None:
+def test_open_generated_rejects_another_recipe(tmp_path: Path, settings: dict[str, object], message: str) -> None:
     images = image_set(3)
     generate(tmp_path, images)
-    wanted = replace(GeneratorRecipe(GENERATOR_VERSION, 7, FROST.identity()), **settings)
+    other_recipe = replace(GeneratorRecipe(GENERATOR_VERSION, 7, FROST.identity()), **settings)
     with pytest.raises(DatasetError, match=message):
-        open_generated(tmp_path, images, wanted)
+        open_generated(tmp_path, images, other_recipe)
     if "generator_version" not in settings:
         before = read_tree(tmp_path)
-        frost = replace(FROST, name=wanted.frost["name"])
+        frost = replace(FROST, name=other_recipe.frost["name"])
         with pytest.raises(DatasetError, match=message):
-            generate_corruptions(tmp_path, images, keys=("snow",), seed=wanted.seed, frost=frost)
+            generate_corruptions(tmp_path, images, keys=("snow",), seed=other_recipe.seed, frost=frost)
         assert read_tree(tmp_path) == before
 
 
-def test_other_images_are_refused(tmp_path: Path) -> None:
+def test_open_generated_rejects_other_images(tmp_path: Path) -> None:
     images = image_set(4)
     generate(tmp_path, images)
     changed = images.images.copy()
     changed[2, 0, 0, 0] ^= 1
-    with pytest.raises(DatasetError, match=r"got none of row 6 as it is now \(1 such rows\)"):
+    with pytest.raises(DatasetError, match=r"got none of the current row 6 \(1 such rows\)"):
         reopen(tmp_path, replace(images, images=changed))
-    with pytest.raises(DatasetError, match="of all 4 selected images of cifar10, got none of row 1"):
+    with pytest.raises(DatasetError, match="of all 4 selected images of cifar10, got none of the current row 1"):
         reopen(tmp_path, image_set(4, first=1))
     with pytest.raises(DatasetError, match="expected images of cifar100, got images of cifar10"):
         reopen(tmp_path, replace(images, dataset="cifar100"))
-    with pytest.raises(DatasetError, match=r"expected the test labels five times over, got label \d instead of"):
+    with pytest.raises(DatasetError, match=r"expected the test labels repeated five times, got label \d instead of"):
         reopen(tmp_path, replace(images, labels=images.labels[::-1].copy()))
     with pytest.raises(DatasetError, match="expected an empty folder or the same images"):
         generate(tmp_path, image_set(5), ("snow",))
 
 
-def test_missing_and_half_files_are_named(tmp_path: Path) -> None:
+def test_store_reports_missing_and_truncated_files(tmp_path: Path) -> None:
     images = image_set(3)
     store = generate(tmp_path, images, ("fog", "snow", "pixelate"))
     with pytest.raises(DatasetError, match=r"jpeg_compression\.npy: expected an array .*no such file"):
@@ -269,7 +269,7 @@ def test_missing_and_half_files_are_named(tmp_path: Path) -> None:
     for name, content in (("fog", (tmp_path / "fog.npy").read_bytes()[:5000]), ("snow", b"")):
         (tmp_path / f"{name}.npy").write_bytes(content)
         with pytest.raises(
-            DatasetError, match=rf"{name}\.npy: expected an array .* no whole \.npy array .*Delete \S+ and"
+            DatasetError, match=rf"{name}\.npy: expected an array .* damaged \.npy file .*Delete \S+ and"
         ):
             reopen(tmp_path, images).check(name)
     np.save(tmp_path / "pixelate.npy", np.zeros((15, 16, 16, 3), np.uint8))
@@ -277,15 +277,15 @@ def test_missing_and_half_files_are_named(tmp_path: Path) -> None:
         reopen(tmp_path, images).check("pixelate")
 
 
-def test_pickles_are_not_read(tmp_path: Path) -> None:
+def test_store_does_not_read_pickles(tmp_path: Path) -> None:
     images = image_set(3)
     generate(tmp_path, images, ("fog",))
     np.save(tmp_path / "fog.npy", np.array([print], dtype=object), allow_pickle=True)
-    with pytest.raises(DatasetError, match=r"no whole \.npy array"):
+    with pytest.raises(DatasetError, match=r"damaged \.npy file"):
         reopen(tmp_path, images).check("fog")
 
 
-def test_damaged_and_foreign_manifests_are_named(tmp_path: Path) -> None:
+def test_open_generated_reports_damaged_and_unknown_manifests(tmp_path: Path) -> None:
     images = image_set(3)
     generate(tmp_path, images, ("fog",))
     path = tmp_path / "manifest.json"
@@ -299,39 +299,41 @@ def test_damaged_and_foreign_manifests_are_named(tmp_path: Path) -> None:
         reopen(tmp_path, images)
 
 
-def test_neither_kind_stands_in_for_the_other(tmp_path: Path, published: tuple[Path, ImageSet]) -> None:
+def test_generated_and_published_folders_are_not_interchangeable(
+    tmp_path: Path, published: tuple[Path, ImageSet]
+) -> None:
     folder, full = published
     with pytest.raises(DatasetError, match=r"expected the manifest of generated images.*set `source: published`"):
         reopen(folder, full)
     before = read_tree(folder)
-    with pytest.raises(DatasetError, match=r"got \.npy files without a manifest, as published ones are"):
+    with pytest.raises(DatasetError, match=r"got \.npy files without a manifest, like published ones"):
         generate(folder, full)
     assert read_tree(folder) == before
-    made = tmp_path / "generated"
-    generate(made, full)
-    for forgotten in ("", "manifest.json", "indices.npy"):
-        if forgotten:
-            (made / forgotten).unlink()
+    generated = tmp_path / "generated"
+    generate(generated, full)
+    for missing_file in ("", "manifest.json", "indices.npy"):
+        if missing_file:
+            (generated / missing_file).unlink()
         with pytest.raises(DatasetError, match="got images that robust201 generated"):
-            open_published(made, full, n_images=N_PUBLISHED)
+            open_published(generated, full, n_images=N_PUBLISHED)
 
 
-def test_published_files_are_read(published: tuple[Path, ImageSet]) -> None:
+def test_open_published_reads_published_files(published: tuple[Path, ImageSet]) -> None:
     folder, full = published
     part = part_of(full, [3, 17, 39])
-    for place in (folder, folder.parent):
-        store = open_published(place, part, n_images=N_PUBLISHED)
+    for path in (folder, folder.parent):
+        store = open_published(path, part, n_images=N_PUBLISHED)
         assert store.source == "published"
         for severity in range(1, 6):
             expected = part.images[[2, 0]] + np.uint8(10 + severity - 1)
             assert (store("snow", severity, np.array([39, 3])) == expected).all()
     assert store.identity("snow") == {"source": "published", "sha256": store.digest("snow")}
-    whole = open_published(folder, full, n_images=N_PUBLISHED)
-    assert whole.digest("snow") != store.digest("snow")
+    full_store = open_published(folder, full, n_images=N_PUBLISHED)
+    assert full_store.digest("snow") != store.digest("snow")
     store.verify("snow", expected=store.identity("snow"))
 
 
-def test_a_changed_published_file_is_found(published: tuple[Path, ImageSet]) -> None:
+def test_verify_detects_a_changed_published_file(published: tuple[Path, ImageSet]) -> None:
     folder, full = published
     planned = open_published(folder, full, n_images=N_PUBLISHED).identity("fog")
     flip_last_bit(folder / "fog.npy")
@@ -339,19 +341,21 @@ def test_a_changed_published_file_is_found(published: tuple[Path, ImageSet]) -> 
         open_published(folder, full, n_images=N_PUBLISHED).verify("fog", expected=planned)
 
 
-def test_full_verification_compares_md5(published: tuple[Path, ImageSet], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_published_checks_md5_if_verify_is_full(
+    published: tuple[Path, ImageSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, full = published
     with pytest.raises(DatasetError, match=r"fog\.npy: expected md5 7b397314b5670f825465fbcd1f6e9ccd, got "):
         open_published(folder, full, n_images=N_PUBLISHED, verify="full")
 
     names = ("fog.npy", "snow.npy", "labels.npy")
-    made = {name: Checksum("md5", hashlib.md5((folder / name).read_bytes()).hexdigest()) for name in names}
+    checksums = {name: Checksum("md5", hashlib.md5((folder / name).read_bytes()).hexdigest()) for name in names}
 
-    def as_made(name: str) -> Download:
-        return replace(registered(name), members=made)
+    def with_checksums(name: str) -> Download:
+        return replace(registered(name), members=checksums)
 
     with monkeypatch.context() as patch:
-        patch.setattr(corrupted_module, "download", as_made)
+        patch.setattr(corrupted_module, "download", with_checksums)
         open_published(folder, full, n_images=N_PUBLISHED, verify="full")
         flip_last_bit(folder / "snow.npy")
         open_published(folder, full, n_images=N_PUBLISHED, verify="full", keys=["fog"])
@@ -359,13 +363,13 @@ def test_full_verification_compares_md5(published: tuple[Path, ImageSet], monkey
             open_published(folder, full, n_images=N_PUBLISHED, verify="full")
 
 
-def test_wrong_published_files_are_named(published: tuple[Path, ImageSet]) -> None:
+def test_open_published_reports_invalid_files(published: tuple[Path, ImageSet]) -> None:
     folder, full = published
     with pytest.raises(DatasetError, match=r"frost\.npy: expected an array .* no such file"):
         open_published(folder, full, n_images=N_PUBLISHED, keys=["frost"])
     with pytest.raises(DatasetError, match=r"labels\.npy: expected uint8 \(500,\), got uint8 \(200,\)"):
         open_published(folder, full, n_images=100)
-    with pytest.raises(DatasetError, match="expected a dataset that has them"):
+    with pytest.raises(DatasetError, match="none are published for this dataset"):
         open_published(folder, replace(full, dataset="digits"), n_images=N_PUBLISHED)
     np.save(folder / "fog.npy", np.zeros((200, 32, 32), np.uint8))
     with pytest.raises(DatasetError, match=r"fog\.npy: expected uint8 \(200, 32, 32, 3\), got uint8 \(200, 32, 32\)"):
@@ -380,16 +384,16 @@ def test_wrong_published_files_are_named(published: tuple[Path, ImageSet]) -> No
         open_published(folder, full, n_images=N_PUBLISHED)
 
 
-def test_one_process_generates_in_a_folder(tmp_path: Path) -> None:
+def test_generate_allows_one_process_per_folder(tmp_path: Path) -> None:
     with (
         sole_writer(tmp_path, "Testing"),
-        pytest.raises(StorageError, match=r"Generating corruptions failed .* got another process"),
+        pytest.raises(StorageError, match=r"Generating corruptions failed .* another process is writing"),
     ):
         generate(tmp_path, image_set(2))
     generate(tmp_path, image_set(2), ("fog",))
 
 
-def test_a_full_device_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_reports_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = image_set(3)
     generate(tmp_path, images, ("fog",))
 
@@ -403,20 +407,20 @@ def test_a_full_device_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert read_tree(tmp_path) == before
 
 
-def test_unknown_keys_start_nothing(tmp_path: Path) -> None:
+def test_generate_rejects_unknown_keys(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'zoom_blur'"):
         generate(tmp_path / "none", image_set(2), ("fog", "zoom_blurr"))
     assert not (tmp_path / "none").exists()
 
 
-def test_the_md5_check_compares_whole_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_deterministic_compares_md5_of_all_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = image_set(6)
     monkeypatch.setitem(DATASETS, "cifar10", replace(DATASETS["cifar10"], n_test=6))
-    found = check_deterministic(images, keys=["pixelate", "brightness"])
-    assert [one.key for one in found] == ["pixelate", "brightness"]
-    assert found[0].expected == "0f14f7e2db14288304e1de10df16832f"
+    checks = check_deterministic(images, keys=["pixelate", "brightness"])
+    assert [check.key for check in checks] == ["pixelate", "brightness"]
+    assert checks[0].expected == "0f14f7e2db14288304e1de10df16832f"
     generate(tmp_path, images, ("pixelate",))
-    assert found[0].got == hashlib.md5((tmp_path / "pixelate.npy").read_bytes()).hexdigest()
+    assert checks[0].got == hashlib.md5((tmp_path / "pixelate.npy").read_bytes()).hexdigest()
     with pytest.raises(ConfigError, match="'snow': expected a corruption without a random part"):
         check_deterministic(images, keys=["snow"])
     with pytest.raises(DatasetError, match=r"expected all 6 test images .* got 5 images"):

@@ -1,4 +1,4 @@
-"""Tables, forms, loaders and selections of images: official layouts fabricated in small, real data where it stands."""
+"""Tables, file forms, loaders and selections of images, with small fabricated files in the official layouts."""
 
 import dataclasses
 import gzip
@@ -40,7 +40,7 @@ from tests.support.dataset_files import (
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_row_of_a_dataset_is_consistent(name: str) -> None:
+def test_dataset_row_is_consistent(name: str) -> None:
     row = dataset(name)
     assert row.name == name
     assert len(set(row.class_names)) == row.n_classes
@@ -53,13 +53,13 @@ def test_row_of_a_dataset_is_consistent(name: str) -> None:
     assert row.corruptions is None or row.corruptions in registry.downloads()
 
 
-def test_every_form_but_digits_has_a_writer_here_and_belongs_to_a_dataset() -> None:
+def test_every_form_has_a_test_writer_and_a_dataset() -> None:
     assert set(FORMS) == {*WRITERS, "digits"}
     rows = (*DATASETS.values(), own_dataset("own", n_classes=2, image_size=8))
     assert {form for row in rows for form in row.forms} == set(FORMS)
 
 
-def test_unknown_names_get_the_closest() -> None:
+def test_load_images_suggests_the_closest_name() -> None:
     with pytest.raises(ConfigError, match=r"'cifar01'.*Did you mean 'cifar10'"):
         dataset("cifar01")
     with pytest.raises(ConfigError, match=r"cifar10.*'pythn'.*Did you mean 'python'"):
@@ -68,7 +68,7 @@ def test_unknown_names_get_the_closest() -> None:
         load_images("cifar10", form="imagenet16")
 
 
-def test_the_tables_and_the_digits_need_no_heavy_library() -> None:
+def test_images_import_no_heavy_library() -> None:
     code = (
         "import sys; from robust201.images import load_images; load_images('digits'); "
         "print([m for m in ('torch', 'pyarrow', 'sklearn', 'PIL') if m in sys.modules])"
@@ -82,13 +82,11 @@ def test_the_tables_and_the_digits_need_no_heavy_library() -> None:
 
 @pytest.mark.parametrize("split", ["test", "train"])
 @pytest.mark.parametrize(("name", "form"), FILE_FORMS)
-def test_form_gives_the_pixels_and_labels_in_the_order_of_its_files(
-    tmp_path: Path, name: str, form: str, split: str
-) -> None:
+def test_load_images_preserves_pixels_labels_and_order(tmp_path: Path, name: str, form: str, split: str) -> None:
     spec = dataset(name)
     images, labels = fabricate(spec, 23)
     files = WRITERS[form](tmp_path / "data", spec, split, images, labels)
-    # The folder of the files, the folder above it, and a folder that has one named as the dataset.
+    # The folder of the files, its parent, and a folder with a subfolder named after the dataset.
     (tmp_path / "above").mkdir()
     (tmp_path / "above" / name).symlink_to(tmp_path / "data")
     for path in (files[0].parent, tmp_path / "data", tmp_path / "above"):
@@ -104,7 +102,7 @@ def test_form_gives_the_pixels_and_labels_in_the_order_of_its_files(
 
 
 @pytest.mark.parametrize(("name", "form"), FILE_FORMS)
-def test_other_split_and_other_form_are_reported_missing(tmp_path: Path, name: str, form: str) -> None:
+def test_load_images_reports_a_missing_split_or_form(tmp_path: Path, name: str, form: str) -> None:
     spec = dataset(name)
     WRITERS[form](tmp_path, spec, "test", *fabricate(spec, 5))
     with pytest.raises(DatasetError, match="expected"):
@@ -114,23 +112,23 @@ def test_other_split_and_other_form_are_reported_missing(tmp_path: Path, name: s
             load_images(name, path=tmp_path, form=other, verify=False)
 
 
-def test_missing_data_names_the_folder_the_forms_and_the_command(
+def test_load_images_names_folder_forms_and_command_if_data_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(DatasetError) as caught:
+    with pytest.raises(DatasetError) as error:
         load_images("cifar10")
-    for words in (
+    for message in (
         str(tmp_path / "nowhere"),
         "cifar-10-batches-bin",
         "parquet",
         "robust201 fetch cifar10",
         "ROBUST201_DATA",
     ):
-        assert words in str(caught.value)
+        assert message in str(error.value)
 
 
-def test_data_folder_is_searched_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_images_searches_the_data_folder_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = dataset("cifar10")
     images, labels = fabricate(spec, 4)
     write_parquet(tmp_path / "cifar10", spec, "test", images, labels)
@@ -140,26 +138,28 @@ def test_data_folder_is_searched_by_default(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize(("name", "form"), FILE_FORMS)
 @pytest.mark.parametrize("label", [-1, "n_classes", 1001])
-def test_label_out_of_range_is_refused_with_its_row(tmp_path: Path, name: str, form: str, label: int | str) -> None:
+def test_load_images_reports_the_row_of_an_invalid_label(
+    tmp_path: Path, name: str, form: str, label: int | str
+) -> None:
     spec = dataset(name)
     images, labels = fabricate(spec, 6)
     labels[3] = spec.n_classes if label == "n_classes" else label
     if form in {"binary", "idx"} and not 0 <= labels[3] <= 255:
         labels[3] = 255
     if form == "imagenet16" and label == "n_classes":
-        labels[3] = 1000  # label 1001 of the file: 121 to 1000 are other classes of ImageNet and no error
+        labels[3] = 1000  # label 1001 in the file; labels 121 to 1000 are valid classes of ImageNet
     files = WRITERS[form](tmp_path, spec, "test", images, labels)
     with pytest.raises(DatasetError, match=rf"Reading labels failed for {files[0]}.* in row [36]"):
         load_images(name, form=ASKED_FOR.get(name), path=tmp_path, verify=False)
 
 
-# --- verifying
+# --- verification
 
 
 def publish(
     monkeypatch: pytest.MonkeyPatch, name: str, entry: str, members: dict[str, registry.Checksum], count: int
 ) -> None:
-    """Make fabricated files the published ones: the registry's checksums and the size of the test split."""
+    """Replace the registry's checksums and the size of the test split by those of fabricated files."""
     changed = dict(registry.downloads())
     changed[entry] = dataclasses.replace(changed[entry], members=members)
     monkeypatch.setattr(registry, "downloads", lambda: changed)
@@ -176,7 +176,7 @@ VERIFIED = [
 
 
 @pytest.mark.parametrize(("name", "form", "entry"), VERIFIED)
-def test_published_checksums_are_verified(
+def test_load_images_verifies_published_checksums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, form: str, entry: str
 ) -> None:
     spec = dataset(name)
@@ -197,7 +197,7 @@ def test_published_checksums_are_verified(
         load_images(name, path=tmp_path, form=form)
 
 
-def test_binary_file_of_wrong_size_is_refused(tmp_path: Path) -> None:
+def test_load_images_rejects_binary_files_of_wrong_size(tmp_path: Path) -> None:
     spec = dataset("cifar10")
     (file,) = write_binary(tmp_path, spec, "test", *fabricate(spec, 3))
     with pytest.raises(DatasetError, match=r"expected 30,730,000 bytes, got 9,219"):
@@ -210,9 +210,7 @@ def test_binary_file_of_wrong_size_is_refused(tmp_path: Path) -> None:
         load_images("cifar10", path=tmp_path, verify=False)
 
 
-def test_sums_recorded_at_unpacking_stand_in_for_checksums_that_nobody_publishes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_load_images_uses_hashes_recorded_at_unpacking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = dataset("cifar10")
     (file,) = write_binary(tmp_path, spec, "test", *fabricate(spec, 3))
     sized = {"test_batch.bin": registry.Checksum("sha256", None, file.stat().st_size)}
@@ -231,13 +229,13 @@ def test_sums_recorded_at_unpacking_stand_in_for_checksums_that_nobody_publishes
 # --- damaged pickles
 
 
-class Hostile:
+class Malicious:
     def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.system, ("touch hostile-was-here",)
+        return os.system, ("touch executed",)
 
 
 @pytest.mark.parametrize(
-    ("batch", "words"),
+    ("batch", "message"),
     [
         ({"labels": [0]}, r"'data' and 'labels', got keys \['labels'\]"),
         ([1, 2], "got list"),
@@ -246,27 +244,27 @@ class Hostile:
         ({"data": np.zeros((1, 768), np.uint8), "labels": [0]}, r"got \(1, 768\)"),
         ({"data": np.zeros((1, 3072), np.uint8), "labels": ["a"]}, "list of integers"),
         ({"data": np.zeros((1, 3072), np.uint8), "labels": [0.5]}, "list of integers"),
-        ({"data": Hostile(), "labels": [0]}, r"system"),
+        ({"data": Malicious(), "labels": [0]}, r"system"),
     ],
 )
-def test_pickle_of_another_form_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: object, words: str
+def test_load_images_rejects_invalid_pickles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: object, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "test_batch").write_bytes(pickle.dumps(batch, protocol=2))
-    with pytest.raises(DatasetError, match=words):
+    with pytest.raises(DatasetError, match=message):
         load_images("cifar10", path=tmp_path, form="python", verify=False)
-    assert not (tmp_path / "hostile-was-here").exists()
+    assert not (tmp_path / "executed").exists()
 
 
 # --- parquet
 
 
-def good(count: int = 3, size: int = 32) -> list[bytes | None]:
+def valid_images(count: int = 3, size: int = 32) -> list[bytes | None]:
     return [encode(np.full((3, size, size), row, np.uint8)) for row in range(count)]
 
 
-def test_jpeg_and_grey_images_are_decoded_to_rgb(tmp_path: Path) -> None:
+def test_load_images_decodes_jpeg_and_grey_images_to_rgb(tmp_path: Path) -> None:
     flat = np.stack([np.full((32, 32), value, np.uint8) for value in (200, 40, 90)])
     grey = io.BytesIO()
     Image.new("L", (32, 32), 77).save(grey, "PNG")
@@ -277,25 +275,25 @@ def test_jpeg_and_grey_images_are_decoded_to_rgb(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("images", "labels", "words"),
+    ("images", "labels", "message"),
     [
-        ([*good(2), b"no image"], [0, 1, 2], r"row 2: expected a JPEG or PNG, got 8 bytes"),
-        ([*good(1), good(1)[0][:60]], [0, 1], r"row 1: expected a JPEG or PNG"),  # type: ignore[index]
-        ([*good(2), *good(1, 16)], [0, 1, 2], r"row 2: expected 32x32 pixels, got 16x16"),
-        ([*good(2), None], [0, 1, 2], r"column 'image', got none in row 2"),
-        (good(3), [0, None, 2], r"column 'label', got none in row 1"),
+        ([*valid_images(2), b"no image"], [0, 1, 2], r"row 2: expected a JPEG or PNG, got 8 bytes"),
+        ([*valid_images(1), valid_images(1)[0][:60]], [0, 1], r"row 1: expected a JPEG or PNG"),  # type: ignore[index]
+        ([*valid_images(2), *valid_images(1, 16)], [0, 1, 2], r"row 2: expected 32x32 pixels, got 16x16"),
+        ([*valid_images(2), None], [0, 1, 2], r"column 'image', got none in row 2"),
+        (valid_images(3), [0, None, 2], r"column 'label', got none in row 1"),
         ([], [], "got no rows"),
     ],
 )
-def test_bad_row_of_a_parquet_is_named(
-    tmp_path: Path, images: list[bytes | None], labels: list[int | None], words: str
+def test_load_images_reports_the_row_of_an_invalid_parquet_value(
+    tmp_path: Path, images: list[bytes | None], labels: list[int | None], message: str
 ) -> None:
     file = write_table(tmp_path / "test.parquet", images, labels)
-    with pytest.raises(DatasetError, match=f"{file}.*{words}"):
+    with pytest.raises(DatasetError, match=f"{file}.*{message}"):
         load_images("cifar10", path=tmp_path)
 
 
-def test_parquet_with_other_columns_is_refused(tmp_path: Path) -> None:
+def test_load_images_rejects_other_parquet_columns(tmp_path: Path) -> None:
     file = tmp_path / "test.parquet"
     parquet.write_table(pa.table({"image": pa.array(["text"]), "label": [1]}), file)
     with pytest.raises(DatasetError, match="column 'image' of bytes, got image: string"):
@@ -303,16 +301,16 @@ def test_parquet_with_other_columns_is_refused(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"image": pa.array([b""], pa.binary()), "target": [1]}), file)
     with pytest.raises(DatasetError, match="column 'label' of integers, got columns image, target"):
         load_images("cifar10", path=tmp_path)
-    write_table(file, good(2), [0, 1], pa.float32())
+    write_table(file, valid_images(2), [0, 1], pa.float32())
     with pytest.raises(DatasetError, match="column 'label' of integers, got label: float"):
         load_images("cifar10", path=tmp_path)
 
 
 @pytest.mark.parametrize("keep", [0, 10, 200, -4])
-def test_damaged_parquet_is_refused(tmp_path: Path, keep: int) -> None:
-    file = write_table(tmp_path / "test.parquet", good(3), [0, 1, 2])
+def test_load_images_rejects_damaged_parquet(tmp_path: Path, keep: int) -> None:
+    file = write_table(tmp_path / "test.parquet", valid_images(3), [0, 1, 2])
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(DatasetError, match="expected a whole Parquet file"):
+    with pytest.raises(DatasetError, match="the Parquet file cannot be read"):
         load_images("cifar10", path=tmp_path)
 
 
@@ -320,7 +318,7 @@ def test_damaged_parquet_is_refused(tmp_path: Path, keep: int) -> None:
 
 
 @pytest.mark.shared
-def test_real_cifar10_images_load(shared_data: Path) -> None:
+def test_load_images_reads_real_cifar10(shared_data: Path) -> None:
     images = load_images("cifar10", path=shared_data)
     assert images.images.shape == (10_000, 3, 32, 32)
     assert np.bincount(images.labels).tolist() == [1000] * 10
@@ -334,13 +332,13 @@ def test_real_cifar10_images_load(shared_data: Path) -> None:
 
 
 def write_mnist(root: Path, count: int = 5) -> tuple[Path, Path]:
-    """Give the files of labels (not packed) and of images (packed) of the test split."""
+    """Write the test split, and return its files of labels (unpacked) and images (packed)."""
     spec = dataset("mnist")
     labels, images = write_idx(root, spec, "test", *fabricate(spec, count))
     return labels, images
 
 
-def test_published_checksums_of_mnist_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_images_verifies_mnist_checksums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, file = write_mnist(tmp_path)
     with pytest.raises(DatasetError, match=rf"Verifying failed for {file}: expected md5 9fb629c\w+, got \w{{32}}"):
         load_images("mnist", path=tmp_path)
@@ -352,7 +350,7 @@ def test_published_checksums_of_mnist_are_verified(tmp_path: Path, monkeypatch: 
         load_images("mnist", path=tmp_path)
 
 
-def test_mnist_is_upscaled_and_grey(tmp_path: Path) -> None:
+def test_load_images_upscales_mnist(tmp_path: Path) -> None:
     _, file = write_mnist(tmp_path, 1)
     pixels = np.arange(784, dtype=np.uint8).reshape(1, 28, 28)
     file.with_suffix("").write_bytes(idx_bytes(pixels))
@@ -362,7 +360,7 @@ def test_mnist_is_upscaled_and_grey(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damage", "message"),
     [
         (lambda content: b"", "got other content"),
         (lambda content: content[:3], "got other content"),
@@ -377,40 +375,40 @@ def test_mnist_is_upscaled_and_grey(tmp_path: Path) -> None:
         (lambda content: idx_bytes(np.zeros((4, 28, 28), np.uint8)), r"for each of the 4 images, got an array \(5,\)"),
     ],
 )
-def test_damaged_idx_file_is_refused_in_one_line(tmp_path: Path, damage: Callable[[bytes], bytes], words: str) -> None:
+def test_load_images_rejects_damaged_idx_files(tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
     _, file = write_mnist(tmp_path)
     damaged = damage(gzip.decompress(file.read_bytes()))
     file.write_bytes(gzip.compress(damaged))
-    with pytest.raises(DatasetError, match=words) as packed:
+    with pytest.raises(DatasetError, match=message) as packed:
         load_images("mnist", path=tmp_path, verify=False)
     assert "\n" not in str(packed.value)
     file.unlink()
     file.with_suffix("").write_bytes(damaged)
-    with pytest.raises(DatasetError, match=words):
+    with pytest.raises(DatasetError, match=message):
         load_images("mnist", path=tmp_path, verify=False)
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
-        (b"", "got one cut short"),
+        (b"", "got a truncated one"),
         (b"no gzip", r"got a damaged one \("),
-        (gzip.compress(bytes(1000), mtime=0)[:-3], "got one cut short"),
+        (gzip.compress(bytes(1000), mtime=0)[:-3], "got a truncated one"),
         (gzip.compress(bytes(2000), mtime=0), "got more than 0.0 MB"),
     ],
 )
-def test_damaged_packed_file_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, words: str
+def test_load_images_rejects_damaged_gzip_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str
 ) -> None:
     monkeypatch.setattr(mnist, "_MAX_BYTES", 1500)
     _, file = write_mnist(tmp_path)
     file.write_bytes(content)
-    with pytest.raises(DatasetError, match=words) as caught:
+    with pytest.raises(DatasetError, match=message) as error:
         load_images("mnist", path=tmp_path, verify=False)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
-def test_mnist_without_labels_is_refused(tmp_path: Path) -> None:
+def test_load_images_rejects_mnist_without_labels(tmp_path: Path) -> None:
     labels, _ = write_mnist(tmp_path)
     labels.unlink()
     with pytest.raises(DatasetError, match=f"Reading images failed for {labels}: expected a readable file"):
@@ -418,9 +416,9 @@ def test_mnist_without_labels_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "other"), [("cifar10", "cifar-100"), ("cifar100", "cifar-10-")])
-def test_what_is_looked_for_is_of_the_dataset_asked_for(tmp_path, name, other):
-    with pytest.raises(DatasetError) as caught:
+def test_load_images_names_only_files_of_the_requested_dataset(tmp_path, name, other):
+    with pytest.raises(DatasetError) as error:
         load_images(name, path=tmp_path)
-    message = str(caught.value)
+    message = str(error.value)
     assert other not in message
     assert message.count("cifar-10") == 2

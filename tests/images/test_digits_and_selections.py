@@ -1,4 +1,4 @@
-"""The digits of scikit-learn, and class-stratified selections of any images."""
+"""The digits of scikit-learn, and class-stratified selections."""
 
 import random
 
@@ -15,28 +15,28 @@ from robust201.images.upscaling import upscale
 # --- digits
 
 
-def test_digits_are_split_once_and_for_all() -> None:
+def test_digits_have_a_fixed_split() -> None:
     train, test = load_images("digits", split="train"), load_images("digits")
     assert (len(train), len(test)) == (1347, 450)
     assert train.images.shape[1:] == test.images.shape[1:] == (3, 32, 32)
     assert test.sha256 == "3ec90e0b4eecbf53bde12b42b163077179a5c1021b91bbca0eda51d4d892dfc3"
-    shares = np.bincount(test.labels) / (np.bincount(train.labels) + np.bincount(test.labels))
-    assert np.abs(shares - 0.25).max() < 0.01
+    test_fractions = np.bincount(test.labels) / (np.bincount(train.labels) + np.bincount(test.labels))
+    assert np.abs(test_fractions - 0.25).max() < 0.01
     assert not {image.tobytes() for image in train.images} & {image.tobytes() for image in test.images}
     channel = train.images[:, 0] / 255
     np.testing.assert_allclose(train.normalisation.mean[0], channel.mean(), atol=1e-4)
     np.testing.assert_allclose(train.normalisation.std[0], channel.std(), atol=1e-4)
 
 
-def test_digits_are_read_from_scikit_learns_file_or_by_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digits_are_equal_with_and_without_importing_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     read = digits._read_source.__wrapped__()
-    monkeypatch.setattr(digits, "_SOURCE_FILE", "of another version")
-    for one, other in zip(read, digits._read_source.__wrapped__(), strict=True):
-        assert one.dtype == other.dtype
-        assert np.array_equal(one, other)
+    monkeypatch.setattr(digits, "_SOURCE_FILE", "missing")
+    for expected, result in zip(read, digits._read_source.__wrapped__(), strict=True):
+        assert expected.dtype == result.dtype
+        assert np.array_equal(expected, result)
 
 
-def test_another_copy_of_the_digits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_images_rejects_other_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     pixels, labels = digits._read_source.__wrapped__()
     pixels[0, 0, 0] += 1
     monkeypatch.setattr(digits, "_read_source", lambda: (pixels, labels))
@@ -46,15 +46,13 @@ def test_another_copy_of_the_digits_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("size", "brightest"), [(8, 16), (28, 255)])
-@given(draws=st.randoms(use_true_random=False))
-def test_upscaling_agrees_with_bilinear_interpolation_in_floating_point(
-    size: int, brightest: int, draws: random.Random
-) -> None:
-    image = (np.frombuffer(draws.randbytes(size**2), np.uint8).astype(int) % (brightest + 1)).reshape(1, size, size)
+@given(rng=st.randoms(use_true_random=False))
+def test_upscale_matches_bilinear_interpolation(size: int, brightest: int, rng: random.Random) -> None:
+    image = (np.frombuffer(rng.randbytes(size**2), np.uint8).astype(int) % (brightest + 1)).reshape(1, size, size)
     rows = (np.arange(32) + 0.5) * size / 32 - 0.5
     grid = np.arange(size)
-    halfway = np.stack([np.interp(rows, grid, line) for line in image[0].astype(float)])
-    expected = np.stack([np.interp(rows, grid, line) for line in halfway.T]).T * 255 / brightest
+    columns_upscaled = np.stack([np.interp(rows, grid, line) for line in image[0].astype(float)])
+    expected = np.stack([np.interp(rows, grid, line) for line in columns_upscaled.T]).T * 255 / brightest
     upscaled = upscale(image.astype(np.uint8), 32, brightest)
     assert upscaled.shape == (1, 3, 32, 32)
     assert (upscaled[0, 0] == upscaled[0, 1]).all()
@@ -73,42 +71,44 @@ def image_set(labels: list[int]) -> ImageSet:
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 40), st.integers(0, 2**31 - 1))
-def test_selection_is_stratified_ascending_and_nested(labels: list[int], count: int, seed: int) -> None:
-    whole = image_set(labels)
-    count = min(count, len(whole))
-    chosen = select(whole, count=count, seed=seed)
-    assert len(chosen) == count
-    assert (np.diff(chosen.indices) > 0).all()
-    rows = chosen.indices // 2
-    np.testing.assert_array_equal(chosen.images, whole.images[rows])
-    np.testing.assert_array_equal(chosen.labels, whole.labels[rows])
-    assert chosen.sha256 == image_hash(chosen.images, chosen.labels, chosen.indices)
-    taken, there = np.bincount(chosen.labels, minlength=4), np.bincount(whole.labels, minlength=4)
-    # A class that has images left has given at most one less than any other.
-    assert all(taken[label] >= taken.max() - 1 for label in range(4) if taken[label] < there[label])
-    assert select(whole, count=count, seed=seed).sha256 == chosen.sha256
-    assert set(chosen.indices) <= set(select(whole, count=min(count + 3, len(whole)), seed=seed).indices)
+def test_select_is_stratified_ascending_and_nested(labels: list[int], count: int, seed: int) -> None:
+    all_images = image_set(labels)
+    count = min(count, len(all_images))
+    selected = select(all_images, count=count, seed=seed)
+    assert len(selected) == count
+    assert (np.diff(selected.indices) > 0).all()
+    rows = selected.indices // 2
+    np.testing.assert_array_equal(selected.images, all_images.images[rows])
+    np.testing.assert_array_equal(selected.labels, all_images.labels[rows])
+    assert selected.sha256 == image_hash(selected.images, selected.labels, selected.indices)
+    n_selected, n_available = np.bincount(selected.labels, minlength=4), np.bincount(all_images.labels, minlength=4)
+    # A class with unselected images has at most one selected image less than any other.
+    assert all(
+        n_selected[label] >= n_selected.max() - 1 for label in range(4) if n_selected[label] < n_available[label]
+    )
+    assert select(all_images, count=count, seed=seed).sha256 == selected.sha256
+    assert set(selected.indices) <= set(select(all_images, count=min(count + 3, len(all_images)), seed=seed).indices)
 
 
-def test_selection_of_everything_is_everything() -> None:
-    whole = load_images("digits")
-    assert select(whole, count=len(whole), seed=7).sha256 == whole.sha256
+def test_select_all_returns_everything() -> None:
+    all_images = load_images("digits")
+    assert select(all_images, count=len(all_images), seed=7).sha256 == all_images.sha256
 
 
-def test_selection_depends_on_the_seed_also_in_which_classes_give_one_more() -> None:
-    whole = load_images("digits")
-    counts = {tuple(np.bincount(select(whole, count=25, seed=seed).labels, minlength=10)) for seed in range(8)}
+def test_select_depends_on_the_seed() -> None:
+    all_images = load_images("digits")
+    counts = {tuple(np.bincount(select(all_images, count=25, seed=seed).labels, minlength=10)) for seed in range(8)}
     assert len(counts) > 1
     assert all(set(row) == {2, 3} for row in counts)
-    assert len({select(whole, count=20, seed=seed).sha256 for seed in range(8)}) == 8
+    assert len({select(all_images, count=20, seed=seed).sha256 for seed in range(8)}) == 8
 
 
-def test_selection_is_the_same_on_every_platform() -> None:
-    chosen = select(load_images("digits"), count=10, seed=0)
-    assert chosen.indices.tolist() == [13, 22, 27, 111, 192, 199, 264, 284, 288, 289]
+def test_select_is_the_same_on_every_platform() -> None:
+    selected = select(load_images("digits"), count=10, seed=0)
+    assert selected.indices.tolist() == [13, 22, 27, 111, 192, 199, 264, 284, 288, 289]
 
 
 @pytest.mark.parametrize("count", [0, -1, 451])
-def test_selection_of_more_than_there_is_is_refused(count: int) -> None:
+def test_select_rejects_a_count_out_of_range(count: int) -> None:
     with pytest.raises(DatasetError, match=f"digits: expected a count from 1 to 450, got {count}"):
         select(load_images("digits"), count=count, seed=0)

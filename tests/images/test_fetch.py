@@ -1,4 +1,4 @@
-"""Downloads against a real HTTP server on loopback: resumed, refused, damaged; and what needs no network."""
+"""Downloads from a real HTTP server on loopback: resumed, rejected and damaged; and errors without a network."""
 
 import errno
 import fcntl
@@ -11,93 +11,91 @@ import pytest
 from robust201.core.errors import DatasetError, StorageFullError
 from robust201.images.downloads import transfer
 from robust201.images.downloads.fetch import fetch
-from tests.support.download_server import Publish, Server, assert_whole, names_in
+from tests.support.download_server import Publish, Server, assert_complete, names_in
 
 # --- the transfer
 
 
-def test_whole_download_is_unpacked_and_its_archive_removed(tmp_path: Path, corrupted: Server) -> None:
-    seen: list[tuple[int, int | None]] = []
-    folder = fetch("CIFAR-10-C", tmp_path / "data", progress=lambda done, total: seen.append((done, total)))
+def test_fetch_unpacks_and_removes_the_archive(tmp_path: Path, corrupted: Server) -> None:
+    progress_calls: list[tuple[int, int | None]] = []
+    folder = fetch("CIFAR-10-C", tmp_path / "data", progress=lambda done, total: progress_calls.append((done, total)))
     assert folder == tmp_path / "data" / "CIFAR-10-C"
-    assert_whole(folder.parent)
+    assert_complete(folder.parent)
     assert names_in(tmp_path / "data") == ["CIFAR-10-C"]
     size = len(corrupted.content)
-    assert seen[-1] == (size, size)
-    assert seen == sorted(seen)
-    assert len(seen) > 1
-    assert corrupted.asked == [""]
+    assert progress_calls[-1] == (size, size)
+    assert progress_calls == sorted(progress_calls)
+    assert len(progress_calls) > 1
+    assert corrupted.requested_ranges == [""]
     assert fetch("CIFAR-10-C", tmp_path / "data") == folder
-    assert corrupted.asked == [""], "what is there is not downloaded again"
+    assert corrupted.requested_ranges == [""], "existing files are not downloaded again"
 
 
-def test_broken_connections_are_continued_where_they_stopped(tmp_path: Path, corrupted: Server) -> None:
+def test_fetch_resumes_broken_connections(tmp_path: Path, corrupted: Server) -> None:
     corrupted.cuts = [100_000, 1, 300_000]
     fetch("CIFAR-10-C", tmp_path)
-    assert_whole(tmp_path)
-    assert corrupted.asked == ["", "bytes=100000-", "bytes=100001-", "bytes=400001-"]
+    assert_complete(tmp_path)
+    assert corrupted.requested_ranges == ["", "bytes=100000-", "bytes=100001-", "bytes=400001-"]
 
 
-def test_a_later_call_continues_an_interrupted_one(tmp_path: Path, corrupted: Server) -> None:
+def test_fetch_resumes_an_interrupted_call(tmp_path: Path, corrupted: Server) -> None:
     corrupted.cuts, corrupted.statuses = [5000], [0, 503, 503, 503]
     with pytest.raises(DatasetError, match=r"HTTP status 503.*; 5,000 bytes are kept in CIFAR-10-C.tar.part"):
         fetch("CIFAR-10-C", tmp_path)
     assert names_in(tmp_path) == ["CIFAR-10-C.tar.part"]
     fetch("CIFAR-10-C", tmp_path)
-    assert_whole(tmp_path)
+    assert_complete(tmp_path)
     assert names_in(tmp_path) == ["CIFAR-10-C"]
-    assert corrupted.asked[-1] == "bytes=5000-"
+    assert corrupted.requested_ranges[-1] == "bytes=5000-"
 
 
-def test_server_without_ranges_sends_everything_again(tmp_path: Path, corrupted: Server) -> None:
+def test_fetch_restarts_without_range_support(tmp_path: Path, corrupted: Server) -> None:
     corrupted.ranges, corrupted.cuts = False, [5000]
     fetch("CIFAR-10-C", tmp_path)
-    assert_whole(tmp_path)
-    assert corrupted.asked == ["", "bytes=5000-"]
+    assert_complete(tmp_path)
+    assert corrupted.requested_ranges == ["", "bytes=5000-"]
 
 
-def test_server_that_does_not_say_the_length(tmp_path: Path, corrupted: Server) -> None:
+def test_fetch_works_without_a_content_length(tmp_path: Path, corrupted: Server) -> None:
     corrupted.sends_length = False
-    seen: list[int | None] = []
-    fetch("CIFAR-10-C", tmp_path, progress=lambda _, total: seen.append(total))
-    assert_whole(tmp_path)
-    assert set(seen) == {None}
+    progress_calls: list[int | None] = []
+    fetch("CIFAR-10-C", tmp_path, progress=lambda _, total: progress_calls.append(total))
+    assert_complete(tmp_path)
+    assert set(progress_calls) == {None}
 
 
-@pytest.mark.parametrize("left", ["whole", "longer", "of another version"])
-def test_part_file_that_is_not_a_beginning(tmp_path: Path, corrupted: Server, left: str) -> None:
-    content = {"whole": corrupted.content, "longer": corrupted.content + b"x", "of another version": b"y" * 4000}[left]
+@pytest.mark.parametrize("part", ["whole", "longer", "of another version"])
+def test_fetch_replaces_an_invalid_part_file(tmp_path: Path, corrupted: Server, part: str) -> None:
+    content = {"whole": corrupted.content, "longer": corrupted.content + b"x", "of another version": b"y" * 4000}[part]
     (tmp_path / "CIFAR-10-C.tar.part").write_bytes(content)
     fetch("CIFAR-10-C", tmp_path)
-    assert_whole(tmp_path)
-    assert len(corrupted.asked) == (1 if left == "whole" else 2)
+    assert_complete(tmp_path)
+    assert len(corrupted.requested_ranges) == (1 if part == "whole" else 2)
 
 
-def test_passing_statuses_are_tried_again(tmp_path: Path, corrupted: Server) -> None:
+def test_fetch_retries_after_temporary_statuses(tmp_path: Path, corrupted: Server) -> None:
     corrupted.statuses = [503, 429]
     fetch("CIFAR-10-C", tmp_path)
-    assert_whole(tmp_path)
+    assert_complete(tmp_path)
 
 
-def test_wrong_checksum_leaves_nothing(tmp_path: Path, corrupted: Server) -> None:
+def test_fetch_leaves_nothing_after_a_wrong_checksum(tmp_path: Path, corrupted: Server) -> None:
     corrupted.content = corrupted.content[:-1] + b"\x01"
-    with pytest.raises(DatasetError) as caught:
+    with pytest.raises(DatasetError) as error:
         fetch("CIFAR-10-C", tmp_path)
-    assert re.search(
-        r"expected the file CIFAR-10-C.tar \([\d,]+ bytes, sha256 \w{64}\), got another", str(caught.value)
-    )
+    assert re.search(r"expected the file CIFAR-10-C.tar \([\d,]+ bytes, sha256 \w{64}\), got another", str(error.value))
     assert names_in(tmp_path) == []
 
 
-def test_missing_file_is_reported_at_once(tmp_path: Path, corrupted: Server) -> None:
+def test_fetch_does_not_retry_a_missing_file(tmp_path: Path, corrupted: Server) -> None:
     corrupted.statuses = [404]
     with pytest.raises(DatasetError, match="HTTP status 404"):
         fetch("CIFAR-10-C", tmp_path)
-    assert len(corrupted.asked) == 1
+    assert len(corrupted.requested_ranges) == 1
     assert names_in(tmp_path) == []
 
 
-def test_without_a_network_one_line_says_what_to_do(
+def test_fetch_says_what_to_do_without_a_network(
     tmp_path: Path, publish: Publish, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
@@ -105,32 +103,32 @@ def test_without_a_network_one_line_says_what_to_do(
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}/cifar-10-binary.tar.gz"
     publish("cifar10", url=url)
-    with pytest.raises(DatasetError) as caught:
+    with pytest.raises(DatasetError) as error:
         fetch("cifar10", tmp_path)
-    assert caught.value.exit_code == 2
-    message = str(caught.value)
-    for words in (url, "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", str(tmp_path), "by hand"):
-        assert words in message
+    assert error.value.exit_code == 2
+    message = str(error.value)
+    for text in (url, "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", str(tmp_path), "by hand"):
+        assert text in message
     assert "\n" not in message
     assert names_in(tmp_path) == []
 
 
-def test_addresses_other_than_http_are_refused(tmp_path: Path, publish: Publish) -> None:
+def test_fetch_rejects_urls_other_than_http(tmp_path: Path, publish: Publish) -> None:
     (tmp_path / "secret").write_bytes(b"x")
     publish("cifar10", url=(tmp_path / "secret").as_uri())
     with pytest.raises(DatasetError, match="neither http nor https"):
         fetch("cifar10", tmp_path / "data")
 
 
-def test_second_download_of_the_same_file_is_refused(tmp_path: Path, corrupted: Server) -> None:
+def test_fetch_rejects_a_concurrent_download(tmp_path: Path, corrupted: Server) -> None:
     with (tmp_path / "CIFAR-10-C.tar.part").open("wb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(DatasetError, match="got one under way"):
+        with pytest.raises(DatasetError, match="another process is downloading it"):
             fetch("CIFAR-10-C", tmp_path)
-    assert corrupted.asked == []
+    assert corrupted.requested_ranges == []
 
 
-def test_full_disk_and_missing_rights_are_told_apart(tmp_path: Path) -> None:
+def test_writing_to_distinguishes_a_full_disk_from_missing_permissions(tmp_path: Path) -> None:
     with pytest.raises(StorageFullError, match="No space"), transfer.writing_to(tmp_path):
         raise OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(DatasetError, match="Permission denied"), transfer.writing_to(tmp_path):

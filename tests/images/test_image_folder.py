@@ -1,4 +1,4 @@
-"""Images that robust201 makes: fixed blends of two datasets, and converted files of published robust features."""
+"""Folders of images written by robust201: fixed blends of two datasets, and converted robust features."""
 
 import json
 import os
@@ -26,12 +26,12 @@ from tests.training.test_data import numbered_images
 FIRST, SECOND = numbered_images(40, "first"), numbered_images(25, "second", n_classes=5)
 
 
-def read_made(folder: Path, n_classes: int, size: int, split: str = "test") -> ImageSet:
+def read_folder(folder: Path, n_classes: int, size: int, split: str = "test") -> ImageSet:
     spec = own_dataset("made", n_classes=n_classes, image_size=size)
     return load_images(spec, path=folder, split=split)  # type: ignore[arg-type]
 
 
-def test_pairs_hold_each_image_once_at_most() -> None:
+def test_pair_uses_each_image_at_most_once() -> None:
     for n_first, n_second in ((40, 25), (25, 40), (30, 30)):
         pairs = pair(n_first, n_second, seed=3)
         count = min(n_first, n_second)
@@ -42,40 +42,40 @@ def test_pairs_hold_each_image_once_at_most() -> None:
     assert not np.array_equal(pair(40, 25, 3).second, pair(40, 25, 4).second)
 
 
-def test_blends_of_both_labels_are_the_same_pictures(tmp_path: Path) -> None:
+def test_write_fusion_writes_the_same_images_for_both_labels(tmp_path: Path) -> None:
     digests = [
         write_fusion(tmp_path / label, FIRST, SECOND, split="test", alpha=0.5, label=label, seed=0)  # type: ignore[arg-type]
         for label in ("first", "second")
     ]
-    by_first, by_second = read_made(tmp_path / "first", 7, 4), read_made(tmp_path / "second", 5, 4)
+    by_first, by_second = read_folder(tmp_path / "first", 7, 4), read_folder(tmp_path / "second", 5, 4)
     assert [by_first.sha256, by_second.sha256] == digests
     np.testing.assert_array_equal(by_first.images, by_second.images)
     with np.load(tmp_path / "first/test.npz") as arrays:
-        rows, others = arrays["first_rows"], arrays["second_rows"]
+        rows, second_rows = arrays["first_rows"], arrays["second_rows"]
     np.testing.assert_array_equal(by_first.labels, FIRST.labels[rows])
-    np.testing.assert_array_equal(by_second.labels, SECOND.labels[others])
-    np.testing.assert_array_equal(by_first.images, blend(FIRST.images[rows], SECOND.images[others], 0.5))
+    np.testing.assert_array_equal(by_second.labels, SECOND.labels[second_rows])
+    np.testing.assert_array_equal(by_first.images, blend(FIRST.images[rows], SECOND.images[second_rows], 0.5))
 
 
-def test_equal_blends_have_equal_bytes_and_others_are_not_written_over(tmp_path: Path) -> None:
+def test_write_fusion_is_deterministic_and_does_not_overwrite_others(tmp_path: Path) -> None:
     def write(seed: int, folder: Path) -> list[bytes]:
         write_fusion(folder, FIRST, SECOND, split="test", alpha=0.5, label="first", seed=seed)
         return [(folder / name).read_bytes() for name in ("test.npz", "test.json")]
 
-    made = write(0, tmp_path / "a")
-    assert made == write(0, tmp_path / "a") == write(0, tmp_path / "b")
+    content = write(0, tmp_path / "a")
+    assert content == write(0, tmp_path / "a") == write(0, tmp_path / "b")
     with pytest.raises(DatasetError, match=r"expected seed 1, got images made with 0"):
         write(1, tmp_path / "a")
     (tmp_path / "a/test.json").write_text("[]")
-    with pytest.raises(DatasetError, match="expected the manifest of made images"):
+    with pytest.raises(DatasetError, match="the file is not a manifest of images"):
         write(0, tmp_path / "a")
     (tmp_path / "a/test.json").unlink()
     with pytest.raises(DatasetError, match=r"expected no such file, got one without test\.json"):
         write(0, tmp_path / "a")
-    assert (tmp_path / "a/test.npz").read_bytes() == made[0]
+    assert (tmp_path / "a/test.npz").read_bytes() == content[0]
 
 
-def test_wrong_blends_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_write_fusion_rejects_invalid_arguments(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected 0 to 1"):
         write_fusion(tmp_path, FIRST, SECOND, split="test", alpha=2, label="first", seed=0)
     with pytest.raises(DatasetError, match="expected images of one size"):
@@ -85,39 +85,39 @@ def test_wrong_blends_are_refused_before_anything_is_written(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_training_blends_and_test_blends_agree_on_the_arithmetic(tmp_path: Path) -> None:
+def test_write_fusion_agrees_with_training_blends(tmp_path: Path) -> None:
     write_fusion(tmp_path, FIRST, FIRST, split="test", alpha=0.3, label="first", seed=0)
     with np.load(tmp_path / "test.npz") as arrays:
-        made = {tuple(pixels.ravel()) for pixels in arrays["images"]}
+        blends = {tuple(pixels.ravel()) for pixels in arrays["images"]}
         rows = list(zip(arrays["first_rows"], arrays["second_rows"], strict=True))
-    assert {tuple(blend(FIRST.images[a], FIRST.images[b], 0.3).ravel()) for a, b in rows} == made
+    assert {tuple(blend(FIRST.images[a], FIRST.images[b], 0.3).ravel()) for a, b in rows} == blends
     (batch,) = Fusion(FIRST, FIRST, 0.3).batches(40, 0, 0)
     assert batch.pixels.shape == (40, 3, 4, 4)
 
 
-def test_the_command_makes_a_dataset_that_a_sweep_reads(robust201: RunCommand, tmp_path: Path) -> None:
+def test_fuse_writes_a_dataset_for_sweeps(robust201: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "fused"
     both = ("--first", "digits", "--second", "digits", "--alpha", "0.25")
-    ended = robust201("fuse", *both, "--label", "second", "--out", out)
-    assert (ended.code, ended.err) == (0, "")
-    section = yaml.safe_load(ended.out)["datasets"]["fused"]
+    result = robust201("fuse", *both, "--label", "second", "--out", out)
+    assert (result.code, result.err) == (0, "")
+    section = yaml.safe_load(result.out)["datasets"]["fused"]
     assert section == {"path": str(out), "classes": 10, "image_size": 32}
-    assert len(read_made(out, section["classes"], section["image_size"])) == 450
+    assert len(read_folder(out, section["classes"], section["image_size"])) == 450
     assert json.loads((out / "test.json").read_text())["made"]["alpha"] == 0.25
     for option, word in (("--label", "third"), ("--split", "all"), ("--first", "mnits")):
         assert robust201("fuse", *both, option, word, "--out", tmp_path / "none").code == 2
-    ended = robust201("fuse", "--first-data", tmp_path / "nowhere", "--alpha", "1.5", "--out", tmp_path / "none")
-    assert ended.code == 2
-    assert "--alpha" in ended.err  # before any images are read
+    result = robust201("fuse", "--first-data", tmp_path / "nowhere", "--alpha", "1.5", "--out", tmp_path / "none")
+    assert result.code == 2
+    assert "--alpha" in result.err  # checked before any images are read
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(
     ("folder", "name"), [("a/b.c", "b.c"), ("my: {blends}", "my---blends-"), ("-x", "x"), ("_", "made"), ("été", "té")]
 )
-def test_lines_to_paste_are_yaml_of_a_sweep(folder: str, name: str) -> None:
-    ((found, section),) = yaml.safe_load(describe_folder(Path(folder), 10, 32))["datasets"].items()
-    assert (found, section) == (name, {"path": folder, "classes": 10, "image_size": 32})
+def test_describe_folder_returns_valid_yaml(folder: str, name: str) -> None:
+    ((key, section),) = yaml.safe_load(describe_folder(Path(folder), 10, 32))["datasets"].items()
+    assert (key, section) == (name, {"path": folder, "classes": 10, "image_size": 32})
 
 
 # --- published robust features
@@ -137,35 +137,37 @@ def write_published(folder: Path, images: object, labels: object, kind: str = "z
 
 
 def published(count: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
-    draws = torch.Generator().manual_seed(0)
-    return torch.rand((count, 3, 8, 8), generator=draws), torch.randint(0, 10, (count,), generator=draws)
+    rng = torch.Generator().manual_seed(0)
+    return torch.rand((count, 3, 8, 8), generator=rng), torch.randint(0, 10, (count,), generator=rng)
 
 
 @pytest.mark.parametrize("kind", SAVED)
 @pytest.mark.parametrize("in_batches", [False, True])
 @pytest.mark.parametrize("rounding", ["half-up", "down"])
-def test_published_images_are_converted(tmp_path: Path, kind: str, in_batches: bool, rounding: Rounding) -> None:
+def test_import_torch_images_converts_published_images(
+    tmp_path: Path, kind: str, in_batches: bool, rounding: Rounding
+) -> None:
     images, labels = published()
     images.flatten()[:3] = torch.tensor([0.0, 1.0, 0.5])
     images.requires_grad_()  # as made by gradient descent
     saved = (list(images.split(5)), list(labels.split(5))) if in_batches else (images, labels)
     write_published(tmp_path / "source", *saved, kind)
     assert import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10, rounding=rounding) == 8
-    read = read_made(tmp_path / "out", 10, 8, "train")
+    loaded = read_folder(tmp_path / "out", 10, 8, "train")
     exact = images.detach().double().numpy() * 255
-    difference = exact - read.images
+    difference = exact - loaded.images
     lowest, highest = (-0.5, 0.5) if rounding == "half-up" else (0, 1)
     assert difference.min() >= lowest
     assert difference.max() < highest
-    assert read.images.flatten()[:3].tolist() == [0, 255, 128 if rounding == "half-up" else 127]
-    np.testing.assert_array_equal(read.labels, labels.numpy())
-    made = json.loads((tmp_path / "out/train.json").read_text())["made"]
-    assert made["checksums"] == "unknown: not compared"
-    assert made["rounding"] == f"{rounding} to 8 bits"
+    assert loaded.images.flatten()[:3].tolist() == [0, 255, 128 if rounding == "half-up" else 127]
+    np.testing.assert_array_equal(loaded.labels, labels.numpy())
+    recipe = json.loads((tmp_path / "out/train.json").read_text())["made"]
+    assert recipe["checksums"] == "unknown: not compared"
+    assert recipe["rounding"] == f"{rounding} to 8 bits"
 
 
 @pytest.mark.parametrize(
-    ("images", "labels", "words"),
+    ("images", "labels", "message"),
     [
         (torch.zeros(4, 3, 8, 8), torch.zeros(3, dtype=torch.int64), "each of the 3 labels, got 4 images"),
         (torch.zeros(3, 3, 8, 9), torch.zeros(3, dtype=torch.int64), r"got float32 \(3, 3, 8, 9\)"),
@@ -187,29 +189,31 @@ def test_published_images_are_converted(tmp_path: Path, kind: str, in_batches: b
         (
             torch.zeros(3, 3, 8, 8).to_sparse(),
             torch.zeros(3, dtype=torch.int64),
-            "expected tensors that hold every num",
+            "expected dense tensors on the CPU",
         ),
         (torch.zeros(3, 3, 8, 8, device="meta"), torch.zeros(3, dtype=torch.int64), "got one that is .* on meta"),
         (torch.zeros(3, 3, 8, 8), torch.zeros(3, dtype=torch.int64).to_sparse(), "labels.* that is torch.sparse_coo"),
         ({"ims": torch.zeros(3, 3, 8, 8)}, torch.zeros(3, dtype=torch.int64), "images.*got dict among them"),
     ],
 )
-def test_files_of_another_form_are_refused(tmp_path: Path, images: object, labels: object, words: str) -> None:
+def test_import_torch_images_rejects_invalid_files(
+    tmp_path: Path, images: object, labels: object, message: str
+) -> None:
     write_published(tmp_path / "source", images, labels)
-    with pytest.raises(DatasetError, match=words) as caught:
+    with pytest.raises(DatasetError, match=message) as error:
         import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()
 
 
-def test_empty_batches_are_passed_over(tmp_path: Path) -> None:
+def test_import_torch_images_accepts_empty_batches(tmp_path: Path) -> None:
     images, labels = published()
     write_published(tmp_path / "source", [images[:0], images], [labels[:0], labels])
     import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10)
-    np.testing.assert_array_equal(read_made(tmp_path / "out", 10, 8, "train").labels, labels)
+    np.testing.assert_array_equal(read_folder(tmp_path / "out", 10, 8, "train").labels, labels)
 
 
-class Hostile:
+class Malicious:
     def __init__(self, marker: Path) -> None:
         self._marker = marker
 
@@ -219,9 +223,9 @@ class Hostile:
 
 @pytest.mark.parametrize("kind", SAVED)
 @pytest.mark.parametrize("which", [0, 1])
-def test_hostile_pickles_are_refused_and_not_executed(tmp_path: Path, kind: str, which: int) -> None:
+def test_import_torch_images_does_not_execute_pickles(tmp_path: Path, kind: str, which: int) -> None:
     contents: list[object] = [*published()]
-    contents[which] = Hostile(tmp_path / "executed")
+    contents[which] = Malicious(tmp_path / "executed")
     write_published(tmp_path / "source", *contents, kind)
     with pytest.raises(DatasetError, match=r"got one that names (posix|os|nt)\.system"):
         import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10)
@@ -230,24 +234,24 @@ def test_hostile_pickles_are_refused_and_not_executed(tmp_path: Path, kind: str,
 
 @pytest.mark.parametrize("kind", SAVED)
 @pytest.mark.parametrize("keep", [0, 2, 100, -50])
-def test_truncated_files_are_refused_in_one_line(tmp_path: Path, kind: str, keep: int) -> None:
+def test_import_torch_images_rejects_truncated_files(tmp_path: Path, kind: str, keep: int) -> None:
     images, _ = write_published(tmp_path / "source", *published(), kind)
     images.write_bytes(images.read_bytes()[:keep])
-    with pytest.raises(DatasetError, match=r"expected a torch\.save file") as caught:
+    with pytest.raises(DatasetError, match=r"expected a torch\.save file") as error:
         import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
-def test_the_command_converts_and_names_what_is_missing(robust201: RunCommand, tmp_path: Path) -> None:
+def test_import_images_converts_and_reports_missing_files(robust201: RunCommand, tmp_path: Path) -> None:
     (_, labels) = write_published(tmp_path / "source", *published())
-    ended = robust201("import-images", tmp_path / "source", "--out", tmp_path / "robust")
-    assert (ended.code, ended.err) == (0, "")
+    result = robust201("import-images", tmp_path / "source", "--out", tmp_path / "robust")
+    assert (result.code, result.err) == (0, "")
     section = {"path": str(tmp_path / "robust"), "classes": 10, "image_size": 8}
-    assert yaml.safe_load(ended.out) == {"datasets": {"robust": section}}
-    ended = robust201("import-images", tmp_path / "source", "--out", tmp_path / "other", "--classes", "40000")
-    assert (ended.code, "less than or equal to 32767" in ended.err) == (2, True)
+    assert yaml.safe_load(result.out) == {"datasets": {"robust": section}}
+    result = robust201("import-images", tmp_path / "source", "--out", tmp_path / "other", "--classes", "40000")
+    assert (result.code, "less than or equal to 32767" in result.err) == (2, True)
     assert "got a file" in robust201("import-images", tmp_path / "source", "--out", labels).refusal(2)
     labels.unlink()
-    ended = robust201("import-images", tmp_path / "source", "--out", tmp_path / "other")
-    assert ended.code == 2
-    assert "got no CIFAR_lab" in ended.err
+    result = robust201("import-images", tmp_path / "source", "--out", tmp_path / "other")
+    assert result.code == 2
+    assert "got no CIFAR_lab" in result.err

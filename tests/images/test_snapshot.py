@@ -1,4 +1,4 @@
-"""The images that workers read: whole, as planned, and replaced where they are damaged."""
+"""The snapshots of images for workers: complete, as planned, and replaced if damaged."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.conftest import MakeSweep
 IMAGES = select(load_images("digits"), count=20, seed=0)
 
 
-def test_images_come_back_as_they_were(tmp_path: Path) -> None:
+def test_snapshot_preserves_images(tmp_path: Path) -> None:
     write_snapshot(tmp_path, IMAGES)
     got = read_snapshot(tmp_path, DATASETS["digits"], IMAGES.sha256)
     for name in ("images", "labels", "indices"):
@@ -24,9 +24,9 @@ def test_images_come_back_as_they_were(tmp_path: Path) -> None:
     assert (got.n_classes, got.normalisation, got.sha256) == (10, IMAGES.normalisation, IMAGES.sha256)
 
 
-def test_a_full_device_is_named_though_numpy_loses_the_errors_number(tmp_path: Path) -> None:
+def test_atomic_write_reports_a_full_disk_for_errors_without_errno(tmp_path: Path) -> None:
     with (
-        pytest.raises(StorageFullError, match=r"expected free space on the device, got none \(\d+ requested"),
+        pytest.raises(StorageFullError, match=r"expected free space on the disk, got none \(\d+ requested"),
         atomic_write(tmp_path / "images.npy"),
         Path("/dev/full").open("wb") as full,
     ):
@@ -36,7 +36,7 @@ def test_a_full_device_is_named_though_numpy_loses_the_errors_number(tmp_path: P
 
 @pytest.mark.parametrize("name", ["images", "labels", "indices"])
 @pytest.mark.parametrize("damage", ["missing", "truncated", "changed", "pickle"])
-def test_damaged_images_are_refused(tmp_path: Path, name: str, damage: str) -> None:
+def test_read_snapshot_rejects_damaged_images(tmp_path: Path, name: str, damage: str) -> None:
     write_snapshot(tmp_path, IMAGES)
     path = tmp_path / f"{name}.npy"
     content = bytearray(path.read_bytes())
@@ -53,9 +53,9 @@ def test_damaged_images_are_refused(tmp_path: Path, name: str, damage: str) -> N
         read_snapshot(tmp_path, DATASETS["digits"], IMAGES.sha256)
 
 
-def test_the_next_run_replaces_damaged_images(make_sweep: MakeSweep) -> None:
+def test_run_replaces_a_damaged_snapshot(make_sweep: MakeSweep) -> None:
     run_sweep(make_sweep(keys={"clean": {}}), make_executor)
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1]}})
-    (kept,) = (config.results / "images").rglob("images.npy")
-    kept.write_bytes(kept.read_bytes()[:-1])
+    (snapshot,) = (config.results / "images").rglob("images.npy")
+    snapshot.write_bytes(snapshot.read_bytes()[:-1])
     assert run_sweep(config, make_executor).complete

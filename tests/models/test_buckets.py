@@ -1,4 +1,4 @@
-"""Batch sizes for a GPU: the estimate of memory, the rule, and a model that is shown a few sizes. On the CPU."""
+"""Batch sizes for a GPU, tested on the CPU: memory estimates, the choice of sizes, and bucketed models."""
 
 import weakref
 from contextlib import contextmanager
@@ -26,14 +26,14 @@ from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS,
 
 GIGABYTE = 10**9
 PUBLISHED = (16, 5, 32)
-HELD = 100
+IMAGES_HELD = 100
 
 
-# --- how many bytes a sample takes ---------------------------------------------------------------------------------
+# --- memory per sample -------------------------------------------------------------------------------------------
 
 
 class PeakMemory(TorchDispatchMode):
-    """Notes the most bytes that tensors made under it hold at once."""
+    """Records the peak memory of tensors created under it."""
 
     def __init__(self):
         super().__init__()
@@ -52,43 +52,47 @@ class PeakMemory(TorchDispatchMode):
 
 
 def peak_bytes(spec, channels, cells, size, *, gradient):
-    """Bytes a sample that a pass allocates with the plain kernels, which are those of a GPU."""
+    """Return the bytes per sample that a pass allocates with the plain kernels, which a GPU uses."""
     network = compile_network(network_of(spec, 0, channels, cells), spec, NORMALISATION, n_classes=N_CLASSES)
     network.chunk = None
     pixels, labels = images_of(size, n_images=8)
     labels = labels % N_CLASSES
-    network.loss_and_gradient(pixels, labels)  # what is made once is no sample's
+    network.loss_and_gradient(pixels, labels)  # allocates memory that does not depend on samples
     with PeakMemory() as memory:
         network.loss_and_gradient(pixels, labels) if gradient else network.logits(pixels)
     return memory.peak / len(pixels)
 
 
-HEAVY = ("nor_conv_3x3",) * 6
-WORST = specs()[14864]
+EXPENSIVE = ("nor_conv_3x3",) * 6
+MOST_MEMORY = specs()[14864]
 
 
 @pytest.mark.parametrize("skeleton", [PUBLISHED, (4, 1, 32), (4, 3, 16), (8, 2, 8)])
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.each_value
-def test_the_estimate_of_bytes_is_an_upper_bound_and_no_guess(skeleton, gradient, monkeypatch):
+def test_network_bytes_is_a_tight_upper_bound(skeleton, gradient, monkeypatch):
     monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
-    cells = {format_spec(cell) for cell in (*SPECIAL_CELLS.values(), HEAVY)} | {WORST, specs()[0], specs()[991]}
-    # At the published width a few cells have to do: a pass takes a while.
-    cells = {WORST, format_spec(HEAVY), specs()[1462]} if skeleton == PUBLISHED else cells
-    found = max(peak_bytes(spec, *skeleton, gradient=gradient) for spec in cells)
+    cells = {format_spec(cell) for cell in (*SPECIAL_CELLS.values(), EXPENSIVE)} | {
+        MOST_MEMORY,
+        specs()[0],
+        specs()[991],
+    }
+    # At the published width a pass is slow, so test only a few cells.
+    cells = {MOST_MEMORY, format_spec(EXPENSIVE), specs()[1462]} if skeleton == PUBLISHED else cells
+    measured = max(peak_bytes(spec, *skeleton, gradient=gradient) for spec in cells)
     estimate = network_bytes(*skeleton, gradient=gradient)
-    assert 0.7 * estimate < found <= estimate
+    assert 0.7 * estimate < measured <= estimate
 
 
 @pytest.mark.parametrize(("channels", "cells"), [(16, 5), (4, 1), (8, 2)])
-def test_a_compiled_network_estimates_by_its_own_skeleton(channels, cells):
+def test_sample_bytes_uses_the_networks_skeleton(channels, cells):
     spec = specs()[21]
     network = compile_network(network_of(spec, 0, channels, cells), spec, NORMALISATION, n_classes=N_CLASSES)
     for gradient in (False, True):
         assert network.sample_bytes(16, gradient=gradient) == network_bytes(channels, cells, 16, gradient=gradient)
 
 
-# --- how many samples are shown at once ------------------------------------------------------------------------------
+# --- batch sizes ---------------------------------------------------------------------------------------------------
 
 
 def choose(free, total=None, share=1.0, skeleton=PUBLISHED):
@@ -99,7 +103,7 @@ def choose(free, total=None, share=1.0, skeleton=PUBLISHED):
         share=share,
         sample_bytes=Capacity(*(network_bytes(*skeleton, gradient=gradient) for gradient in (False, True))),
         image_size=skeleton[2],
-        images_held=HELD,
+        images_held=IMAGES_HELD,
     )
 
 
@@ -114,31 +118,31 @@ def choose(free, total=None, share=1.0, skeleton=PUBLISHED):
         (0, (256, 256)),
     ],
 )
-def test_capacity_of_devices(gigabytes, expected):
+def test_choose_capacity_for_common_devices(gigabytes, expected):
     assert choose(gigabytes) == expected
 
 
 @given(st.floats(0.1, 200), st.floats(0.1, 200), st.sampled_from([1.0, 0.5, 0.25, 0.1]), st.booleans())
-def test_capacity_fits_and_grows_with_memory(free, total, share, small):
+def test_choose_capacity_fits_and_grows_with_memory(free, total, share, small):
     skeleton = (16, 5, 16) if small else PUBLISHED
     chosen = choose(free, total, share, skeleton)
     assert set(chosen) <= set(BUCKETS)
     assert chosen.gradients <= chosen.logits
     for batch, gradient in zip(chosen, (False, True), strict=True):
-        held = network_bytes(*skeleton, gradient=gradient) + HELD * 12 * skeleton[2] ** 2
-        assert batch * held <= min(free, share * total) * GIGABYTE or batch == BUCKETS[0]
-    more = choose(free * 1.5, total * 1.5, share, skeleton)
-    assert all(a <= b for a, b in zip(chosen, more, strict=True))
+        sample_bytes = network_bytes(*skeleton, gradient=gradient) + IMAGES_HELD * 12 * skeleton[2] ** 2
+        assert batch * sample_bytes <= min(free, share * total) * GIGABYTE or batch == BUCKETS[0]
+    larger = choose(free * 1.5, total * 1.5, share, skeleton)
+    assert all(a <= b for a, b in zip(chosen, larger, strict=True))
 
 
-def test_equal_devices_choose_equally():
-    # A second worker finds less memory free than the first, and another process some more or less.
+def test_choose_capacity_is_equal_on_equal_devices():
+    # A second worker has less free memory than the first, and other processes change it slightly.
     first = choose(24, 24, share=0.5)
     assert {choose(free, 24, share=0.5) for free in (24, 23, 17, 12)} == {first}
     assert choose(24, 24) == choose(23.2, 24)
 
 
-def test_buckets_end_at_the_limit():
+def test_buckets_up_to_ends_at_the_limit():
     assert buckets_up_to(8192) == BUCKETS
     assert buckets_up_to(1000) == (256, 512, 1000)
     assert buckets_up_to(5) == (5,)
@@ -148,27 +152,27 @@ bucket_sizes = st.lists(st.integers(1, 40), min_size=1, max_size=4, unique=True)
 
 
 @given(st.integers(0, 300), bucket_sizes)
-def test_pieces_cover_all_samples_in_order_and_fit(n_samples, buckets):
+def test_cut_covers_all_samples_in_order(n_samples, buckets):
     pieces = cut(n_samples, buckets)
     assert [i for piece in pieces for i in range(piece.start, piece.stop)] == list(range(n_samples))
     assert all(piece.bucket in buckets and 0 < piece.stop - piece.start <= piece.bucket for piece in pieces)
-    # Only what is below the smallest size leaves a batch less than three quarters full.
+    # Only a remainder below the smallest size leaves a batch less than three quarters full.
     for piece in pieces:
         filled = piece.stop - piece.start
         assert filled >= 0.75 * piece.bucket or filled < buckets[0]
 
 
 @given(st.integers(1, 60_000))
-def test_little_is_wasted(n_samples):
-    shown = sum(piece.bucket for piece in cut(n_samples, BUCKETS))
-    assert shown <= max(BUCKETS[0], 4 / 3 * n_samples + BUCKETS[0])
+def test_cut_pads_little(n_samples):
+    n_padded = sum(piece.bucket for piece in cut(n_samples, BUCKETS))
+    assert n_padded <= max(BUCKETS[0], 4 / 3 * n_samples + BUCKETS[0])
 
 
-# --- a model in buckets ----------------------------------------------------------------------------------------------
+# --- bucketed models -----------------------------------------------------------------------------------------------
 
 
-class WatchedModel:
-    """Notes the sizes it is shown, and answers each row by itself."""
+class RecordingModel:
+    """Records batch sizes, and computes each row independently."""
 
     def __init__(self):
         self.sizes = []
@@ -182,8 +186,8 @@ class WatchedModel:
         return logits, logits.gather(1, labels[:, None])[:, 0], pixels * (labels.view(-1, 1, 1, 1) + 1)
 
 
-class WatchedCalls:
-    """A preparation that reuses its results' memory, as a graph does."""
+class RecordingPreparation:
+    """A preparation that reuses the memory of results, like a graph."""
 
     def __init__(self):
         self.prepared = 0
@@ -191,12 +195,12 @@ class WatchedCalls:
 
     def __call__(self, compute):
         self.prepared += 1
-        held = tuple(answer.clone() for answer in compute())
+        outputs = tuple(output.clone() for output in compute())
 
         def replay():
-            for answer, now in zip(held, compute(), strict=True):
-                answer.copy_(now)
-            return held
+            for output, new in zip(outputs, compute(), strict=True):
+                output.copy_(new)
+            return outputs
 
         return replay
 
@@ -210,53 +214,53 @@ def pixels_of(n_samples, seed=0, size=2):
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=4), st.integers(1, 16), st.integers(1, 16), st.booleans())
-def test_a_bucketed_model_answers_like_the_model(numbers, logits_at_once, gradients_at_once, inference):
-    plain, shown = WatchedModel(), WatchedModel()
-    bucketed = Bucketed(shown, Capacity(logits_at_once, gradients_at_once), prepare=WatchedCalls())
+def test_bucketed_equals_its_model(numbers, logits_at_once, gradients_at_once, inference):
+    plain, recorded = RecordingModel(), RecordingModel()
+    bucketed = Bucketed(recorded, Capacity(logits_at_once, gradients_at_once), prepare=RecordingPreparation())
     for seed, n_samples in enumerate(numbers):
         pixels, labels = pixels_of(n_samples, seed, size=2 + seed % 2)
         with torch.inference_mode(inference):
-            answers = [bucketed.logits(pixels), *bucketed.loss_and_gradient(pixels, labels)]
+            results = [bucketed.logits(pixels), *bucketed.loss_and_gradient(pixels, labels)]
             expected = [plain.logits(pixels), *plain.loss_and_gradient(pixels, labels)]
-        assert all(torch.equal(one, other) for one, other in zip(answers, expected, strict=True))
-    assert max(shown.sizes) <= max(logits_at_once, gradients_at_once)
+        assert all(torch.equal(result, reference) for result, reference in zip(results, expected, strict=True))
+    assert max(recorded.sizes) <= max(logits_at_once, gradients_at_once)
 
 
 @settings(max_examples=8)
 @given(st.sampled_from([0, 21, 991]), st.integers(1, 60), st.sampled_from([8, 9, 24, 64]))
-def test_a_compiled_network_in_buckets_gives_the_same_bits(index, n_samples, limit):
+def test_bucketed_compiled_network_is_bit_identical(index, n_samples, limit):
     spec = specs()[index]
     network = compile_network(network_of(spec, channels=16), spec, NORMALISATION, n_classes=N_CLASSES)
     network.chunk = None
-    bucketed = Bucketed(network, Capacity(limit, limit), prepare=WatchedCalls())
+    bucketed = Bucketed(network, Capacity(limit, limit), prepare=RecordingPreparation())
     pixels, labels = images_of(32, n_images=n_samples)
     assert torch.equal(bucketed.logits(pixels), network.logits(pixels))
     expected = network.loss_and_gradient(pixels, labels % N_CLASSES)
-    for one, other in zip(bucketed.loss_and_gradient(pixels, labels % N_CLASSES), expected, strict=True):
-        assert torch.equal(one, other)
+    for result, reference in zip(bucketed.loss_and_gradient(pixels, labels % N_CLASSES), expected, strict=True):
+        assert torch.equal(result, reference)
 
 
-def test_what_was_shown_before_leaves_no_trace():
-    bucketed = Bucketed(WatchedModel(), Capacity(16, 16))
+def test_bucketed_ignores_earlier_batches():
+    bucketed = Bucketed(RecordingModel(), Capacity(16, 16))
     pixels, labels = pixels_of(5)
     expected = bucketed.loss_and_gradient(pixels, labels)
     bucketed.loss_and_gradient(torch.full((16, 3, 2, 2), torch.nan), torch.ones(16, dtype=torch.int64))
-    for one, other in zip(bucketed.loss_and_gradient(pixels, labels), expected, strict=True):
-        assert torch.equal(one, other)
+    for result, reference in zip(bucketed.loss_and_gradient(pixels, labels), expected, strict=True):
+        assert torch.equal(result, reference)
 
 
-def test_answers_stay_when_the_next_batch_is_shown():
-    bucketed = Bucketed(WatchedModel(), Capacity(4, 4), prepare=WatchedCalls())
+def test_bucketed_results_survive_the_next_batch():
+    bucketed = Bucketed(RecordingModel(), Capacity(4, 4), prepare=RecordingPreparation())
     first = bucketed.logits(pixels_of(4, 0)[0])
-    kept = first.clone()
+    copy = first.clone()
     bucketed.logits(pixels_of(4, 1)[0])
-    assert torch.equal(first, kept)
+    assert torch.equal(first, copy)
     assert not first.is_inference()
 
 
-def test_a_pass_is_prepared_once_for_each_size_and_kind():
-    prepare = WatchedCalls()
-    bucketed = Bucketed(WatchedModel(), Capacity(1024, 512), prepare=prepare)
+def test_bucketed_prepares_each_size_and_kind_once():
+    prepare = RecordingPreparation()
+    bucketed = Bucketed(RecordingModel(), Capacity(1024, 512), prepare=prepare)
     for n_samples in (1024, 200, 3, 1000, 1024):
         pixels, labels = pixels_of(n_samples)
         bucketed.logits(pixels)
@@ -267,8 +271,8 @@ def test_a_pass_is_prepared_once_for_each_size_and_kind():
     assert bucketed.shown == 512
 
 
-def test_a_limit_and_a_release_forget_what_was_prepared():
-    prepare, model = WatchedCalls(), WatchedModel()
+def test_limit_and_release_discard_prepared_passes():
+    prepare, model = RecordingPreparation(), RecordingModel()
     bucketed = Bucketed(model, Capacity(1024, 512), prepare=prepare)
     pixels, _ = pixels_of(1024)
     bucketed.logits(pixels)
@@ -288,7 +292,7 @@ def test_a_limit_and_a_release_forget_what_was_prepared():
 
 
 class SimulatedCuda:
-    """Stands in for `torch.cuda` in the capture: notes in which order it is used."""
+    """Mock of `torch.cuda` that records the order of calls."""
 
     def __init__(self):
         self.events = []
@@ -353,7 +357,7 @@ class SimulatedCuda:
         self.events.append("synchronize")
 
 
-def test_a_capture_warms_up_on_its_own_stream_and_gives_its_pool_back(monkeypatch):
+def test_graph_capture_warms_up_on_a_side_stream_and_frees_its_pool(monkeypatch):
     cuda = SimulatedCuda()
     monkeypatch.setattr(graphs.torch, "cuda", cuda)
     monkeypatch.setattr(graphs, "_side_stream", cuda.Stream)
@@ -378,7 +382,7 @@ def test_a_capture_warms_up_on_its_own_stream_and_gives_its_pool_back(monkeypatc
     assert any(event.startswith("capture into pool") and event != "capture into pool 1" for event in cuda.events)
 
 
-def test_a_capture_that_fails_as_it_ends_leaves_the_caller_its_stream(monkeypatch):
+def test_graph_capture_restores_the_stream_after_a_failure(monkeypatch):
     class FailingCuda(SimulatedCuda):
         @contextmanager
         def graph(self, _graph, *, pool, stream):

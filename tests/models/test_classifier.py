@@ -1,4 +1,4 @@
-"""The classifier: what it does to pixels, and that micro-batches only save memory."""
+"""The classifier: normalisation, memory formats, and micro-batches."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ IMAGES = tiny_images()
 
 
 class WithFiveDimensions(nn.Module):
-    """A head with a parameter that has no channels_last."""
+    """A head with a parameter that does not support channels_last."""
 
     def __init__(self):
         super().__init__()
@@ -29,7 +29,7 @@ class WithFiveDimensions(nn.Module):
         return maps.float().mean(dim=(2, 3)) * self.scale.flatten()
 
 
-def test_classifier_normalises_and_takes_tuples():
+def test_classifier_normalises_and_accepts_tuples():
     network = TinyNetwork()
     classifier = Classifier(network, NORMALISATION, N_CLASSES)
     pixels = to_float(torch.from_numpy(IMAGES.images))
@@ -52,36 +52,36 @@ def test_classifier_gradients_do_not_depend_on_the_micro_batch(micro_batch):
 
 
 @pytest.mark.parametrize("micro_batch", [None, 8])
-def test_channels_last_changes_rounding_only(micro_batch):
+def test_channels_last_changes_only_rounding(micro_batch):
     pixels, labels = to_float(torch.from_numpy(IMAGES.images)), torch.from_numpy(IMAGES.labels)
     plain = tiny_classifier()
-    turned = Classifier(TinyNetwork(), NORMALISATION, N_CLASSES, channels_last=True, micro_batch=micro_batch)
+    channels_last = Classifier(TinyNetwork(), NORMALISATION, N_CLASSES, channels_last=True, micro_batch=micro_batch)
     for layout in (torch.contiguous_format, torch.channels_last):
-        found = turned.loss_and_gradient(pixels.contiguous(memory_format=layout), labels)
-        for one, other in zip(found, plain.loss_and_gradient(pixels, labels), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(turned.logits(pixels), plain.logits(pixels), rtol=1e-5, atol=1e-5)
+        results = channels_last.loss_and_gradient(pixels.contiguous(memory_format=layout), labels)
+        for result, expected in zip(results, plain.loss_and_gradient(pixels, labels), strict=True):
+            torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(channels_last.logits(pixels), plain.logits(pixels), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("channels_last", [True, False])
-def test_channels_last_is_what_the_convolutions_get(channels_last, precision):
-    shown = []
+def test_classifier_uses_the_memory_format_for_convolutions(channels_last, precision):
+    inputs_seen = []
     network = nn.Sequential(nn.Conv2d(3, 6, 3, bias=False), nn.ReLU(), nn.Conv2d(6, 6, 3, bias=False))
     network = nn.Sequential(network, WithFiveDimensions())
     for module in network[0]:
-        module.register_forward_pre_hook(lambda _, inputs: shown.append(inputs[0]))
+        module.register_forward_pre_hook(lambda _, inputs: inputs_seen.append(inputs[0]))
     classifier = Classifier(network, NORMALISATION, 6, channels_last=channels_last, precision=precision)
     classifier.logits(to_float(torch.from_numpy(IMAGES.images)))
     weights = [module.weight for module in classifier.network[0] if isinstance(module, nn.Conv2d)]
-    assert len(shown) == 3
+    assert len(inputs_seen) == 3
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    for tensor in (*shown, *weights):
+    for tensor in (*inputs_seen, *weights):
         assert tensor.dtype == dtype
         assert tensor.is_contiguous(memory_format=torch.channels_last) == channels_last
 
 
-def test_micro_batches_bound_what_the_network_is_shown():
+def test_classifier_limits_batches_to_the_micro_batch():
     sizes = []
     network = TinyNetwork()
     network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
@@ -90,10 +90,10 @@ def test_micro_batches_bound_what_the_network_is_shown():
 
 
 @pytest.mark.parametrize("in_graph", [True, False])
-def test_gradients_of_a_network_without_a_path_are_zero(in_graph):
+def test_classifier_gradients_without_a_path_are_zero(in_graph):
     logits = [0.0, 1.0, -2.0, 3.0, 0.5]
     pixels = to_float(torch.from_numpy(IMAGES.images)).requires_grad_()
-    answered = tiny_classifier(PathlessNetwork(logits, in_graph=in_graph))(pixels)
-    (gradient,) = torch.autograd.grad(answered.sum(), pixels)
-    assert torch.equal(answered, torch.tensor(logits).expand(len(pixels), -1))
+    output = tiny_classifier(PathlessNetwork(logits, in_graph=in_graph))(pixels)
+    (gradient,) = torch.autograd.grad(output.sum(), pixels)
+    assert torch.equal(output, torch.tensor(logits).expand(len(pixels), -1))
     assert not gradient.any()

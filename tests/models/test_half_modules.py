@@ -1,4 +1,4 @@
-"""Modules in another floating-point type than float32: inputs and gradients in that type, logits in float32."""
+"""Modules in other floating-point dtypes than float32: inputs and gradients in that dtype, logits in float32."""
 
 import warnings
 
@@ -18,21 +18,21 @@ class Network(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.layers = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(5 * 36, 4))
-        self.shown: torch.dtype | None = None
+        self.input_dtype: torch.dtype | None = None
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        self.shown = images.dtype
+        self.input_dtype = images.dtype
         return self.layers(images)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_module_computes_in_its_type_and_results_are_float32(dtype: torch.dtype) -> None:
+def test_as_classifier_uses_the_modules_dtype_and_returns_float32(dtype: torch.dtype) -> None:
     model = Network().to(dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RobustWarning)
         with as_classifier(model, PIXELS) as classifier:
             logits, losses, gradient = classifier.loss_and_gradient(PIXELS, LABELS)
-    assert model.shown is dtype
+    assert model.input_dtype is dtype
     assert {logits.dtype, losses.dtype, gradient.dtype} == {torch.float32}
     leaf = PIXELS.to(dtype).requires_grad_()
     expected = model(leaf)
@@ -43,7 +43,7 @@ def test_module_computes_in_its_type_and_results_are_float32(dtype: torch.dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_warned_of(dtype: torch.dtype) -> None:
+def test_as_classifier_warns_of_half_precision(dtype: torch.dtype) -> None:
     name = str(dtype).removeprefix("torch.")
     with (
         pytest.warns(RobustWarning, match=rf"Network computes in {name}.*model\.float\(\)"),
@@ -52,9 +52,9 @@ def test_half_precision_is_warned_of(dtype: torch.dtype) -> None:
         pass
 
 
-def test_module_of_several_types_is_shown_float32() -> None:
+def test_as_classifier_uses_float32_for_mixed_dtypes() -> None:
     model = Network()
     model.register_parameter("scale", nn.Parameter(torch.ones((), dtype=torch.float16)))
     with as_classifier(model, PIXELS) as classifier:
         classifier.logits(PIXELS)
-    assert model.shown is torch.float32
+    assert model.input_dtype is torch.float32

@@ -1,4 +1,4 @@
-"""Every `Model` differentiates any function of its logits: the plain network, the compiled one, both in buckets."""
+"""Gradients of objectives with every `Model`: plain, compiled and bucketed networks."""
 
 import numpy as np
 import pytest
@@ -34,19 +34,19 @@ def cross_entropy(logits, rows):
 
 
 def margin(logits, rows):
-    """How far the label is ahead of the largest other."""
-    own = functional.one_hot(LABELS[rows], N_CLASSES).bool()
-    return logits[own] - logits.masked_fill(own, -torch.inf).amax(dim=1)
+    """Return the margin of the label's logit over the largest other logit."""
+    is_label = functional.one_hot(LABELS[rows], N_CLASSES).bool()
+    return logits[is_label] - logits.masked_fill(is_label, -torch.inf).amax(dim=1)
 
 
 def ratio(logits, rows):
-    """The DLR loss of Croce and Hein (2020), which divides one difference of logits by another."""
+    """Return the DLR loss of Croce and Hein (2020), a ratio of two differences of logits."""
     ordered = logits.sort(dim=1, descending=True).values
     return -margin(logits, rows) / (ordered[:, 0] - ordered[:, 2] + 1e-12)
 
 
 def projected(logits, rows):
-    """One projection per image: what an estimate of the Jacobian's norm differentiates."""
+    """Return one projection per image, as in an estimate of the Jacobian's norm."""
     return (logits * DIRECTIONS[rows]).sum(dim=1)
 
 
@@ -69,39 +69,27 @@ def by_autograd(classifier, pixels, objective):
     return logits.detach(), values.detach(), gradient
 
 
-def answer(model, pixels, objective, *, inference):
+def evaluate(model, pixels, objective, *, inference):
     before = torch.is_grad_enabled()
     with torch.inference_mode(inference):
-        found = model.value_and_gradient(pixels, objective)
+        results = model.value_and_gradient(pixels, objective)
         assert torch.is_inference_mode_enabled() == inference
     assert torch.is_grad_enabled() == before
-    assert not any(tensor.requires_grad for tensor in found)
-    return found
+    assert not any(tensor.requires_grad for tensor in results)
+    return results
 
 
-def assert_close(found, expected, tolerance=1e-5):
-    """Equal relative to the largest number of each."""
-    for one, other in zip(found, expected, strict=True):
-        assert (one.shape, one.dtype) == (other.shape, other.dtype)
-        scale = max(1.0, float(other.abs().max()))
-        torch.testing.assert_close(one, other, rtol=0, atol=tolerance * scale)
+def assert_close(results, expected, tolerance=1e-5):
+    """Assert equality relative to the largest number of each tensor."""
+    for result, reference in zip(results, expected, strict=True):
+        assert (result.shape, result.dtype) == (reference.shape, reference.dtype)
+        scale = max(1.0, float(reference.abs().max()))
+        torch.testing.assert_close(result, reference, rtol=0, atol=tolerance * scale)
 
 
-def assert_equal(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        assert torch.equal(one, other)
-
-
-@every_network
-@every_objective
-@every_number
-@either_mode
-@pytest.mark.each_value
-def test_the_plain_network_is_autograd_to_the_bit(network, objective, n_images, inference):
-    pixels = pixels_of(n_images)
-    found = answer(PLAIN[network], pixels, objective, inference=inference)
-    assert_equal(found, by_autograd(PLAIN[network], pixels, objective))
-    assert bool(found[2].any()) == (network != "constant")
+def assert_equal(results, expected):
+    for result, reference in zip(results, expected, strict=True):
+        assert torch.equal(result, reference)
 
 
 @every_network
@@ -109,11 +97,23 @@ def test_the_plain_network_is_autograd_to_the_bit(network, objective, n_images, 
 @every_number
 @either_mode
 @pytest.mark.each_value
-def test_the_compiled_network_is_autograd_within_rounding(network, objective, n_images, inference):
+def test_classifier_is_bit_identical_to_autograd(network, objective, n_images, inference):
     pixels = pixels_of(n_images)
-    found = answer(COMPILED[network], pixels, objective, inference=inference)
-    assert_close(found, by_autograd(PLAIN[network], pixels, objective))
-    assert bool(found[2].any()) == (network != "constant")
+    results = evaluate(PLAIN[network], pixels, objective, inference=inference)
+    assert_equal(results, by_autograd(PLAIN[network], pixels, objective))
+    assert bool(results[2].any()) == (network != "constant")
+
+
+@every_network
+@every_objective
+@every_number
+@either_mode
+@pytest.mark.each_value
+def test_compiled_network_equals_autograd_within_rounding(network, objective, n_images, inference):
+    pixels = pixels_of(n_images)
+    results = evaluate(COMPILED[network], pixels, objective, inference=inference)
+    assert_close(results, by_autograd(PLAIN[network], pixels, objective))
+    assert bool(results[2].any()) == (network != "constant")
 
 
 @every_network
@@ -122,68 +122,68 @@ def test_the_compiled_network_is_autograd_within_rounding(network, objective, n_
 @either_mode
 @pytest.mark.parametrize("gradients", [24, 1000])
 @pytest.mark.each_value
-def test_buckets_give_each_piece_its_rows(network, objective, n_images, inference, gradients):
+def test_bucketed_passes_the_rows_of_each_piece(network, objective, n_images, inference, gradients):
     pixels = pixels_of(n_images)
-    asked = []
+    requests = []
 
-    def noted(logits, rows):
-        asked.append(rows)
+    def recording_objective(logits, rows):
+        requests.append(rows)
         return objective(logits, rows)
 
     bucketed = Bucketed(COMPILED[network], Capacity(256, gradients))
-    found = answer(bucketed, pixels, noted, inference=inference)
-    # An image does not see its batch, so that the pieces leave no trace.
-    assert_equal(found, answer(COMPILED[network], pixels, objective, inference=inference))
-    assert {row for rows in asked for row in range(rows.start, rows.stop)} == set(range(n_images))
-    assert max(rows.stop - rows.start for rows in asked) <= min(gradients, n_images)
+    results = evaluate(bucketed, pixels, recording_objective, inference=inference)
+    # Images do not affect each other, so the result does not depend on the pieces.
+    assert_equal(results, evaluate(COMPILED[network], pixels, objective, inference=inference))
+    assert {row for rows in requests for row in range(rows.start, rows.stop)} == set(range(n_images))
+    assert max(rows.stop - rows.start for rows in requests) <= min(gradients, n_images)
     assert bucketed.shown <= gradients
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_the_smallest_buckets(limit):
+def test_bucketed_works_with_the_smallest_buckets(limit):
     pixels = pixels_of(8)
-    found = answer(Bucketed(COMPILED["#21"], Capacity(limit, limit)), pixels, margin, inference=True)
-    assert_equal(found, answer(COMPILED["#21"], pixels, margin, inference=True))
+    results = evaluate(Bucketed(COMPILED["#21"], Capacity(limit, limit)), pixels, margin, inference=True)
+    assert_equal(results, evaluate(COMPILED["#21"], pixels, margin, inference=True))
 
 
 @every_objective
-def test_buckets_of_a_plain_network(objective):
+def test_bucketed_works_with_a_plain_network(objective):
     pixels = pixels_of(65)
-    found = answer(Bucketed(PLAIN["#21"], Capacity(16, 16)), pixels, objective, inference=True)
-    assert_close(found, by_autograd(PLAIN["#21"], pixels, objective))
+    results = evaluate(Bucketed(PLAIN["#21"], Capacity(16, 16)), pixels, objective, inference=True)
+    assert_close(results, by_autograd(PLAIN["#21"], pixels, objective))
 
 
 @every_network
 @every_number
 @either_mode
 @pytest.mark.each_value
-def test_cross_entropy_as_an_objective_is_the_models_own(network, n_images, inference):
+def test_cross_entropy_objective_equals_loss_and_gradient(network, n_images, inference):
     pixels, labels = pixels_of(n_images), LABELS[:n_images]
     for model, compare in (
         (PLAIN[network], assert_equal),
         (COMPILED[network], assert_close),
         (Bucketed(COMPILED[network], Capacity(64, 24)), assert_close),
     ):
-        found = answer(model, pixels, cross_entropy, inference=inference)
+        results = evaluate(model, pixels, cross_entropy, inference=inference)
         with torch.inference_mode(inference):
-            compare(found, model.loss_and_gradient(pixels, labels))
+            compare(results, model.loss_and_gradient(pixels, labels))
 
 
 @pytest.mark.parametrize("micro_batch", [7, 64])
-def test_micro_batches_of_the_plain_network_see_one_objective(micro_batch):
+def test_value_and_gradient_does_not_depend_on_the_micro_batch(micro_batch):
     pixels = pixels_of(65)
     classifier = Classifier(NETWORKS["#21"], NORMALISATION, N_CLASSES, micro_batch=micro_batch)
-    found = answer(classifier, pixels, margin, inference=True)
-    assert_close(found, by_autograd(PLAIN["#21"], pixels, margin))
+    results = evaluate(classifier, pixels, margin, inference=True)
+    assert_close(results, by_autograd(PLAIN["#21"], pixels, margin))
 
 
 @every_objective
-def test_an_objective_by_itself(objective):
+def test_differentiate_objective_equals_autograd(objective):
     logits = torch.randn((5, N_CLASSES), generator=torch.Generator().manual_seed(2))
     leaf = logits.clone().requires_grad_()
     expected = objective(leaf, slice(3, 8))
     (gradient,) = torch.autograd.grad(expected.sum(), leaf)
     with torch.inference_mode():
-        found = differentiate_objective(objective, logits.clone(), slice(3, 8))
-    assert_equal(found, (expected.detach(), gradient))
-    assert not any(tensor.requires_grad or tensor.is_inference() for tensor in found)
+        results = differentiate_objective(objective, logits.clone(), slice(3, 8))
+    assert_equal(results, (expected.detach(), gradient))
+    assert not any(tensor.requires_grad or tensor.is_inference() for tensor in results)

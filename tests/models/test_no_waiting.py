@@ -1,7 +1,7 @@
-"""Attacks never wait for the device inside their loops.
+"""Attacks never synchronise with the device inside their loops.
 
-Where there is no GPU, the `meta` device stands in for one: it computes shapes and no values, so whatever needs a value
-on the host raises there. On the CPU a dispatch mode refuses the operations that would wait.
+The `meta` device replaces a GPU: it computes shapes but no values, so an operation that needs a value on the host
+raises. On the CPU a dispatch mode rejects operations that would synchronise.
 """
 
 import itertools
@@ -52,7 +52,7 @@ WAITING = {
     "aten::bincount",
     "aten::repeat_interleave.Tensor",
 }
-"""Operations whose result, or whose result's shape, the host needs from the device."""
+"""Operations whose result, or its shape, must be transferred from the device to the host."""
 
 
 def waits(name):
@@ -60,7 +60,7 @@ def waits(name):
 
 
 class NoWaiting(TorchDispatchMode):
-    """Refuses what would wait for a device, were the tensors on one."""
+    """Rejects operations that would wait for a device."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.name()
@@ -73,7 +73,7 @@ class NoWaiting(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_the_mode_refuses_what_waits():
+def test_no_waiting_mode_rejects_synchronising_operations():
     x = torch.arange(4.0)
     for wait in (
         lambda: bool((x > 0).any()),
@@ -235,7 +235,7 @@ LOOPS = {
 
 
 def cases():
-    """Every loop on each model and device; by default one model on the CPU, and buckets once for each kind of call."""
+    """Yield every loop on each model and device; by default one model on the CPU, and buckets once per kind of call."""
     for key, name, device in itertools.product(LOOPS, MODELS, ("cpu", "meta")):
         if device == "cpu":
             is_default = name == "plain"
@@ -245,38 +245,40 @@ def cases():
 
 
 @pytest.mark.parametrize(("key", "name", "device"), list(cases()))
-def test_a_loop_waits_for_nothing(key, name, device):
+def test_attack_loop_never_waits_for_the_device(key, name, device):
     job = job_on(device, key, MODELS[name](device))
     samples = samples_of(job)
     with torch.inference_mode(), NoWaiting():
-        found = LOOPS[key](job, samples)
-    assert found.device.type == device
-    assert found.shape == samples.clean.shape
+        result = LOOPS[key](job, samples)
+    assert result.device.type == device
+    assert result.shape == samples.clean.shape
 
 
 @pytest.mark.parametrize("queries", [1, 40, 130])
-def test_square_looks_for_survivors_as_often_as_it_says(queries, monkeypatch):
-    looks = []
+def test_square_synchronises_only_to_find_survivors(queries, monkeypatch):
+    synchronisations = []
 
     class Counting(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             if waits(func.name()):
-                looks.append(func.name())
+                synchronisations.append(func.name())
             return func(*args, **(kwargs or {}))
 
-    asked = []
+    requests = []
     together = Batching.queries_together
-    monkeypatch.setattr(Batching, "queries_together", lambda self, query: asked.append(query) or together(self, query))
+    monkeypatch.setattr(
+        Batching, "queries_together", lambda self, query: requests.append(query) or together(self, query)
+    )
     search = square._search
 
-    def watched(*arguments):
+    def search_without_waiting(*arguments):
         with NoWaiting():
             search(*arguments)
 
-    monkeypatch.setattr(square, "_search", watched)
+    monkeypatch.setattr(square, "_search", search_without_waiting)
     job = job_on("cpu", "aa_square", MODELS["plain"]("cpu"))
     with torch.inference_mode(), Counting():
         square._single_run(job, samples_of(job), 0, TASKS["aa_square"].parameters(queries=queries))
-    # Forty looks for the first forty queries, some fifty more for ninety: the margins that are still above zero.
-    assert looks == ["aten::nonzero"] * len(asked)
-    assert len(asked) == {1: 1, 40: 40, 130: 92}[queries]
+    # One synchronisation per query for the first forty, and some fifty for the next ninety.
+    assert synchronisations == ["aten::nonzero"] * len(requests)
+    assert len(requests) == {1: 1, 40: 40, 130: 92}[queries]

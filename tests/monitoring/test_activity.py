@@ -1,4 +1,4 @@
-"""Who is at work and what is in flight, how that ages, and how a run tells of its end."""
+"""Active runs and parts in flight, how their status ages, and the reported end of a run."""
 
 import io
 import json
@@ -36,14 +36,16 @@ RUN = {"measured_seconds": 100.0, "macs_per_second": 10.0, "evaluations_per_seco
 
 @pytest.fixture
 def half_done(make_sweep: MakeSweep) -> Plan:
-    """A sweep of which the clean accuracies are there and FGSM's are not."""
+    """A sweep with finished clean accuracies and missing FGSM accuracies."""
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}})
     run_sweep(config, make_executor, filters=Filters(keys=("clean",)))
     return load_plan(config.results)
 
 
-def beat(results: Path, name: str, unit: Unit, *, at: float, seconds: float = 0.0, images: tuple[int, int]) -> None:
-    """Leave the heartbeat of a worker, written at a time of the file server."""
+def write_heartbeat(
+    results: Path, name: str, unit: Unit, *, at: float, seconds: float = 0.0, images: tuple[int, int]
+) -> None:
+    """Write a worker's heartbeat with a given time of the file server."""
     payload = {"share": None, "unit": unit.id, "strengths": unit.strengths, "images": images, "seconds": seconds}
     path = results / HEARTBEATS_FOLDER / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
@@ -51,8 +53,8 @@ def beat(results: Path, name: str, unit: Unit, *, at: float, seconds: float = 0.
     os.utime(path, (at, at))
 
 
-def run_since(results: Path, state: dict[str, Any]) -> None:
-    """Let a driver run since `NOW`, as its lease and progress tell."""
+def write_driver(results: Path, state: dict[str, Any]) -> None:
+    """Write the lease and progress of a driver that has run since `NOW`."""
     (results / PROGRESS_FILE).write_text(json.dumps(RUN | {"state": "running"} | state))
     (results / LEASE_NAME).write_bytes(Holder.new(HostId("there", "n", "c", "q"), 5.0).to_bytes())
     for name in (PROGRESS_FILE, LEASE_NAME):
@@ -63,84 +65,82 @@ def read_at(plan: Plan, now: float) -> SweepStatus:
     return StatusReader(plan, clock=lambda: now).read(ShardStore.open(plan.config.results).inventory())
 
 
-def test_a_status_ages_between_two_parts(half_done: Plan) -> None:
+def test_status_ages_between_parts(half_done: Plan) -> None:
     results = half_done.config.results
-    run_since(results, {"macs_per_second": 1e6})
+    write_driver(results, {"macs_per_second": 1e6})
     units = [unit for unit in half_done.units if unit.key == "fgsm"]
     for number, unit in enumerate(units):
-        beat(results, f"worker{number}", unit, at=NOW - number, seconds=5.0, images=(0, unit.n_images))
+        write_heartbeat(results, f"worker{number}", unit, at=NOW - number, seconds=5.0, images=(0, unit.n_images))
     states = [read_at(half_done, NOW + age) for age in (2.0, 12.0)]
     assert [state.parts_in_flight for state in states] == [(8.0, 7.0), (18.0, 17.0)]
-    lefts = [state.seconds_left for state in states]
-    assert None not in lefts
-    assert lefts[0] != lefts[1]
+    times_left = [state.seconds_left for state in states]
+    assert None not in times_left
+    assert times_left[0] != times_left[1]
     assert "2 workers busy, the longest for 0:00:18" in status_line(states[1], NOW)
     assert states[1].to_payload()["parts_in_flight"] == 2
 
 
-def test_only_missing_parts_are_in_flight_and_a_silent_worker_is_told_until_another_takes_over(half_done: Plan) -> None:
+def test_status_reports_missing_parts_in_flight_and_silent_workers_until_taken_over(half_done: Plan) -> None:
     results = half_done.config.results
-    run_since(results, {})
+    write_driver(results, {})
     done = next(unit for unit in half_done.units if unit.key == "clean")
     first, second = (unit for unit in half_done.units if unit.key == "fgsm")
-    beat(results, "a", done, at=NOW, images=(0, done.n_images))
-    beat(results, "b", first, at=NOW - 60, images=(0, first.n_images))
-    beat(results, "c", second, at=NOW, images=(0, second.n_images))
-    beat(results, "d", replace(first, id="0" * 32), at=NOW, images=(0, 1))  # of another plan
+    write_heartbeat(results, "a", done, at=NOW, images=(0, done.n_images))
+    write_heartbeat(results, "b", first, at=NOW - 60, images=(0, first.n_images))
+    write_heartbeat(results, "c", second, at=NOW, images=(0, second.n_images))
+    write_heartbeat(results, "d", replace(first, id="0" * 32), at=NOW, images=(0, 1))  # A unit of another plan.
     (results / HEARTBEATS_FOLDER / "e.json").write_text('["none of ours"]')
     state = read_at(half_done, NOW + 1)
     assert (state.parts_in_flight, state.silent_workers) == ((1.0,), (61.0,))
     assert "1 worker busy, the longest for 0:00:01; 1 worker silent, the longest for 0:01:01" in status_line(state, NOW)
-    beat(results, "f", first, at=NOW, images=(0, first.n_images))
+    write_heartbeat(results, "f", first, at=NOW, images=(0, first.n_images))
     state = read_at(half_done, NOW + 1)
     assert (state.parts_in_flight, state.silent_workers) == ((1.0, 1.0), ())
     assert read_at(half_done, NOW + 31).silent_workers == (31.0, 31.0)
 
 
-def test_while_a_worker_computes_a_part_the_status_says_so(half_done: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_shows_a_part_while_it_is_computed(half_done: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     from robust201.models.classifier import Classifier
 
     classify = Classifier.__call__
-    seen: list[SweepStatus] = []
+    states: list[SweepStatus] = []
 
-    def look_and_classify(self: Classifier, pixels: object) -> object:
+    def read_status_and_classify(self: Classifier, pixels: object) -> object:
         deadline = time.monotonic() + 20
-        while not (seen and seen[-1].parts_in_flight) and time.monotonic() < deadline:
-            seen.append(read_status(half_done, ShardStore.open(half_done.config.results).inventory()))
+        while not (states and states[-1].parts_in_flight) and time.monotonic() < deadline:
+            states.append(read_status(half_done, ShardStore.open(half_done.config.results).inventory()))
         return classify(self, pixels)
 
-    monkeypatch.setattr(Classifier, "__call__", look_and_classify)
+    monkeypatch.setattr(Classifier, "__call__", read_status_and_classify)
     assert run_sweep(half_done.config, make_executor).complete
-    assert seen[-1].running
-    assert len(seen[-1].parts_in_flight) == 1
+    assert states[-1].running
+    assert len(states[-1].parts_in_flight) == 1
     assert not list((half_done.config.results / HEARTBEATS_FOLDER).iterdir())
 
 
-def test_a_folder_from_before_heartbeats_has_a_status(half_done: Plan) -> None:
+def test_status_of_a_folder_without_heartbeats(half_done: Plan) -> None:
     shutil.rmtree(half_done.config.results / HEARTBEATS_FOLDER)
     state = read_at(half_done, NOW)
     assert (state.done, state.running, state.parts_in_flight, state.silent_workers) == (2, False, (), ())
 
 
-def test_where_the_folder_cannot_be_written_this_machines_clock_has_to_do(
-    half_done: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_folder: Path) -> float:
+def test_status_of_a_read_only_folder_uses_the_local_clock(half_done: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reject(_folder: Path) -> float:
         raise PermissionError
 
-    monkeypatch.setattr("robust201.runtime.heartbeat.file_server_time", refuse)
+    monkeypatch.setattr("robust201.runtime.heartbeat.file_server_time", reject)
     state = StatusReader(half_done).read(ShardStore.open(half_done.config.results).inventory())
     assert state.last_heartbeat is not None
     assert 0 <= state.last_heartbeat < 60
 
 
 @pytest.mark.parametrize("is_alive", [True, False])
-def test_a_driver_whose_process_is_gone_has_died_at_once(half_done: Plan, is_alive: bool) -> None:
+def test_driver_whose_process_ended_is_reported_dead_at_once(half_done: Plan, is_alive: bool) -> None:
     results = half_done.config.results
-    run_since(results, {})
+    write_driver(results, {})
     holder = Holder.new(HostId("here", "m", "b", "p"), 5.0)
     if not is_alive:
-        holder = replace(holder, process_start=holder.process_start + 1)  # another process of that id
+        holder = replace(holder, process_start=holder.process_start + 1)  # Another process with the same id.
     (results / LEASE_NAME).write_bytes(holder.to_bytes())
     os.utime(results / LEASE_NAME, (NOW, NOW))
     inventory = ShardStore.open(results).inventory()
@@ -148,66 +148,66 @@ def test_a_driver_whose_process_is_gone_has_died_at_once(half_done: Plan, is_ali
     def line(host_id: HostId, now: float) -> str:
         return status_line(StatusReader(half_done, clock=lambda: now, host_id=host_id).read(inventory), now)
 
-    seen = line(HostId("here", "m", "b", "p"), NOW + 1)
-    assert ("running: run on here" in seen) == is_alive
-    assert ("not running (the last run died" in seen) == (not is_alive)
-    elsewhere = HostId("there", "n", "c", "q")  # from where only its heartbeat can tell
+    local_line = line(HostId("here", "m", "b", "p"), NOW + 1)
+    assert ("running: run on here" in local_line) == is_alive
+    assert ("not running (the last run died" in local_line) == (not is_alive)
+    elsewhere = HostId("there", "n", "c", "q")  # Another machine sees only the heartbeat.
     assert "running: run on here" in line(elsewhere, NOW + 1)
     assert "not running (the last run fell silent" in line(elsewhere, NOW + 60)
 
 
-def test_while_a_run_drains_its_progress_says_so(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_and_status_show_draining(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     from robust201.runtime import sweep
 
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1]}})
-    seen: list[str] = []
-    told: list[str] = []
+    observed: list[str] = []
+    lines: list[str] = []
 
     def interrupt(_progress: RunProgress, event: object) -> None:
-        if event is not None and not seen:
-            seen.append(read_progress(config.results)["state"])
+        if event is not None and not observed:
+            observed.append(read_progress(config.results)["state"])
             signal.raise_signal(signal.SIGTERM)
             end = time.monotonic() + 60
-            while not told and time.monotonic() < end:  # a thread says so, after it has written
+            while not lines and time.monotonic() < end:  # Another thread writes the progress, then this line.
                 time.sleep(0.001)
-            assert told, "the drain was not announced"
-            seen.append(read_progress(config.results)["state"])
-            on_the_way = StatusReader(load_plan(config.results)).read(ShardStore.open(config.results).inventory())
-            seen.append(status_line(on_the_way, 0.0))
+            assert lines, "the drain was not announced"
+            observed.append(read_progress(config.results)["state"])
+            status = StatusReader(load_plan(config.results)).read(ShardStore.open(config.results).inventory())
+            observed.append(status_line(status, 0.0))
 
     tally = sweep.run_sweep(
         config,
         make_executor,
         on_progress=interrupt,
-        say=lambda line: told.append(line) if "a second signal stops at once" in line else None,
+        say=lambda line: lines.append(line) if "a second signal stops immediately" in line else None,
     )
     assert tally.drained
-    assert seen[:2] == ["running", "draining"]
-    assert "draining: run on " in seen[2]
+    assert observed[:2] == ["running", "draining"]
+    assert "draining: run on " in observed[2]
     assert read_progress(config.results)["state"] == "drained"
     assert replace(HALF, state="draining", driver=None).running
     assert "running: 1 run with --share" in status_line(replace(HALF, state="draining", driver=None), 0.0)
 
 
-def test_a_run_in_which_nothing_ends_says_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = io.StringIO()
-    monkeypatch.setattr(console, "err", Console(file=told, width=200))
+def test_display_shows_how_long_nothing_has_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = io.StringIO()
+    monkeypatch.setattr(console, "err", Console(file=lines, width=200))
     monkeypatch.setattr(console, "_QUIET_SECONDS", 0.0)
     monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1200.0)
     progress = RunProgress(20, evaluations_before=4, started=1000.0, measured=1100.0)
     progress.evaluations_of_this_run, progress.done_macs, progress.remaining_macs = 5.0, 50.0, 100.0
     display = console.RunDisplay()
     display.update(progress, None)
-    progress.remaining_macs = 10.0  # by the rate so far, it would have ended by now
+    progress.remaining_macs = 10.0  # At the measured rate, it would have finished by now.
     display.update(progress, None)
-    assert told.getvalue().splitlines() == [
+    assert lines.getvalue().splitlines() == [
         "9/20 evaluations; 0.05 evaluations/s, about 0:01:40 left; nothing finished for 0:01:40",
         "9/20 evaluations; 0.05 evaluations/s; nothing finished for 0:01:40",
     ]
 
 
-def test_a_few_cheap_parts_at_the_start_give_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate_is_not_settled_after_a_few_cheap_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1500.0)
     progress = RunProgress(20, evaluations_of_this_run=5.0, done_macs=1.0, started=1000.0, measured=1000.5)
-    assert not progress.is_settled  # however long the next part takes
+    assert not progress.is_settled  # However long the next part takes.
     assert replace(progress, measured=1000.0 + RATE_SECONDS).is_settled

@@ -1,4 +1,4 @@
-"""Progress of `evaluate`: lines where the output is not a terminal, a bar on one, and nothing if switched off."""
+"""Progress of `evaluate`: a bar on a terminal, lines otherwise, and nothing if switched off."""
 
 import io
 import re
@@ -30,7 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_line_names_key_epsilons_images_and_time(clock: Clock) -> None:
+def test_describe_names_key_epsilons_images_and_time(clock: Clock) -> None:
     state = EvaluationProgress()
     assert state.describe() == "checking the network, 0:00:00 elapsed"
     state.costs, state.seconds_per_cost = {"pgd": 100.0, "fog": 50.0}, 1.0
@@ -42,11 +42,11 @@ def test_line_names_key_epsilons_images_and_time(clock: Clock) -> None:
     assert state.describe().startswith("pgd at 2 epsilons 1/255 to 8/255, stage 2 (aa_apgd-t): 7 of 40 images, ")
     clock.seconds += 90
     assert state.describe().endswith("0:02:00 elapsed, longer than estimated")
-    state.begin("fog", (5.0,), 20)  # pgd took 120 s where 100 were estimated
+    state.begin("fog", (5.0,), 20)  # pgd took 120 s instead of the estimated 100 s.
     assert state.describe() == "fog at severity 5: 0 of 20 images, 0:02:00 elapsed, about 0:01:00 left"
 
 
-def test_cheap_keys_do_not_correct_the_estimate(clock: Clock) -> None:
+def test_estimate_is_not_corrected_by_cheap_keys(clock: Clock) -> None:
     state = EvaluationProgress(costs={"clean": 1.0, "aa_standard_l2": 100.0}, seconds_per_cost=1.0)
     state.begin("clean", (0.0,), 20)
     clock.seconds += 10
@@ -54,21 +54,21 @@ def test_cheap_keys_do_not_correct_the_estimate(clock: Clock) -> None:
     assert state.describe() == "aa_standard_l2 at epsilon 0.5: 0 of 20 images, 0:00:10 elapsed, about 0:01:40 left"
 
 
-def test_time_left_is_unknown_until_something_is_measured(clock: Clock) -> None:
+def test_time_left_is_unknown_before_any_measurement(clock: Clock) -> None:
     state = EvaluationProgress(costs={"clean": 10.0, "pgd": 100.0})
     state.begin("clean", (0.0,), 20)
     assert state.describe() == "clean: 0 of 20 images, 0:00:00 elapsed, time left unknown"
 
 
 def evaluate_slowly(monkeypatch: pytest.MonkeyPatch, **options: object) -> None:
-    """Evaluate with lines at every hundredth of a second."""
+    """Evaluate with a progress line every 10 ms."""
     monkeypatch.setattr(evaluation_progress, "LINE_SECONDS", 0.01)
     monkeypatch.setattr(evaluation_progress, "_BAR_SECONDS", 0.01)
     keys = ["clean", {"pgd": {"epsilons_255": [1, 8]}}]
     robust201.evaluate(TinyNetwork(), IMAGES.images, IMAGES.labels, keys, normalisation=NORMALISATION, **options)
 
 
-def test_lines_are_printed_where_there_is_no_terminal(
+def test_progress_without_a_terminal_is_printed_as_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evaluate_slowly(monkeypatch)
@@ -80,14 +80,14 @@ def test_lines_are_printed_where_there_is_no_terminal(
     assert captured.out == ""
 
 
-def test_nothing_is_printed_without_progress(
+def test_progress_is_not_printed_if_switched_off(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evaluate_slowly(monkeypatch, progress=False)
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -101,7 +101,7 @@ def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "3/3" in terminal.getvalue()
 
 
-def test_lines_end_with_an_evaluation_that_fails(
+def test_progress_lines_end_with_a_failed_evaluation(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(evaluation_progress, "LINE_SECONDS", 0.01)

@@ -1,4 +1,4 @@
-"""`robust201 status --watch`: what it shows, and when it ends."""
+"""`robust201 status --watch`: its display and its end."""
 
 import io
 import json
@@ -48,11 +48,11 @@ HALF = SweepStatus(
     cost=Cost(4.0, "GPU-hours"),
 )
 IDLE = replace(HALF, driver=None, shares=(), state="drained")
-WHOLE = replace(IDLE, keys=(KeyStatus("cifar10", "clean", 10, 10),), state="finished", failures=())
+COMPLETE = replace(IDLE, keys=(KeyStatus("cifar10", "clean", 10, 10),), state="finished", failures=())
 
 
 class Clock:
-    """Time that passes by sleeping alone."""
+    """A clock that only sleeping advances."""
 
     now = 100.0
 
@@ -66,31 +66,31 @@ class Clock:
 @pytest.mark.parametrize(
     ("states", "patience", "ending", "seconds"),
     [
-        ([HALF, HALF, WHOLE], 60, "complete", 20),
-        ([WHOLE], 0, "complete", 0),
+        ([HALF, HALF, COMPLETE], 60, "complete", 20),
+        ([COMPLETE], 0, "complete", 0),
         ([IDLE] * 8, 60, "abandoned", 60),
-        ([IDLE] * 5 + [HALF] + [IDLE] * 8, 60, "abandoned", 120),  # somebody at work begins the wait anew
-        ([HALF] * 50 + [WHOLE], 0, "complete", 500),
+        ([IDLE] * 5 + [HALF] + [IDLE] * 8, 60, "abandoned", 120),  # An active run restarts the waiting time.
+        ([HALF] * 50 + [COMPLETE], 0, "complete", 500),
     ],
 )
-def test_a_watch_ends_with_the_sweep_or_when_nobody_is_at_work(
+def test_watch_ends_with_the_sweep_or_after_inactivity(
     states: list[SweepStatus], patience: float, ending: str, seconds: float
 ) -> None:
-    clock, coming = Clock(), iter(states)
-    shown: list[float] = []
-    ended = watch(
-        lambda: next(coming),
-        lambda _state, quiet: shown.append(quiet),
+    clock, readings = Clock(), iter(states)
+    quiet_times: list[float] = []
+    result = watch(
+        lambda: next(readings),
+        lambda _state, quiet: quiet_times.append(quiet),
         every=10,
         patience=patience,
         clock=clock,
         sleep=clock.sleep,
     )
-    assert (ended, clock.now - 100) == (ending, seconds)
-    assert max(shown) <= patience
+    assert (result, clock.now - 100) == (ending, seconds)
+    assert max(quiet_times) <= patience
 
 
-def test_elsewhere_than_on_a_terminal_a_reading_is_one_line() -> None:
+def test_display_without_a_terminal_writes_one_line_per_reading() -> None:
     out = io.StringIO()
     display = display_sweep(Console(file=out, width=400), clock=lambda: 0.0)
     with display.showing():
@@ -117,15 +117,15 @@ def test_elsewhere_than_on_a_terminal_a_reading_is_one_line() -> None:
             "2.00 worker-hours of finished work (4.00 GPU-hours)",
         ),
         (IDLE, "2.00 worker-hours of finished work (4.00 GPU-hours)"),
-        (WHOLE, "2.00 worker-hours of finished work (4.00 GPU-hours)"),
-        (replace(HALF, keys=WHOLE.keys), "2.00 worker-hours of finished work (4.00 GPU-hours)"),
+        (COMPLETE, "2.00 worker-hours of finished work (4.00 GPU-hours)"),
+        (replace(HALF, keys=COMPLETE.keys), "2.00 worker-hours of finished work (4.00 GPU-hours)"),
     ],
 )
-def test_only_unfinished_work_in_progress_has_a_rate_and_a_time_left(state: SweepStatus, rate: str) -> None:
+def test_status_line_has_a_rate_only_for_active_unfinished_sweeps(state: SweepStatus, rate: str) -> None:
     assert f" %); {rate}; {len(state.failures)} failures" in status_line(state, 0.0)
 
 
-def test_on_a_terminal_a_table_stays() -> None:
+def test_display_on_a_terminal_leaves_a_table() -> None:
     terminal = Console(file=io.StringIO(), width=100, height=40, force_terminal=True, record=True)
     display = display_sweep(terminal)
     with display.showing():
@@ -140,7 +140,7 @@ def test_on_a_terminal_a_table_stays() -> None:
     assert not display.is_complete
 
 
-def test_lines_that_are_longer_than_the_terminal_are_wrapped_not_cut() -> None:
+def test_display_wraps_lines_longer_than_the_terminal() -> None:
     message = "no such luck " * 12 + "at the very end"
     failure = {"kind": "application", "label": "#1 cifar10 pgd", "message": message, "unit": "ab" * 16}
     terminal = Console(file=io.StringIO(), width=60, height=40, force_terminal=True, record=True)
@@ -153,20 +153,20 @@ def test_lines_that_are_longer_than_the_terminal_are_wrapped_not_cut() -> None:
     assert "1 run with --share" in " ".join(text.split())
 
 
-def test_on_a_low_terminal_corruptions_share_a_line() -> None:
+def test_display_on_a_low_terminal_combines_corruptions() -> None:
     keys = tuple(KeyStatus("cifar10", key, 1, 2) for key in PAPER_KEYS)
-    for height, n_lines, told in ((50, 20, "frost"), (24, 6, "15 corruptions")):
+    for height, n_lines, lines in ((50, 20, "frost"), (24, 6, "15 corruptions")):
         terminal = Console(file=io.StringIO(), width=100, height=height, force_terminal=True, record=True)
         display = display_sweep(terminal)
         with display.showing():
             display.update(replace(HALF, keys=keys), 0.0)
-        # The last state is shown twice: as it came, and when the display ends.
-        shown = [line for line in terminal.export_text().splitlines() if "  50.0 %" in line]
-        assert len(shown) == 2 * (n_lines + 1)
-        assert any(told in line for line in shown)
+        # The last state is shown twice: at its update and when the display ends.
+        rows = [line for line in terminal.export_text().splitlines() if "  50.0 %" in line]
+        assert len(rows) == 2 * (n_lines + 1)
+        assert any(lines in line for line in rows)
 
 
-def test_ctrl_c_leaves_quietly(
+def test_watch_ends_quietly_on_ctrl_c(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results, sweep = tmp_path / "results", write_sweep(keys={"clean": {}})
@@ -176,8 +176,8 @@ def test_ctrl_c_leaves_quietly(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(time, "sleep", interrupt)
-    left = robust201("status", results, "--watch")
-    assert (left.code, left.err, len(left.out.splitlines())) == (3, "", 1)
+    interrupted = robust201("status", results, "--watch")
+    assert (interrupted.code, interrupted.err, len(interrupted.out.splitlines())) == (3, "", 1)
     abandoned = robust201("status", results, "--watch", "--patience", "0")
     assert abandoned.code == 3
     assert "No worker has been active for 0 minutes." in abandoned.err
@@ -186,7 +186,7 @@ def test_ctrl_c_leaves_quietly(
     assert "got both" in robust201("status", results, "--watch", "--json").refusal(2)
 
 
-def test_only_what_changed_is_counted_again(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_reader_recounts_only_after_changes(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}})
     run_sweep(config, make_executor, filters=Filters(keys=("clean",)))
     plan, store = load_plan(config.results), ShardStore.open(config.results)
@@ -213,14 +213,14 @@ def test_only_what_changed_is_counted_again(make_sweep: MakeSweep, monkeypatch: 
     assert len(counted) == 6
 
 
-def test_shares_and_drivers_are_told_with_their_cost(make_sweep: MakeSweep) -> None:
+def test_status_reports_the_driver_and_the_cost(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"clean": {}})
     run_sweep(config, make_executor)
     plan, inventory = load_plan(config.results), ShardStore.open(config.results).inventory()
     progress = json.loads((config.results / "progress.json").read_text())
     assert progress["gpus_per_worker"] == 0
-    told = progress | {"gpus_per_worker": 0.5, "deaths": 2, "preemptions": 3, "state": "running"}
-    (config.results / "progress.json").write_text(json.dumps(told))
+    lines = progress | {"gpus_per_worker": 0.5, "deaths": 2, "preemptions": 3, "state": "running"}
+    (config.results / "progress.json").write_text(json.dumps(lines))
     (config.results / "lease.json").write_text("of a driver of another version")
     for name in ("progress.json", "lease.json"):
         os.utime(config.results / name, (1000.0, 1000.0))
@@ -231,31 +231,31 @@ def test_shares_and_drivers_are_told_with_their_cost(make_sweep: MakeSweep) -> N
     assert not StatusReader(plan, clock=lambda: 1031.0).read(inventory).running
 
 
-def test_percent_reaches_100_only_at_the_end() -> None:
+def test_percent_is_100_only_for_complete_sweeps() -> None:
     assert console_status._percent(99_999, 100_000) == "99.9 %"
     assert console_status._percent(100_000, 100_000) == "100 %"
 
 
-def test_results_that_are_gone_for_a_while_are_waited_for() -> None:
-    clock, gone = Clock(), InputError("expected a results folder, got none")
-    coming = iter([HALF, gone, OSError("stale"), gone, HALF, gone, gone, gone, WHOLE])
+def test_watch_tolerates_a_few_failed_readings() -> None:
+    clock, failure = Clock(), InputError("expected a results folder, got none")
+    readings = iter([HALF, failure, OSError("stale"), failure, HALF, failure, failure, failure, COMPLETE])
 
     def read() -> SweepStatus:
-        if isinstance(state := next(coming), Exception):
+        if isinstance(state := next(readings), Exception):
             raise state
         return state
 
     shown: list[SweepStatus] = []
-    show = lambda state, _quiet: shown.append(state)  # noqa: E731 - as short as that
+    show = lambda state, _quiet: shown.append(state)  # noqa: E731 - shorter than a function
     assert watch(read, show, every=10, patience=0, clock=clock, sleep=clock.sleep) == "complete"
-    assert (shown, clock.now) == ([HALF, HALF, WHOLE], 180.0)
-    coming = iter([HALF, *[gone] * 4, WHOLE])
+    assert (shown, clock.now) == ([HALF, HALF, COMPLETE], 180.0)
+    readings = iter([HALF, *[failure] * 4, COMPLETE])
     with pytest.raises(InputError, match="got none"):
         watch(read, show, every=10, patience=0, clock=clock, sleep=clock.sleep)
-    assert next(coming) == WHOLE
+    assert next(readings) == COMPLETE
 
 
-def test_a_folder_that_is_deleted_while_it_is_watched_ends_the_watch(
+def test_watch_ends_if_the_folder_is_deleted(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = tmp_path / "results"
@@ -265,8 +265,8 @@ def test_a_folder_that_is_deleted_while_it_is_watched_ends_the_watch(
         shutil.rmtree(results, ignore_errors=True)
 
     monkeypatch.setattr(time, "sleep", delete)
-    ended = robust201("status", results, "--watch")
-    assert (ended.code, len(ended.out.splitlines()), len(ended.err.splitlines())) == (2, 1, 1)
-    assert ended.err.startswith(f"error: Opening results failed for {results}: expected a results folder")
+    result = robust201("status", results, "--watch")
+    assert (result.code, len(result.out.splitlines()), len(result.err.splitlines())) == (2, 1, 1)
+    assert result.err.startswith(f"error: Opening results failed for {results}: expected a results folder")
     assert not results.exists()
     assert "expected a results folder" in robust201("status", results).refusal(2)

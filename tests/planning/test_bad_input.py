@@ -155,7 +155,10 @@ NO_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2
         ({"results": "~nobody-of-that-name/x"}, "no such user"),
         ({"format": 2}, "format: expected 1, got 2."),
         ({"network": {"channels": 8, "cells": 1}}, "expected a network with channels 8, got 4."),
-        ({"datasets": {"digits": {"corruptions": {"source": "published", "path": "x"}}}}, "none published for this"),
+        (
+            {"datasets": {"digits": {"corruptions": {"source": "published", "path": "x"}}}},
+            "none are published for this",
+        ),
     ],
 )
 def test_a_sweep_with_a_wrong_field_starts_nothing(

@@ -15,7 +15,7 @@ from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
 from robust201.reader import joined_tables
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells
-from robust201.spaces.nasbench201.published_tables import spec_of_naslib
+from robust201.spaces.nasbench201.published_tables import spec_from_naslib
 from tests.support.small_results import write_results
 
 OF_309 = 1832
@@ -34,7 +34,7 @@ def results(tmp_path: Path) -> RobustnessDataset:
 def naslib_codes(index: int) -> tuple[int, ...]:
     """The codes of a cell, found by search through all of them."""
     return next(
-        codes for codes in itertools.product(range(5), repeat=6) if spec_of_naslib(codes) == cells.specs()[index]
+        codes for codes in itertools.product(range(5), repeat=6) if spec_from_naslib(codes) == cells.specs()[index]
     )
 
 
@@ -94,11 +94,11 @@ def test_zero_cost_proxies(results: RobustnessDataset, tmp_path: Path) -> None:
 
 def test_edges_of_naslib_are_ordered_by_their_source() -> None:
     # Edge 1→2 (from the first inner node to the second) is fourth there, third in a cell string.
-    assert spec_of_naslib((1, 1, 1, 2, 1, 1)) == cells.format_spec(
+    assert spec_from_naslib((1, 1, 1, 2, 1, 1)) == cells.format_spec(
         ["none", "none", "nor_conv_3x3", "none", "none", "none"]
     )
     with pytest.raises(ArchitectureError, match="six numbers from 0 to 4"):
-        spec_of_naslib((5, 0, 0, 0, 0, 0))
+        spec_from_naslib((5, 0, 0, 0, 0, 0))
 
 
 def test_latencies(results: RobustnessDataset, tmp_path: Path) -> None:

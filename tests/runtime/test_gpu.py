@@ -12,7 +12,7 @@ from torch.nn import functional
 from robust201.export import export_dataset
 from robust201.models.arithmetic import configure_torch
 from robust201.models.buckets import Bucketed
-from robust201.models.capacity import USED_SHARE, Capacity
+from robust201.models.capacity import USED_FRACTION, Capacity
 from robust201.models.classifier import Classifier
 from robust201.models.graphs import GraphCapture
 from robust201.planning.config import SweepConfig
@@ -209,7 +209,7 @@ def test_the_estimate_of_bytes_leaves_room(device):
         before = torch.cuda.memory_allocated(device)
         network.loss_and_gradient(pixels, labels % N_CLASSES) if gradient else network.logits(pixels)
         peak = torch.cuda.max_memory_allocated(device) - before
-        assert peak <= 2048 * network_bytes(16, 5, 32, gradient=gradient) / USED_SHARE
+        assert peak <= 2048 * network_bytes(16, 5, 32, gradient=gradient) / USED_FRACTION
 
 
 def test_buckets_change_logits_by_rounding_only(device):

@@ -233,7 +233,7 @@ def test_what_is_no_block_is_named(tmp_path: Path, damage: str) -> None:
         block.mkdir()
     else:
         block.symlink_to(tmp_path / "nothing")
-    with pytest.raises(DatasetError, match=r"4\.0-000000-000020-.+delete it, and the next run makes it again"):
+    with pytest.raises(DatasetError, match=r"4\.0-000000-000020-.+delete it, and the next run creates it again"):
         store(4.0, np.arange(20))
 
 

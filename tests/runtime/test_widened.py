@@ -265,7 +265,7 @@ def test_one_of_several_recipes_must_be_named(
 ) -> None:
     sweep = write_sweep(**({"checkpoints": None} | {section: {"path": str(two_recipes)}}), keys=CLEAN)
     message = robust201("run", sweep).refusal(2)
-    assert 'expected weights of one recipe, got those of 2: "" (the unnamed one), pgd7. Name the one' in message
+    assert 'expected weights of one recipe, got those of 2: "" (the unnamed one), pgd7. Name one' in message
     assert not (tmp_path / "results").exists()
 
 

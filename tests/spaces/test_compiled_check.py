@@ -1,4 +1,4 @@
-"""What a worker refuses before it measures anything: compiled networks that are wrong, devices that are not there."""
+"""Checks of a worker before it measures anything: wrong compiled networks, unavailable devices."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1]}}
 
 @pytest.fixture
 def overflowing_weights(tmp_path: Path) -> Path:
-    """Finite weights whose feature maps are not."""
+    """Finite weights with infinite feature maps."""
     with CheckpointStore(tmp_path / "overflowing") as store:
         torch.manual_seed(0)
         spec = architecture(21).spec
@@ -29,7 +29,7 @@ def overflowing_weights(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("engine", ["fused", "reference"])
-def test_a_network_that_overflows_fails_its_units(
+def test_worker_fails_units_of_an_overflowing_network(
     make_sweep: MakeSweep, overflowing_weights: Path, engine: str
 ) -> None:
     checkpoints = {"path": str(overflowing_weights)}
@@ -39,11 +39,9 @@ def test_a_network_that_overflows_fails_its_units(
     assert all("finite logits" in failure.message for failure in tally.failures)
 
 
-def test_a_compiled_network_that_answers_otherwise_fails_its_units(
-    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = InferenceNetwork.logits
-    monkeypatch.setattr(InferenceNetwork, "logits", lambda self, pixels: right(self, pixels) + 0.01)
+def test_worker_fails_units_of_a_wrong_compiled_network(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute = InferenceNetwork.logits
+    monkeypatch.setattr(InferenceNetwork, "logits", lambda self, pixels: compute(self, pixels) + 0.01)
     tally = run_sweep(make_sweep(architectures=[21], keys=KEYS), make_executor)
     assert len(tally.failures) == len(KEYS)
     assert all("published network's logits within rounding" in failure.message for failure in tally.failures)
@@ -51,7 +49,7 @@ def test_a_compiled_network_that_answers_otherwise_fails_its_units(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("change", [{"execution": {"device": "cuda"}}, {"precision": "tf32"}])
-def test_a_device_that_is_not_there_is_refused_before_the_plan_is_replaced(
+def test_run_rejects_an_unavailable_device_before_replacing_the_plan(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, change: dict[str, object]
 ) -> None:
     assert robust201("run", write_sweep(keys={"clean": {}})).code == 0
@@ -60,20 +58,20 @@ def test_a_device_that_is_not_there_is_refused_before_the_plan_is_replaced(
     assert read_tree(tmp_path / "results") == before
 
 
-def test_memory_that_runs_out_in_the_check_is_an_occasion_to_show_fewer(
+def test_worker_retries_smaller_batches_if_the_check_runs_out_of_memory(
     make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = []
-    right = InferenceNetwork._forward
+    compute = InferenceNetwork._forward
 
     def fail_once(self: InferenceNetwork, *arguments: object) -> torch.Tensor:
         if not failed:
             failed.append(True)
             raise torch.OutOfMemoryError("no room")
-        return right(self, *arguments)
+        return compute(self, *arguments)
 
     monkeypatch.setattr(InferenceNetwork, "_forward", fail_once)
     tally = run_sweep(make_sweep(architectures=[21], keys=KEYS), make_executor)
     assert failed
-    # Eight images are the least that go through a compiled network, so there is no fewer: one part fails, by name.
+    # The check uses the minimum of eight images, so a smaller batch is impossible and one part fails.
     assert [failure.kind for failure in tally.failures] == ["memory"]

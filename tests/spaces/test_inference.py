@@ -1,4 +1,4 @@
-"""The inference network against the plain one, over the whole space and both ways to compute a convolution."""
+"""The inference network compared with the plain one, over the whole space and both kinds of convolutions."""
 
 import pytest
 import torch
@@ -18,10 +18,10 @@ NORMALISATION = Normalisation((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))
 N_CLASSES = 7
 NONE, SKIP, CONV_1, CONV_3, POOL = OPERATIONS
 
-# What each cell is here for; edges in the order 0→1, 0→2, 1→2, 0→3, 1→3, 2→3.
+# Properties of the cells; edges in the order 0→1, 0→2, 1→2, 0→3, 1→3, 2→3.
 SPECIAL_CELLS = {
     "identity": (NONE, NONE, NONE, SKIP, NONE, NONE),
-    "identity by way of node 1": (SKIP, NONE, NONE, NONE, SKIP, NONE),
+    "identity via node 1": (SKIP, NONE, NONE, NONE, SKIP, NONE),
     "three skips": (SKIP, SKIP, NONE, SKIP, SKIP, SKIP),
     "no path, zero": (CONV_3, CONV_3, CONV_1, NONE, NONE, NONE),
     "no path, constant": (NONE, NONE, CONV_3, NONE, CONV_1, CONV_3),
@@ -42,7 +42,7 @@ SPECIAL_CELLS = {
 
 
 def network_of(spec, seed=0, channels=4, cells=1):
-    """A network whose BatchNorms have statistics that a wrong fold would show."""
+    """Return a network whose BatchNorm statistics reveal errors of folding."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         network = build_network(spec, channels=channels, cells=cells, n_classes=N_CLASSES).eval()
@@ -65,15 +65,15 @@ def assert_equal_within_rounding(network, spec, size, gradient_tolerance=1e-5):
     pixels, labels = images_of(size)
     classifier = Classifier(network, NORMALISATION, N_CLASSES)
     fast = compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES)
-    watched = pixels.clone().requires_grad_()
-    expected = classifier(watched)
+    inputs = pixels.clone().requires_grad_()
+    expected = classifier(inputs)
     expected_loss = functional.cross_entropy(expected, labels, reduction="none")
-    (expected_gradient,) = torch.autograd.grad(expected_loss.sum(), watched)
+    (expected_gradient,) = torch.autograd.grad(expected_loss.sum(), inputs)
     scale = max(1.0, float(expected.detach().abs().max()))
     logits = fast.logits(pixels)
-    again, loss, gradient = fast.loss_and_gradient(pixels, labels)
+    logits_again, loss, gradient = fast.loss_and_gradient(pixels, labels)
     torch.testing.assert_close(logits, expected.detach(), rtol=0, atol=1e-5 * scale)
-    assert torch.equal(logits, again)
+    assert torch.equal(logits, logits_again)
     torch.testing.assert_close(loss, expected_loss.detach(), rtol=0, atol=2e-5 * scale)
     largest = float(expected_gradient.abs().max())
     torch.testing.assert_close(gradient, expected_gradient, rtol=0, atol=gradient_tolerance * largest + 1e-12)
@@ -82,7 +82,7 @@ def assert_equal_within_rounding(network, spec, size, gradient_tolerance=1e-5):
 
 @pytest.fixture(params=["fused", "plain"])
 def kernel(request, monkeypatch):
-    """Both ways to compute a convolution, whatever this machine would choose."""
+    """Both implementations of convolutions, whichever this machine would choose."""
     if request.param == "plain":
         monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
     elif not kernels.fuses_on_cpu():
@@ -93,7 +93,7 @@ def kernel(request, monkeypatch):
 @pytest.mark.parametrize("name", SPECIAL_CELLS)
 @pytest.mark.parametrize("size", [16, 32])
 @pytest.mark.each_value
-def test_special_cells_equal_the_plain_network(name, size, kernel):
+def test_compiled_special_cells_equal_the_plain_network(name, size, kernel):
     spec = format_spec(SPECIAL_CELLS[name])
     logits, gradient = assert_equal_within_rounding(network_of(spec, cells=2), spec, size)
     assert bool((logits[0] == logits[1]).all()) == (3 in constant_nodes(spec))
@@ -101,23 +101,23 @@ def test_special_cells_equal_the_plain_network(name, size, kernel):
 
 
 @pytest.mark.parametrize("index", [0, 309, 991])
-def test_the_published_width_and_depth(index, kernel):
+def test_compiled_network_of_published_size_equals_the_plain_network(index, kernel):
     spec = specs()[index]
-    # Among a million ReLUs a few are within rounding of zero, and one that opens moves the gradient by more than that.
+    # A few of a million ReLUs have inputs within rounding of zero; switching one changes the gradient more.
     assert_equal_within_rounding(network_of(spec, seed=index, channels=16, cells=5), spec, 32, gradient_tolerance=5e-3)
 
 
 @settings(max_examples=40)
 @given(st.tuples(*[st.sampled_from(OPERATIONS)] * len(EDGES)), st.sampled_from([4, 8, 16, 32]))
-def test_any_cell_equals_the_plain_network(operations, size):
+def test_compiled_random_cell_equals_the_plain_network(operations, size):
     spec = format_spec(operations)
     assert_equal_within_rounding(network_of(spec, seed=size), spec, size)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("index", [0, 21, 991])
-def test_an_image_does_not_see_its_batch(memory_format, index):
-    """Nothing that is shown with an image may move a bit of its logits: a sweep's results name no batch size."""
+def test_compiled_network_is_independent_of_the_batch(memory_format, index):
+    """The batch size must not affect an image's logits, because it is not part of a result's identity."""
     spec = specs()[index]
     fast = compile_network(network_of(spec, channels=16), spec, NORMALISATION, n_classes=N_CLASSES)
     pixels, labels = images_of(32, n_images=37)
@@ -127,14 +127,14 @@ def test_an_image_does_not_see_its_batch(memory_format, index):
     for chunk, n_images in [(64, 1), (64, 2), (64, 3), (64, 8), (16, 37), (16, 19), (1, 9), (None, 36)]:
         fast.chunk = chunk
         first = slice(0, n_images)
-        for one, other in zip(fast.loss_and_gradient(pixels[first], labels[first]), expected, strict=True):
-            assert torch.equal(one, other[first])
+        for result, full_batch in zip(fast.loss_and_gradient(pixels[first], labels[first]), expected, strict=True):
+            assert torch.equal(result, full_batch[first])
         last = slice(len(pixels) - n_images, None)
         assert torch.equal(fast.logits(pixels[last]), expected[0][last])
 
 
-def test_results_are_ordinary_tensors():
-    """Square writes into the logits, and callers may differentiate what follows."""
+def test_compiled_network_returns_ordinary_tensors():
+    """Square writes into the logits, and callers may differentiate later operations."""
     spec = specs()[0]
     fast = compile_network(network_of(spec), spec, NORMALISATION, n_classes=N_CLASSES)
     pixels, labels = images_of(8)
@@ -145,31 +145,31 @@ def test_results_are_ordinary_tensors():
     assert fast.logits(pixels[:0]).shape == (0, N_CLASSES)
 
 
-def test_the_plain_network_and_the_pixels_are_left_alone():
+def test_compile_network_changes_neither_network_nor_pixels():
     spec = format_spec(SPECIAL_CELLS["pooled constant"])
     network = network_of(spec)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     pixels, labels = images_of(16)
-    kept = pixels.clone()
+    original_pixels = pixels.clone()
     fast = compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES)
     first = fast.loss_and_gradient(pixels, labels)
     assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
-    assert torch.equal(pixels, kept)
-    # A way back that overwrote what it reads would show on the second call.
-    for one, other in zip(first, fast.loss_and_gradient(pixels, labels), strict=True):
-        assert torch.equal(one, other)
+    assert torch.equal(pixels, original_pixels)
+    # A backward pass that overwrites its inputs would change the second result.
+    for first_result, second_result in zip(first, fast.loss_and_gradient(pixels, labels), strict=True):
+        assert torch.equal(first_result, second_result)
 
 
-def answers_wrongly(self, x, add, *, in_place, rectify):
+def return_zeros(self, x, add, *, in_place, rectify):
     return torch.zeros(x.shape)
 
 
-def is_gone(self, x, add, *, in_place, rectify):
+def raise_attribute_error(self, x, add, *, in_place, rectify):
     raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_convolution_pointwise'")
 
 
-@pytest.mark.parametrize("broken", [answers_wrongly, is_gone])
-def test_private_operators_are_used_only_where_they_work(broken, monkeypatch):
+@pytest.mark.parametrize("broken", [return_zeros, raise_attribute_error])
+def test_fuses_on_cpu_rejects_broken_operators(broken, monkeypatch):
     kernels.fuses_on_cpu.cache_clear()
     monkeypatch.setattr(kernels.Convolution, "_convolve_fused", broken)
     assert not kernels.fuses_on_cpu()
@@ -178,7 +178,7 @@ def test_private_operators_are_used_only_where_they_work(broken, monkeypatch):
     kernels.fuses_on_cpu.cache_clear()
 
 
-def test_what_cannot_be_compiled_is_named():
+def test_compile_network_rejects_unsupported_networks():
     spec = specs()[0]
     with pytest.raises(TypeError, match=r"expected a robust201\.spaces\.nasbench201\.network\.Network, got Linear"):
         compile_network(torch.nn.Linear(1, 1), spec, NORMALISATION, n_classes=N_CLASSES)
@@ -188,24 +188,24 @@ def test_what_cannot_be_compiled_is_named():
         compile_network(network_of(spec), "|none~0|", NORMALISATION, n_classes=N_CLASSES)
 
 
-# The program by itself, with numbers in place of feature maps: a node is a vector over symbols (operation chains), so
-# that two ways to write a cell agree exactly when every chain occurs equally often.
+# Programs are tested with symbols instead of feature maps: a node is a multiset of operation chains, so two programs of
+# a cell are equal exactly if every chain occurs equally often.
 
 
 def chains_of_cell(spec):
-    """Each node of the plain cell as the multiset of the chains of operations that lead to it."""
+    """Return each node of the plain cell as the multiset of the operation chains that lead to it."""
     nodes = {0: {"x": 1}}
     zero = {}
     for edge, (source, target) in enumerate(EDGES):
         operation = parse(spec)[edge]
-        arrived = nodes.get(source, zero)
-        onto = nodes.setdefault(target, {})
-        for chain, count in chained(operation, edge, arrived).items():
-            onto[chain] = onto.get(chain, 0) + count
+        source_chains = nodes.get(source, zero)
+        target_chains = nodes.setdefault(target, {})
+        for chain, count in append_operation(operation, edge, source_chains).items():
+            target_chains[chain] = target_chains.get(chain, 0) + count
     return nodes
 
 
-def chained(operation, edge, node):
+def append_operation(operation, edge, node):
     if operation == NONE:
         return {}
     if operation == SKIP:
@@ -221,17 +221,17 @@ def chains_of_program(program):
     nodes = {0: {"x": 1}}
     for node in program.nodes:
         total = {}
-        arrived = [
+        chains = [
             (count, chain)
             for edge in node.constants
-            for chain, count in chained(operations[edge], edge, plain[EDGES[edge][0]]).items()
+            for chain, count in append_operation(operations[edge], edge, plain[EDGES[edge][0]]).items()
         ]
         for term in node.terms:
             value = nodes[term.source]
-            arrived += [(term.skips * count, chain) for chain, count in value.items()]
-            arrived += [(term.pools * count, ("pool", chain)) for chain, count in value.items()]
-            arrived += [(1, (edge, frozenset(value.items()))) for edge in term.convolutions]
-        for count, chain in arrived:
+            chains += [(term.skips * count, chain) for chain, count in value.items()]
+            chains += [(term.pools * count, ("pool", chain)) for chain, count in value.items()]
+            chains += [(1, (edge, frozenset(value.items()))) for edge in term.convolutions]
+        for count, chain in chains:
             if count:
                 total[chain] = total.get(chain, 0) + count
         nodes[node.index] = total
@@ -241,7 +241,7 @@ def chains_of_program(program):
 @pytest.mark.parametrize(
     "first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(1, len(OPERATIONS)))]
 )
-def test_every_program_sums_what_its_cell_sums(first):
+def test_plan_cell_preserves_the_sum_of_every_cell(first):
     for spec in specs():
         if parse(spec)[0] != OPERATIONS[first]:
             continue
@@ -252,7 +252,7 @@ def test_every_program_sums_what_its_cell_sums(first):
         assert chains_of_program(program)[program.output] == chains_of_cell(spec)[len(EDGES) // 2], spec
 
 
-def test_every_node_of_a_program_is_read():
+def test_plan_cell_has_no_unused_nodes():
     for spec in specs():
         program = plan_cell(spec)
         read = {program.output} | {term.source for node in program.nodes for term in node.terms}
@@ -263,7 +263,7 @@ def test_every_node_of_a_program_is_read():
 @pytest.mark.parametrize(
     ("name", "nodes", "output"),
     [
-        ("identity by way of node 1", (), 0),
+        ("identity via node 1", (), 0),
         ("no path, constant", (), None),
         ("only 1x1", (Node(3, (Term(0, convolutions=(0, 3)),)),), 3),
         ("repeated pooling", (Node(3, (Term(0, skips=1, pools=3),)),), 3),
@@ -271,19 +271,19 @@ def test_every_node_of_a_program_is_read():
         ("pooled constant", (Node(3, (Term(0, skips=1),), constants=(4, 5)),), 3),
     ],
 )
-def test_programs_of_special_cells(name, nodes, output):
+def test_plan_cell_of_special_cells(name, nodes, output):
     spec = format_spec(SPECIAL_CELLS[name])
     assert plan_cell(spec) == CellProgram(spec, nodes, output)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 2), (1, 4), (5, 3)])
-def test_pooling_and_its_gradient(size):
+def test_average_pooling_and_gradient_match_pytorch(size):
     torch.manual_seed(0)
     x = torch.randn(2, 3, *size).contiguous(memory_format=torch.channels_last)
-    watched = x.clone().requires_grad_()
-    expected = 2 * functional.avg_pool2d(watched, 3, 1, 1, count_include_pad=False)
+    inputs = x.clone().requires_grad_()
+    expected = 2 * functional.avg_pool2d(inputs, 3, 1, 1, count_include_pad=False)
     gradient = torch.randn_like(x)
-    (expected_gradient,) = torch.autograd.grad(expected, watched, gradient)
+    (expected_gradient,) = torch.autograd.grad(expected, inputs, gradient)
     pooling = kernels.AveragePooling(3, 2, device=torch.device("cpu"))
     torch.testing.assert_close(pooling(x), expected.detach())
     torch.testing.assert_close(pooling.backward(gradient), expected_gradient)
@@ -291,8 +291,8 @@ def test_pooling_and_its_gradient(size):
     torch.testing.assert_close(pooling.backward(gradient.clone(), consume=True), expected_gradient)
 
 
-def summed_input_by_input(x, weight):
-    """x @ weight.T in float32, one fused multiply-add per input, up to double rounding."""
+def sequential_product(x, weight):
+    """Return x @ weight.T in float32 with one fused multiply-add per input, up to double rounding."""
     total = torch.zeros(len(x), len(weight))
     for inputs, weights in zip(x.double().T, weight.double().T, strict=True):
         total = (total.double() + inputs[:, None] * weights).float()
@@ -301,20 +301,20 @@ def summed_input_by_input(x, weight):
 
 @pytest.mark.skipif(
     not kernels.fuses_on_cpu() or torch.backends.cpu.get_cpu_capability() != "AVX512",
-    reason="oneDNN's fused convolutions with AVX-512 are not to be had",
+    reason="oneDNN's fused convolutions with AVX-512 are not available",
 )
 @pytest.mark.parametrize(("n_inputs", "n_outputs"), [(64, 10), (64, 120), (16, 7)])
 @pytest.mark.parametrize("n_images", [1, 8, 64])
-def test_the_last_layer_adds_its_inputs_in_order(n_inputs, n_outputs, n_images):
+def test_linear_adds_its_inputs_in_order(n_inputs, n_outputs, n_images):
     generator = torch.Generator().manual_seed(0)
     weight, bias = (torch.randn(*shape, generator=generator) for shape in ((n_outputs, n_inputs), (n_outputs,)))
     x, gradient = (torch.randn(n_images, n, generator=generator) for n in (n_inputs, n_outputs))
     layer = kernels.Linear(weight, bias, device=torch.device("cpu"))
-    assert torch.equal(layer(x), summed_input_by_input(x, weight) + bias)
-    assert torch.equal(layer.backward(gradient), summed_input_by_input(gradient, weight.T))
+    assert torch.equal(layer(x), sequential_product(x, weight) + bias)
+    assert torch.equal(layer.backward(gradient), sequential_product(gradient, weight.T))
 
 
-def test_cross_entropy_has_the_gradient_of_autograd_to_the_bit():
+def test_loss_and_gradient_is_bit_identical_to_autograd():
     spec = specs()[21]
     network = compile_network(network_of(spec), spec, NORMALISATION, n_classes=N_CLASSES)
     pixels, labels = images_of(16, n_images=70)

@@ -1,4 +1,4 @@
-"""The network against the published one, by way of a golden file made from xautodl alone."""
+"""The network compared with the published one by a golden file created with xautodl alone."""
 
 import json
 
@@ -28,7 +28,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def test_the_golden_file_covers_the_space():
+def test_golden_file_covers_the_space():
     assert len({case["index"] for case in CASES}) >= 50
     assert {10, 100, 120} == {case["n_classes"] for case in CASES}
     on_edges = {pair for case in CASES for pair in enumerate(nasbench201.parse(case["spec"]))}
@@ -36,7 +36,7 @@ def test_the_golden_file_covers_the_space():
     assert {case["index"] for case in CASES} >= PATHLESS
     for case in CASES:
         logits = np.array(case["logits"])
-        # Logits that hardly depend on the images would agree whatever the cells do.
+        # Logits that hardly depend on the images would be equal for any cell.
         assert (abs(logits[0] - logits[1]).max() > 0.02) == (case["index"] not in PATHLESS), case_id(case)
         assert abs(logits).max() < 10
 
@@ -61,7 +61,7 @@ def test_parameter_count_agrees_with_the_published_modules(case):
 
 
 @pytest.mark.parametrize("index", sorted(PATHLESS))
-def test_a_network_without_a_path_has_zero_gradients(index):
+def test_network_without_a_path_has_zero_gradients(index):
     network = build_network(nasbench201.specs()[index], channels=4, cells=1, n_classes=3).eval()
     pixels = torch.rand(2, 3, 16, 16, requires_grad=True)
     logits = network(pixels)[1]
@@ -70,7 +70,7 @@ def test_a_network_without_a_path_has_zero_gradients(index):
     assert torch.count_nonzero(gradient) == 0
 
 
-def test_channels_and_cells_are_parameters():
+def test_network_supports_other_channels_and_cells():
     spec = nasbench201.specs()[13714]
     for channels, cells, n_classes in ((4, 1, 7), (8, 2, 10), (5, 3, 2)):
         network = build_network(spec, channels=channels, cells=cells, n_classes=n_classes)
@@ -82,7 +82,7 @@ def test_channels_and_cells_are_parameters():
         assert logits.shape == (2, n_classes)
 
 
-def test_multiply_accumulates_agree_with_what_the_layers_do():
+def test_multiply_accumulates_match_the_layers():
     spec, size = nasbench201.specs()[50], 16
     network = build_network(spec, channels=4, cells=2, n_classes=6).eval()
     total = 0

@@ -1,4 +1,4 @@
-"""The space: published order, strings both ways, isomorphism classes, costs, meta.json."""
+"""NAS-Bench-201: published order, cell strings, isomorphism classes, costs and meta.json."""
 
 import hashlib
 import json
@@ -34,14 +34,14 @@ PUBLISHED_EPSILONS = {
 }
 
 
-def test_the_published_order():
+def test_specs_have_the_published_order():
     specs = nasbench201.specs()
     assert len(set(specs)) == N_ARCHITECTURES
     digest = hashlib.sha256("\n".join(specs).encode()).hexdigest()
     assert digest == "83abc799e45cf34e9d2163654668ab998b9a54d01c39e72ca1f71f2cdf356d84"
 
 
-def test_isomorphism_classes():
+def test_isomorphism_classes_are_the_published_ones():
     isomorphs = nasbench201.isomorphs()
     evaluated = nasbench201.evaluated_indices()
     assert len(evaluated) == len(set(isomorphs)) == 6466
@@ -53,31 +53,33 @@ def test_isomorphism_classes():
 
 
 @given(indices)
-def test_a_class_is_named_by_its_lowest_index(index):
+def test_isomorphism_class_is_represented_by_its_lowest_index(index):
     isomorph = nasbench201.isomorphs()[index]
     assert isomorph <= index
     assert nasbench201.isomorphs()[isomorph] == isomorph
 
 
 @given(cells)
-def test_strings_go_both_ways(operations):
+def test_cell_strings_round_trip(operations):
     spec = nasbench201.format_spec(operations)
     assert nasbench201.parse(spec) == operations
-    found = nasbench201.resolve(spec)
-    assert found.spec == spec
-    assert nasbench201.specs()[found.index] == spec
+    resolved = nasbench201.resolve(spec)
+    assert resolved.spec == spec
+    assert nasbench201.specs()[resolved.index] == spec
 
 
 @given(indices)
-def test_index_digits_and_string_name_the_same_architecture(index):
-    found = nasbench201.architecture(index)
-    assert (found.space, found.index) == ("nasbench201", index)
-    assert found == nasbench201.resolve(index) == nasbench201.resolve(str(index)) == nasbench201.resolve(found.spec)
+def test_resolve_accepts_index_digits_and_string(index):
+    resolved = nasbench201.architecture(index)
+    assert (resolved.space, resolved.index) == ("nasbench201", index)
+    assert (
+        resolved == nasbench201.resolve(index) == nasbench201.resolve(str(index)) == nasbench201.resolve(resolved.spec)
+    )
 
 
 @given(st.text(alphabet="|+~012noesk_3x", max_size=60))
 @example("+0")
-def test_other_strings_name_nothing(text):
+def test_resolve_rejects_other_strings(text):
     if text.strip().isdecimal():
         return
     with pytest.raises(ArchitectureError, match="expected"):
@@ -103,19 +105,19 @@ def test_other_strings_name_nothing(text):
         ("", r"got 0 edges"),
     ],
 )
-def test_a_name_of_nothing_says_what_is_wrong(name, expected):
-    with pytest.raises(ArchitectureError, match=expected) as caught:
+def test_resolve_explains_invalid_names(name, expected):
+    with pytest.raises(ArchitectureError, match=expected) as error:
         nasbench201.resolve(name)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
-def test_formatting_needs_six_known_operations():
+def test_format_spec_rejects_other_operations():
     for operations in (("none",) * 5, ("none",) * 5 + ("max_pool_3x3",)):
         with pytest.raises(ArchitectureError, match="expected 6 of none"):
             nasbench201.format_spec(operations)
 
 
-def test_cells_without_a_path():
+def test_constant_nodes_finds_cells_without_a_path():
     pathless = [index for index, spec in enumerate(nasbench201.specs()) if 3 in nasbench201.constant_nodes(spec)]
     assert len(pathless) == 341
     assert [index for index in pathless if nasbench201.isomorphs()[index] == index] == [10, 12, 74, 172, 879]
@@ -137,7 +139,7 @@ PUBLISHED_COSTS = {
 
 
 @pytest.mark.parametrize("index", PUBLISHED_COSTS)
-def test_costs_are_the_published_ones(index):
+def test_costs_equal_the_published_ones(index):
     spec = nasbench201.specs()[index]
     forms = ((10, 32), (100, 32), (120, 16))
     for (parameters, mega_macs), (n_classes, image_size) in zip(PUBLISHED_COSTS[index], forms, strict=False):
@@ -147,20 +149,20 @@ def test_costs_are_the_published_ones(index):
         assert macs / 1e6 == pytest.approx(mega_macs, abs=5.1e-6)
 
 
-def test_meta_is_the_published_file():
+def test_meta_text_equals_the_published_file():
     text = nasbench201.meta_text(PUBLISHED_EPSILONS)
     digest = hashlib.sha256(text.encode()).hexdigest()
     assert digest == "54b6d2c2780cfb63de98e9d67e72db9cb0c02be426191d429dbe02c898d4577e"
 
 
-def test_meta_carries_the_epsilons_it_is_given():
+def test_meta_text_contains_the_given_epsilons():
     meta = json.loads(nasbench201.meta_text({"pgd": (1, 8.0)}))
     assert list(meta) == ["ids", "epsilons"]
     assert meta["epsilons"] == {"pgd": [1.0, 8.0]}
     assert meta["ids"]["1832"] == {"nb201-string": nasbench201.specs()[1832], "isomorph": "309"}
 
 
-def test_the_space_needs_no_torch():
+def test_cells_module_does_not_import_torch():
     script = (
         "import sys, robust201.spaces.nasbench201.cells as space; space.meta_text({}); sys.exit('torch' in sys.modules)"
     )
@@ -171,7 +173,7 @@ every_space = pytest.mark.parametrize("space", SPACES.values(), ids=lambda space
 
 
 @every_space
-def test_ids_are_of_the_kind_that_the_space_says(space: Space) -> None:
+def test_space_ids_have_the_declared_type(space: Space) -> None:
     ids = space.select("evaluated")
     assert len(set(ids)) == len(ids) > 0
     assert all(isinstance(architecture, str if space.has_text_ids else int) for architecture in ids)
@@ -184,18 +186,18 @@ def test_ids_are_of_the_kind_that_the_space_says(space: Space) -> None:
 
 
 @every_space
-def test_networks_have_as_many_parameters_as_are_counted(space: Space) -> None:
+def test_parameter_count_matches_the_network(space: Space) -> None:
     architecture = space.select("evaluated")[-1]
     assert space.macs(architecture, n_classes=10, image_size=32) > 0
-    counted = space.parameter_count(architecture, n_classes=10)
+    expected = space.parameter_count(architecture, n_classes=10)
     network = space.build(architecture, n_classes=10).eval()
-    assert counted in {None, sum(parameter.numel() for parameter in network.parameters())}
-    answer = network(torch.zeros(2, 3, 32, 32))
-    assert (answer[1] if isinstance(answer, tuple) else answer).shape == (2, 10)
+    assert expected in {None, sum(parameter.numel() for parameter in network.parameters())}
+    output = network(torch.zeros(2, 3, 32, 32))
+    assert (output[1] if isinstance(output, tuple) else output).shape == (2, 10)
 
 
 @every_space
-def test_only_spaces_with_a_skeleton_are_sized(space: Space) -> None:
+def test_sized_is_supported_only_with_a_skeleton(space: Space) -> None:
     if space.is_sized:
         assert space.sized(channels=4, cells=1).identity() == {"channels": 4, "cells": 1}
     else:
@@ -203,7 +205,7 @@ def test_only_spaces_with_a_skeleton_are_sized(space: Space) -> None:
             space.sized(channels=4, cells=1)
 
 
-def test_ranges_and_unknown_names_are_no_architecture() -> None:
+def test_find_architecture_rejects_ranges_and_unknown_names() -> None:
     assert cell_space(DEFAULT_SPACE) is SPACES[DEFAULT_SPACE]
     for name in ("0-9", "resnet19", "|none~0|"):
         with pytest.raises(ArchitectureError):
@@ -214,7 +216,7 @@ INDICES = st.integers(0, 15_624)
 
 
 @given(INDICES)
-def test_all_names_of_a_cell_lead_to_it(index: int) -> None:
+def test_cell_index_accepts_all_names_of_a_cell(index: int) -> None:
     operations = cell_operations(index)
     numbers = operation_numbers(index)
     assert cell_string(index) == specs()[index]
@@ -226,17 +228,20 @@ def test_all_names_of_a_cell_lead_to_it(index: int) -> None:
 
 @given(INDICES)
 def test_neighbours_differ_on_one_edge(index: int) -> None:
-    own = operation_numbers(index)
-    near = neighbour_indices(index)
-    assert len({*near, index}) == 25
-    assert all(sum(a != b for a, b in zip(own, operation_numbers(one), strict=True)) == 1 for one in near)
-    assert all(index in neighbour_indices(one) for one in near[:3])
+    operations = operation_numbers(index)
+    neighbours = neighbour_indices(index)
+    assert len({*neighbours, index}) == 25
+    assert all(
+        sum(a != b for a, b in zip(operations, operation_numbers(neighbour), strict=True)) == 1
+        for neighbour in neighbours
+    )
+    assert all(index in neighbour_indices(neighbour) for neighbour in neighbours[:3])
 
 
 def test_random_cells_are_uniform_over_operations() -> None:
     rng = np.random.default_rng(0)
-    drawn = np.array([operation_numbers(random_cell(rng)) for _ in range(1000)])
-    counts = np.stack([(drawn == number).sum(axis=0) for number in range(len(OPERATIONS))])
+    operations = np.array([operation_numbers(random_cell(rng)) for _ in range(1000)])
+    counts = np.stack([(operations == number).sum(axis=0) for number in range(len(OPERATIONS))])
     assert abs(counts - 200).max() < 65  # five standard deviations
     assert random_cell(np.random.default_rng(3)) == random_cell(np.random.default_rng(3))
 
@@ -253,7 +258,7 @@ def test_random_cells_are_uniform_over_operations() -> None:
         ("|none~0|", "got 1 edge"),
     ],
 )
-def test_what_is_no_cell_is_refused(cell: object, got: str) -> None:
-    with pytest.raises(ArchitectureError) as caught:
+def test_cell_index_rejects_other_values(cell: object, got: str) -> None:
+    with pytest.raises(ArchitectureError) as error:
         cell_index(cell)  # type: ignore[arg-type]
-    assert got in str(caught.value)
+    assert got in str(error.value)

@@ -22,14 +22,14 @@ ZOO = Zoo()
 NORMALISATION = Normalisation((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))
 
 
-def built(name="resnet18", n_classes=10):
+def build_network(name="resnet18", n_classes=10):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return ZOO.build(name, n_classes=n_classes).eval()
 
 
 def counted_macs(network, size):
-    """Multiply-accumulates of convolutions and linear layers, by what they put out."""
+    """Return the multiply-accumulates of convolutions and linear layers, counted from their outputs."""
     counted = []
 
     def count(module, _inputs, output):
@@ -51,16 +51,16 @@ def parameters(network):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_costs_are_counted(name):
-    """At widths that do not divide what is scaled."""
+def test_macs_match_the_layers(name):
+    """With a width that does not divide the scaled numbers."""
     small = f"{name}-w5"
-    assert ZOO.macs(small, n_classes=10, image_size=32) == counted_macs(built(small), 32)
+    assert ZOO.macs(small, n_classes=10, image_size=32) == counted_macs(build_network(small), 32)
 
 
 @pytest.mark.parametrize(
     ("name", "advice"), [("stn-resnet18-w4", "stn-resnet18-w8"), ("ptn-resnet34-w65", "ptn-resnet34-w72")]
 )
-def test_training_without_avx512_is_rejected_if_it_would_corrupt_memory(name: str, advice: str) -> None:
+def test_check_training_rejects_widths_that_corrupt_memory(name: str, advice: str) -> None:
     with pytest.raises(ArchitectureError, match=rf"^Training failed for {name}: .* multiple of 8.* Train {advice}, or"):
         ZOO.check_training_without_avx512(name)
     for valid in ("stn-resnet18", "ptn-resnet18", advice, "resnet18-w4", "lenet5"):
@@ -69,14 +69,14 @@ def test_training_without_avx512_is_rejected_if_it_would_corrupt_memory(name: st
 
 @pytest.mark.parametrize("size", [16, 33])
 @pytest.mark.parametrize("name", ["resnet18-w2", "resnet50-imagenet-stem-w2", "ptn-resnet18-w2"])
-def test_costs_are_counted_at_other_sizes(name, size):
-    assert ZOO.macs(name, n_classes=120, image_size=size) == counted_macs(built(name, 120), size)
+def test_macs_match_the_layers_at_other_sizes(name, size):
+    assert ZOO.macs(name, n_classes=120, image_size=size) == counted_macs(build_network(name, 120), size)
 
 
-def test_networks_that_take_one_size_are_refused_when_a_sweep_is_planned():
-    refused = [name for name, network in NETWORKS.items() if network.is_for_32]
-    assert refused == ["vgg16", "stn-resnet18", "stn-resnet34", "lenet5", "fc7500"]
-    for name in refused:
+def test_macs_rejects_other_sizes_for_networks_of_one_size():
+    fixed_size = [name for name, network in NETWORKS.items() if network.is_for_32]
+    assert fixed_size == ["vgg16", "stn-resnet18", "stn-resnet34", "lenet5", "fc7500"]
+    for name in fixed_size:
         with pytest.raises(ArchitectureError, match=f"Planning failed for {name}: expected images of 32x32.*16x16"):
             ZOO.macs(name, n_classes=10, image_size=16)
 
@@ -88,7 +88,7 @@ LIFTED = 23 * 3 * 9
 
 
 def group_stages(counts):
-    """Parameters of a group network: kernels (O, 8 I, 3, 3), and two numbers per channel in each BatchNorm."""
+    """Return the parameters of a group network: kernels (O, 8 I, 3, 3), and two numbers per channel and BatchNorm."""
     widths = (23, 45, 91, 181)
     total = LIFTED + 2 * widths[0]
     before = widths[0]
@@ -102,7 +102,7 @@ def group_stages(counts):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        # These are the published counts, of many implementations.
+        # Published counts of many implementations
         ("resnet18", 11_173_962),
         ("resnet34", 21_282_122),
         ("resnet50", 23_520_842),
@@ -120,7 +120,7 @@ def group_stages(counts):
     ],
 )
 def test_networks_have_the_published_number_of_parameters(name, expected):
-    # Shapes alone, except where the first normal draw on `meta` would import for seconds.
+    # Only shapes, except for one network, whose first normal draw on `meta` would import for seconds.
     with torch.device("cpu" if name == "resnet32-narrow" else "meta"):
         network = ZOO.build(name, n_classes=10)
     assert parameters(network) == expected
@@ -129,15 +129,15 @@ def test_networks_have_the_published_number_of_parameters(name, expected):
     assert last.out_features == 10
 
 
-def test_resnet18_has_the_weights_that_a_seed_has_always_given():
+def test_resnet18_initial_weights_of_a_seed_never_change():
     digest = hashlib.sha256()
-    for name, tensor in built().state_dict().items():
+    for name, tensor in build_network().state_dict().items():
         digest.update(name.encode() + tensor.numpy().tobytes())
     assert digest.hexdigest() == "a0ed38121d22c5cb16fc8fae526ad7709e2e0d94fe3d6f7f8fc22c4b05fefaef"
 
 
-def test_selections():
-    assert ZOO.select("evaluated") == ("resnet18",)  # sweeps over all networks keep their size
+def test_select_sorts_names_and_suggests_the_closest():
+    assert ZOO.select("evaluated") == ("resnet18",)  # existing sweeps over all networks do not grow
     assert ZOO.select(list(NETWORKS)) == tuple(NETWORKS)
     assert ZOO.select(" resnet18 , resnet18") == ZOO.select(["resnet18"]) == ("resnet18",)
     with pytest.raises(ArchitectureError, match=r"'resnet81'.*Did you mean 'resnet18'|'resnet81'.*resnet18"):
@@ -155,7 +155,7 @@ def test_selections():
             ZOO.select(nothing)
 
 
-def test_names_and_costs_need_no_torch():
+def test_zoo_space_does_not_import_torch():
     command = (
         "import sys; from robust201.spaces.zoo.space import Zoo; "
         "Zoo().macs(*Zoo().select('evaluated'), n_classes=10, image_size=32); sys.exit('torch' in sys.modules)"
@@ -167,13 +167,13 @@ NAMES = (
     "resnet18-w4", "resnet50-w2", "resnet50-imagenet-stem-w4", "resnet32-narrow-w2", "vgg16-w4", "gresnet18-w1",
     "stn-resnet18-w8", "ptn-resnet18-w8", "lenet5-w3", "fc7500-w16",
 )  # fmt: skip
-"""All but those that are deeper forms of these."""
+"""One depth of each network."""
 
 every_network = pytest.mark.parametrize("name", NAMES)
 
 
 @pytest.fixture(autouse=True)
-def own_draws():
+def fixed_seed():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield
@@ -183,46 +183,46 @@ def images(count=4, size=32):
     return torch.rand((count, 3, size, size), generator=torch.Generator().manual_seed(1))
 
 
-def test_every_network_is_here_in_one_depth():
+def test_names_cover_every_network_in_one_depth():
     assert [name.partition("-w")[0] for name in NAMES] == [name for name in NETWORKS if not name.endswith("34")]
 
 
 @every_network
-def test_a_classifier_shows_it_every_pixel(name):
-    """Logits and gradients, in both layouts and in bfloat16; the same bits again."""
+def test_classifier_gradient_reaches_every_pixel(name):
+    """Logits and gradients in both memory formats and in bfloat16, and their repeatability."""
     network = ZOO.build(name, n_classes=10)
-    network(images(16))  # running statistics that are not those of the start
+    network(images(16))  # change the initial running statistics
     labels = torch.tensor([0, 3, 5, 9])
-    found = {}
+    results = {}
     for layout in (False, True):
         classifier = Classifier(
             copy.deepcopy(network), Normalisation((0.5,) * 3, (0.25,) * 3), 10, channels_last=layout
         )
-        logits, _, gradient = found[layout] = classifier.loss_and_gradient(images(), labels)
+        logits, _, gradient = results[layout] = classifier.loss_and_gradient(images(), labels)
         assert logits.shape == (4, 10)
         assert (logits[0] != logits[1]).any()
         assert (gradient.abs().amax(dim=(1, 2, 3)) > 0).all()
-        # The convolutions of LeNet-5 and the pixels that a transformer leaves out may not see the border.
+        # LeNet-5 and the transformers may ignore pixels near the border.
         assert (gradient.abs().amax(dim=(0, 1))[4:-4, 4:-4] > 0).all()
-        for again, before in zip(classifier.loss_and_gradient(images(), labels), found[layout], strict=True):
-            assert torch.equal(again, before)
-    torch.testing.assert_close(found[True][0], found[False][0], rtol=1e-4, atol=1e-4)
+        for repeated, first in zip(classifier.loss_and_gradient(images(), labels), results[layout], strict=True):
+            assert torch.equal(repeated, first)
+    torch.testing.assert_close(results[True][0], results[False][0], rtol=1e-4, atol=1e-4)
     half = Classifier(network, Normalisation((0.5,) * 3, (0.25,) * 3), 10, precision="bf16", channels_last=True)
     logits, _, gradient = half.loss_and_gradient(images(), labels)
     assert logits.dtype == gradient.dtype == torch.float32
-    torch.testing.assert_close(logits, found[False][0], rtol=0.1, atol=0.1)
+    torch.testing.assert_close(logits, results[False][0], rtol=0.1, atol=0.1)
 
 
 @every_network
-def test_float64(name):
+def test_network_computes_in_float64(name):
     network = ZOO.build(name, n_classes=7).double().eval()
     assert network(images(2).double()).dtype == torch.float64
     assert network(images(2).double()).shape == (2, 7)
 
 
 @every_network
-def test_training_is_deterministic_and_survives_a_file(name):
-    """Two steps where only deterministic algorithms are allowed, twice; then through safetensors."""
+def test_training_is_deterministic_and_weights_round_trip(name):
+    """Two training steps with deterministic algorithms, twice; then a round trip through safetensors."""
     mode = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("error")
     try:
@@ -241,20 +241,20 @@ def test_training_is_deterministic_and_survives_a_file(name):
     finally:
         torch.set_deterministic_debug_mode(mode)
     assert trained[0] == trained[1]
-    read = ZOO.build(name, n_classes=10)
-    read.load_state_dict(load(trained[0]))
-    assert torch.equal(read.eval()(images()), network.eval()(images()))
+    loaded = ZOO.build(name, n_classes=10)
+    loaded.load_state_dict(load(trained[0]))
+    assert torch.equal(loaded.eval()(images()), network.eval()(images()))
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if NETWORKS[name.partition("-w")[0]].is_for_32])
-def test_other_image_sizes_are_refused_by_name(name):
+def test_network_rejects_other_image_sizes(name):
     network = ZOO.build(name, n_classes=10).eval()
     with pytest.raises(NetworkError, match=r"expected 32x32 pixels.*got 16x16"):
         network(images(size=16))
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not NETWORKS[name.partition("-w")[0]].is_for_32])
-def test_other_image_sizes_are_classified(name):
+def test_network_accepts_other_image_sizes(name):
     assert ZOO.build(name, n_classes=5).eval()(images(size=16)).shape == (4, 5)
 
 
@@ -272,59 +272,59 @@ def test_other_image_sizes_are_classified(name):
         ("fc7500-w8", "hidden", (8, 3072)),
     ],
 )
-def test_widths_scale_everything_and_round_up(name, layer, shape):
+def test_width_scales_all_layers_rounded_up(name, layer, shape):
     assert ZOO.build(name, n_classes=10).get_parameter(f"{layer}.weight").shape == shape
 
 
 # --- the narrow network -----------------------------------------------------------------------------------------------
 
 
-def test_the_narrow_network_sees_standardised_images():
+def test_narrow_network_standardises_images():
     network = ZOO.build("resnet32-narrow-w4", n_classes=10).double().eval()
-    shown = images().double()
-    expected = network(shown)
+    inputs = images().double()
+    expected = network(inputs)
     scale = torch.tensor([0.5, 2.0, 1.0, 3.0], dtype=torch.float64).view(4, 1, 1, 1)
-    torch.testing.assert_close(network(shown * scale - 0.3), expected, rtol=1e-9, atol=1e-9)
-    standard = standardise(shown).flatten(1)
+    torch.testing.assert_close(network(inputs * scale - 0.3), expected, rtol=1e-9, atol=1e-9)
+    standard = standardise(inputs).flatten(1)
     torch.testing.assert_close(standard.mean(dim=1), torch.zeros(4, dtype=torch.float64), rtol=0, atol=1e-12)
     torch.testing.assert_close(standard.std(dim=1, correction=0), torch.ones(4, dtype=torch.float64))
 
 
-def test_an_image_of_one_colour_has_a_finite_gradient():
+def test_gradient_is_finite_for_images_of_one_colour():
     for name in ("resnet32-narrow-w4", "ptn-resnet18-w4", "stn-resnet18-w4"):
-        shown = torch.full((1, 3, 32, 32), 0.5, requires_grad=True)
-        logits = ZOO.build(name, n_classes=10).eval()(shown)
-        (gradient,) = torch.autograd.grad(logits[0, 0], shown)
+        inputs = torch.full((1, 3, 32, 32), 0.5, requires_grad=True)
+        logits = ZOO.build(name, n_classes=10).eval()(inputs)
+        (gradient,) = torch.autograd.grad(logits[0, 0], inputs)
         assert gradient.isfinite().all()
 
 
-def test_initial_weights_of_the_narrow_network():
+def test_narrow_network_has_the_published_initial_weights():
     network = ZOO.build("resnet32-narrow", n_classes=10)
-    weights = network.stage3[0].conv1.weight  # 32 to 64 channels: 18,432 draws
+    weights = network.stage3[0].conv1.weight  # 32 to 64 channels: 18,432 random numbers
     assert weights.std().item() == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.03)
     assert network.linear.weight.abs().max() <= (3 / 64) ** 0.5
     assert (network.linear.bias == 0).all()
 
 
-def test_shortcuts_of_the_narrow_network_average_and_add_empty_channels():
+def test_narrow_network_shortcuts_average_and_pad_channels():
     unit = ZOO.build("resnet32-narrow-w4", n_classes=10).stage2[0].eval()
     nn.init.zeros_(unit.conv2.weight)
-    shown = torch.randn(2, 4, 8, 8)
-    out = unit(shown)
+    inputs = torch.randn(2, 4, 8, 8)
+    out = unit(inputs)
     assert out.shape == (2, 8, 4, 4)
     assert (out[:, [0, 1, 6, 7]] == 0).all()
-    torch.testing.assert_close(out[:, 2:6], functional.avg_pool2d(shown, 2))
+    torch.testing.assert_close(out[:, 2:6], functional.avg_pool2d(inputs, 2))
 
 
-def test_even_sizes_are_padded_behind_the_last_pixel():
-    """As TensorFlow pads: output i sees the inputs 2i to 2i + 2."""
+def test_narrow_network_pads_after_the_last_pixel():
+    """As in TensorFlow: output i depends on inputs 2i to 2i + 2."""
     unit = ZOO.build("resnet32-narrow-w4", n_classes=10).stage2[0].eval()
-    shown = torch.randn(1, 4, 8, 8)
-    moved = shown.clone()
+    inputs = torch.randn(1, 4, 8, 8)
+    moved = inputs.clone()
     moved[..., 3] += 1.0
     changed = []
     unit.conv1.register_forward_hook(lambda _module, _given, output: changed.append(output))
-    unit(shown)
+    unit(inputs)
     unit(moved)
     columns = (changed[0] != changed[1]).any(dim=1).any(dim=1)[0]
     assert columns.tolist() == [False, True, False, False]
@@ -333,7 +333,7 @@ def test_even_sizes_are_padded_behind_the_last_pixel():
 # --- initial weights --------------------------------------------------------------------------------------------------
 
 
-def test_other_networks_start_from_the_defaults_of_pytorch():
+def test_other_networks_have_pytorchs_initial_weights():
     for name in ("resnet50-w4", "gresnet18-w4", "ptn-resnet18-w4", "lenet5", "fc7500-w16"):
         for module in ZOO.build(name, n_classes=10).modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
@@ -341,9 +341,9 @@ def test_other_networks_start_from_the_defaults_of_pytorch():
                 assert 0.5 * bound < module.weight.abs().max() <= bound
 
 
-def test_a_spatial_transformer_starts_as_the_identity():
+def test_spatial_transformer_starts_as_the_identity():
     transformer = SpatialTransformer()
     assert torch.equal(transformer(images()), images())
-    # Its last layer learns from the first step on.
+    # The last layer has a gradient in the first step.
     transformer(images()).square().mean().backward()
     assert (transformer.affine.weight.grad != 0).any()

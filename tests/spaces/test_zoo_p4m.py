@@ -1,4 +1,4 @@
-"""Group convolutions: against loops over the group, and equivariant to its eight symmetries."""
+"""Group convolutions: comparison with loops over the group, and equivariance to its eight symmetries."""
 
 import itertools
 
@@ -22,23 +22,23 @@ every_symmetry = pytest.mark.parametrize("symmetry", range(ORIENTATIONS))
 
 
 @pytest.fixture(autouse=True)
-def own_draws():
+def fixed_seed():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield
 
 
 def matrix(orientation):
-    """The orientation as a 2x2 matrix of integers that acts on (row, column) about the centre.
+    """Return an orientation as a 2x2 integer matrix that acts on (row, column) about the centre.
 
-    Quarter turns are counter-clockwise, reflections exchange left and right and come first.
+    Quarter turns are counter-clockwise; reflections exchange left and right and come first.
     """
-    turn, mirror, found = ((0, -1), (1, 0)), ((1, 0), (0, -1)), ((1, 0), (0, 1))
+    turn, mirror, result = ((0, -1), (1, 0)), ((1, 0), (0, -1)), ((1, 0), (0, 1))
     if orientation >= 4:
-        found = product(mirror, found)
+        result = product(mirror, result)
     for _ in range(orientation % 4):
-        found = product(turn, found)
-    return found
+        result = product(turn, result)
+    return result
 
 
 def product(a, b):
@@ -57,13 +57,13 @@ def move(a, row, column):
 
 
 def symmetric(features, symmetry):
-    """The symmetry as it acts on maps of the group: pixels move, and orientations turn with them."""
+    """Return feature maps of the group transformed by a symmetry, which moves pixels and permutes orientations."""
     maps = features.unflatten(1, (-1, ORIENTATIONS))
     order = [relative_orientation(symmetry, orientation) for orientation in range(ORIENTATIONS)]
     return oriented(maps[:, :, order], symmetry).flatten(1, 2)
 
 
-def test_eight_different_symmetries():
+def test_relative_orientation_matches_matrix_products():
     assert len(MATRICES) == ORIENTATIONS
     for base, orientation in itertools.product(range(ORIENTATIONS), repeat=2):
         expected = MATRICES[product(inverse(matrix(base)), matrix(orientation))]
@@ -71,7 +71,7 @@ def test_eight_different_symmetries():
 
 
 @every_symmetry
-def test_orientations_move_pixels_as_their_matrices_say(symmetry):
+def test_oriented_moves_pixels_like_the_matrix(symmetry):
     picture = torch.arange(9.0).view(3, 3)
     moved = oriented(picture, symmetry)
     for row, column in itertools.product((-1, 0, 1), repeat=2):
@@ -79,17 +79,17 @@ def test_orientations_move_pixels_as_their_matrices_say(symmetry):
         assert moved[to[0] + 1, to[1] + 1] == picture[row + 1, column + 1]
 
 
-def test_expanded_kernels_are_those_of_the_sums_over_the_group():
-    """The definitions of Cohen and Welling as loops over outputs, orientations, inputs and offsets; no expansion."""
+def test_expanded_kernels_match_sums_over_the_group():
+    """Compare with loops over outputs, orientations, inputs and offsets, as defined by Cohen and Welling."""
     size = 3
     lifting, group = torch.randn(2, 3, 3, 3).double(), torch.randn(2, 8 * 2, 3, 3).double()
     image = torch.randn(1, 3, size, size).double()
     offsets = list(itertools.product((-1, 0, 1), repeat=2))
 
-    def correlate(shown, kernel_at):
-        """Sum over offsets y of shown(x + y) * kernel(s⁻¹ y)."""
+    def correlate(maps, kernel_at):
+        """Return the sum over offsets y of maps(x + y) * kernel(s⁻¹ y)."""
         out = torch.zeros(2, ORIENTATIONS, size, size, dtype=torch.float64)
-        values = shown[0].tolist()
+        values = maps[0].tolist()
         for o, s, row, column in itertools.product(range(2), range(ORIENTATIONS), range(size), range(size)):
             for down, right in offsets:
                 y, x = row + down, column + right
@@ -118,50 +118,52 @@ def test_expanded_kernels_are_those_of_the_sums_over_the_group():
 
 @every_symmetry
 @pytest.mark.parametrize("is_training", [True, False])
-def test_feature_maps_turn_with_the_image(symmetry, is_training):
-    """After every stage, to rounding: at 33x33 pixels, whose halves keep the symmetry."""
+def test_group_network_is_equivariant(symmetry, is_training):
+    """After every stage, within rounding, at 33x33 pixels, which remain symmetric when halved."""
     network = Zoo().build("gresnet18-w2", n_classes=10).double()
-    network(torch.randn(8, 3, 9, 9).double())  # running statistics that are not those of the start
+    network(torch.randn(8, 3, 9, 9).double())  # change the initial running statistics
     network.train(is_training)
     image = torch.randn(2, 3, 33, 33).double()
-    here, there = network.stem(image), network.stem(oriented(image, symmetry))
+    features, turned_features = network.stem(image), network.stem(oriented(image, symmetry))
     for stage in range(5):
-        torch.testing.assert_close(there, symmetric(here, symmetry), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(turned_features, symmetric(features, symmetry), rtol=1e-9, atol=1e-9)
         if symmetry:
-            assert not torch.allclose(there, here, rtol=1e-2, atol=1e-2)
+            assert not torch.allclose(turned_features, features, rtol=1e-2, atol=1e-2)
         if stage < 4:
             layer = network.get_submodule(f"layer{stage + 1}")
-            here, there = layer(here), layer(there)
-    assert here.shape == (2, 8 * 16, 5, 5)
+            features, turned_features = layer(features), layer(turned_features)
+    assert features.shape == (2, 8 * 16, 5, 5)
 
 
-def test_a_stride_of_2_keeps_the_symmetry_of_odd_sizes_alone():
-    """As documented: 32 pixels are halved to those at 0, 2, ..., 30, which a rotation does not map to themselves."""
+def test_stride_of_2_is_equivariant_only_for_odd_sizes():
+    """32 pixels are halved to those at 0, 2, ..., 30, which a rotation does not map to themselves."""
     network = Zoo().build("gresnet18-w2", n_classes=10).double().eval()
     image = torch.randn(1, 3, 32, 32).double()
-    here, there = network.stem(image), network.stem(image.rot90(1, (-2, -1)))
-    here, there = network.layer1(here), network.layer1(there)
-    torch.testing.assert_close(there, symmetric(here, 1), rtol=1e-9, atol=1e-9)
-    assert not torch.allclose(network.layer2(there), symmetric(network.layer2(here), 1), rtol=1e-2, atol=1e-2)
+    features, turned_features = network.stem(image), network.stem(image.rot90(1, (-2, -1)))
+    features, turned_features = network.layer1(features), network.layer1(turned_features)
+    torch.testing.assert_close(turned_features, symmetric(features, 1), rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(
+        network.layer2(turned_features), symmetric(network.layer2(features), 1), rtol=1e-2, atol=1e-2
+    )
 
 
-def test_orientations_share_their_statistics():
+def test_batch_norm_shares_statistics_between_orientations():
     norm = P4mBatchNorm(3).double()
     features = torch.randn(4, 24, 5, 5).double() * 3 + 1
     out = norm(features).unflatten(1, (3, 8))
     torch.testing.assert_close(out.mean(dim=(0, 2, 3, 4)), torch.zeros(3).double(), rtol=0, atol=1e-12)
     torch.testing.assert_close(norm.running_mean, 0.1 * features.unflatten(1, (3, 8)).mean(dim=(0, 2, 3, 4)))
-    # Single orientations keep means of their own.
+    # Single orientations have different means.
     assert (out.mean(dim=(0, 3, 4)).abs() > 1e-3).any()
 
 
 @pytest.mark.parametrize("layer", [P4mLifting(3, 2, 3, 2), P4mConvolution(2, 3, 1, 1)])
-def test_kernels_of_any_layout_and_type(layer):
-    shown = torch.randn(2, layer.in_channels, 6, 6)
-    expected = layer(shown)
+def test_convolutions_support_channels_last_and_bfloat16(layer):
+    inputs = torch.randn(2, layer.in_channels, 6, 6)
+    expected = layer(inputs)
     assert expected.shape[1] == ORIENTATIONS * layer.out_channels
     layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
-    found = layer(shown.contiguous(memory_format=torch.channels_last))
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    found = layer.bfloat16()(shown.bfloat16())
-    torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)
+    result = layer(inputs.contiguous(memory_format=torch.channels_last))
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
+    result = layer.bfloat16()(inputs.bfloat16())
+    torch.testing.assert_close(result.float(), expected, rtol=0.05, atol=0.05)

@@ -1,4 +1,4 @@
-"""Spatial and polar transformers: what they read, and that poses follow the image."""
+"""Spatial and polar transformers: sampling, and poses that follow the image."""
 
 import math
 
@@ -18,14 +18,14 @@ from robust201.spaces.zoo.transformers import (
 
 
 @pytest.fixture(autouse=True)
-def own_draws():
+def fixed_seed():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield
 
 
 def smooth(count=2, size=32):
-    """Images of a few waves, black towards the border, so that a rotation loses nothing; float64."""
+    """Return float64 images of a few waves, black towards the border, so that rotations lose nothing."""
     grid = torch.linspace(-1, 1, size, dtype=torch.float64)
     y, x = torch.meshgrid(grid, grid, indexing="ij")
     phases = torch.rand(count, 3, 1, 1, dtype=torch.float64) * 6
@@ -37,31 +37,31 @@ def smooth(count=2, size=32):
 
 
 @pytest.mark.parametrize("size", [(5, 8), (32, 32)])
-def test_samples_and_gradients_are_those_of_grid_sample(size):
+def test_sample_and_gradients_match_grid_sample(size):
     images = torch.randn(3, 2, *size, dtype=torch.float64, requires_grad=True)
     points = (torch.rand(3, 40, 2, dtype=torch.float64) * 3 - 1.5).requires_grad_()
-    ours = sample(images, points)
-    theirs = functional.grid_sample(images, points[:, None], align_corners=False)[:, :, 0]
-    torch.testing.assert_close(ours, theirs)
-    weights = torch.randn_like(ours)
-    for mine, other in zip(
-        torch.autograd.grad((ours * weights).sum(), [images, points]),
-        torch.autograd.grad((theirs * weights).sum(), [images, points]),
+    result = sample(images, points)
+    expected = functional.grid_sample(images, points[:, None], align_corners=False)[:, :, 0]
+    torch.testing.assert_close(result, expected)
+    weights = torch.randn_like(result)
+    for gradient, expected_gradient in zip(
+        torch.autograd.grad((result * weights).sum(), [images, points]),
+        torch.autograd.grad((expected * weights).sum(), [images, points]),
         strict=True,
     ):
-        torch.testing.assert_close(mine, other)
+        torch.testing.assert_close(gradient, expected_gradient)
 
 
-def test_pixels_are_read_to_the_bit_and_points_still_have_a_gradient():
+def test_sample_at_pixel_centres_is_exact_with_nonzero_gradients():
     images = torch.rand(2, 3, 32, 32)
     points = image_points(32, 32, like=images).repeat(2, 1, 1).requires_grad_()
-    read = sample(images, points)
-    assert torch.equal(read.unflatten(2, (32, 32)), images)
-    (gradient,) = torch.autograd.grad(read.sum(), points)
+    sampled = sample(images, points)
+    assert torch.equal(sampled.unflatten(2, (32, 32)), images)
+    (gradient,) = torch.autograd.grad(sampled.sum(), points)
     assert (gradient != 0).all(dim=2).float().mean() > 0.9
 
 
-def test_samples_can_be_differentiated_twice():
+def test_sample_has_second_derivatives():
     images = torch.randn(1, 1, 4, 4, dtype=torch.float64, requires_grad=True)
     points = (torch.rand(1, 6, 2, dtype=torch.float64) - 0.5).requires_grad_()
     assert torch.autograd.gradgradcheck(sample, (images, points))
@@ -70,7 +70,7 @@ def test_samples_can_be_differentiated_twice():
 # --- spatial transformer ----------------------------------------------------------------------------------------------
 
 
-def test_a_spatial_transformer_moves_as_affine_grid_and_grid_sample():
+def test_spatial_transformer_matches_affine_grid():
     transformer = SpatialTransformer(channels=4, hidden=8)
     nn.init.normal_(transformer.affine.weight, std=0.3)
     images = torch.rand(3, 3, 32, 32)
@@ -85,50 +85,50 @@ def test_a_spatial_transformer_moves_as_affine_grid_and_grid_sample():
 
 
 def rotated(images, degrees):
-    """The content turned by an angle, clockwise on the screen, as angles are counted where y points down."""
+    """Return images rotated by an angle, clockwise because y points down."""
     angle = math.radians(degrees)
     back = torch.tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]], dtype=images.dtype)
     points = image_points(*images.shape[-2:], like=images) @ back.T
     return sample(images, points.expand(len(images), -1, -1)).unflatten(2, images.shape[-2:])
 
 
-def untranslated(filters=4):
-    """A transformer whose centre stays in the middle: its heat maps of translations are constant."""
+def transformer_without_translation(filters=4):
+    """Return a transformer whose predicted centre is the image centre: its translation heat maps are constant."""
     transformer = PolarTransformer(filters=filters).double().eval()
     for axis in transformer.translation.axes:
         nn.init.zeros_(axis.weight)
-    # Larger weights than at the start, so that angles differ in probability.
+    # Larger than initial weights, so that angles have different probabilities.
     nn.init.normal_(transformer.rotation.axes[0].weight, std=20.0)
     return transformer
 
 
 @pytest.mark.parametrize("columns", [3, -5, 16, 32])
-def test_a_rotation_is_a_cyclic_shift_of_the_polar_image(columns):
+def test_rotation_shifts_the_polar_image_cyclically(columns):
     images = smooth()
     transformer = PolarTransformer(filters=2)
-    middle = torch.zeros(2, 2, dtype=torch.float64)
-    polar = transformer.polar_images(images, middle)
+    centre = torch.zeros(2, 2, dtype=torch.float64)
+    polar = transformer.polar_images(images, centre)
     assert polar.shape == (2, 3, 32, 64)
-    found = transformer.polar_images(rotated(images, columns * 360 / 64), middle)
+    result = transformer.polar_images(rotated(images, columns * 360 / 64), centre)
     expected = polar.roll(columns, dims=3)
-    error, movement = (found - expected).abs().max(), (found - polar).abs().max()
-    # Quarter turns map pixels to pixels; others interpolate twice.
+    error, movement = (result - expected).abs().max(), (result - polar).abs().max()
+    # Quarter turns map pixels to pixels; other angles interpolate twice.
     assert error < (1e-12 if columns % 16 == 0 else 0.2) * movement
 
 
 @pytest.mark.parametrize("degrees", [90, 180, 270])
-def test_images_are_turned_to_a_pose_of_their_own(degrees):
-    """Where the centre stays, a rotated image is shown as the image itself."""
-    transformer, images = untranslated(), smooth()
-    shown = transformer(images)
-    assert (shown - images).abs().max() > 0.1 * images.abs().max()
-    again = transformer(rotated(images, degrees))
-    # The pull towards 0 decides directions by 1e-4 over the length of the mean.
-    torch.testing.assert_close(again, shown, rtol=0, atol=2e-3 * images.abs().max().item())
+def test_polar_transformer_removes_rotations(degrees):
+    """With a fixed centre, a rotated image is mapped to the same result as the original."""
+    transformer, images = transformer_without_translation(), smooth()
+    expected = transformer(images)
+    assert (expected - images).abs().max() > 0.1 * images.abs().max()
+    result = transformer(rotated(images, degrees))
+    # The weight of the angle 0 shifts directions by 1e-4 relative to the length of the mean.
+    torch.testing.assert_close(result, expected, rtol=0, atol=2e-3 * images.abs().max().item())
 
 
-def test_heat_maps_move_with_the_image():
-    """By one place for four pixels, along the axis of the movement."""
+def test_heat_maps_shift_with_the_image():
+    """By one position per four pixels, along the axis of the shift."""
     transformer = PolarTransformer(filters=4).double().eval()
     images = torch.zeros(1, 3, 64, 64, dtype=torch.float64)
     images[..., 28:34, 28:36] = 1
@@ -141,18 +141,18 @@ def test_heat_maps_move_with_the_image():
     assert not torch.allclose(moved[1], vertical)
 
 
-def test_images_are_shown_about_their_centre():
-    transformer = untranslated()
+def test_polar_transformer_centres_images():
+    transformer = transformer_without_translation()
     images = functional.pad(smooth(1, size=20), (6, 6, 6, 6))  # nothing leaves the image when it moves
     expected = transformer(images)
     transformer.centre = lambda _images: torch.tensor([[0.25, -0.125]], dtype=torch.float64)  # 4 and -2 pixels
     torch.testing.assert_close(transformer(images.roll((-2, 4), dims=(2, 3))), expected, rtol=0, atol=1e-3)
 
 
-def test_centroids_and_mean_angles():
+def test_centroid_and_direction_of_probabilities():
     even = torch.full((1, 8), 1 / 8, dtype=torch.float64)
     assert centroid(even, 32).abs() < 1e-12
-    assert direction(even)[0].tolist() == pytest.approx([1, 0])  # no direction: angle 0
+    assert direction(even)[0].tolist() == pytest.approx([1, 0])  # without a direction, the angle is 0
     last = functional.one_hot(torch.tensor([7]), 8).double()
     assert centroid(last, 32).item() == pytest.approx(3.5 * 0.25)
     between = (last + functional.one_hot(torch.tensor([0]), 8)) / 2  # -180 and 135 degrees

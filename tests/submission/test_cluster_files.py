@@ -1,4 +1,4 @@
-"""The cluster files: by Ray's own validation, by a check of what that misses, and by the fields of KubeRay's CRD."""
+"""The cluster files: Ray's validation, additional checks of what it does not cover, and the fields of KubeRay's CRD."""
 
 import copy
 import re
@@ -28,7 +28,7 @@ def read(name: str) -> Fields:
 
 
 def prepare(fields: Fields) -> Fields:
-    """What `ray up` does with a file before it starts a machine."""
+    """Prepare a cluster file as `ray up` does before it starts a machine."""
     from ray.autoscaler._private.util import prepare_config, validate_config
 
     prepared: Fields = prepare_config(copy.deepcopy(fields))
@@ -37,18 +37,18 @@ def prepare(fields: Fields) -> Fields:
 
 
 def problems(fields: Fields) -> Iterator[str]:
-    """What Ray's validation lets pass and a cluster fails or leaks by."""
+    """Yield problems that Ray's validation accepts but that make a cluster fail or insecure."""
     provider = fields["provider"]
     known = PROVIDER_KEYS.get(provider["type"], set())
     yield from (f"unknown provider key {name}" for name in provider if name not in known)
     if provider["type"] == "aws":
         yield from cloud_problems(fields)
     elif len({provider["head_ip"], *provider["worker_ips"]}) != 1 + len(provider["worker_ips"]):
-        yield "an address is given twice"
+        yield "a duplicate address"
     if MACHINE_PATH.search(yaml.safe_dump(fields)):
         yield "a path of one machine"
     if "~/.ray/auth_token" not in fields.get("file_mounts", {}):
-        yield "no token reaches the machines"
+        yield "the token is not copied to the machines"
     for role in ("head", "worker"):
         starts = [line for line in fields.get(f"{role}_start_ray_commands", ()) if "ray start" in line]
         if len(starts) != 1 or not re.search(r"export .*RAY_AUTH_MODE=token\b.*ray start", starts[0]):
@@ -69,7 +69,7 @@ def cloud_problems(fields: Fields) -> Iterator[str]:
             yield f"{role} image {image!r} is not that of Ray {RAY_PIN}"
     head = node_types[fields["head_node_type"]]
     if head["resources"].get("GPU") != 0 or head["resources"].get("CPU") != 0 or head.get("max_workers") != 0:
-        yield "the head takes work"
+        yield "the head accepts work"
     workers = [node for name, node in node_types.items() if name != fields["head_node_type"]]
     if sum(node.get("max_workers", 0) for node in workers) != fields["max_workers"]:
         yield "max_workers is not the sum of the types'"
@@ -79,19 +79,19 @@ def cloud_problems(fields: Fields) -> Iterator[str]:
         if not node["resources"].get("GPU"):
             yield "a worker without a GPU"
         if node["node_config"].get("InstanceMarketOptions") != {"MarketType": "spot"}:
-            yield "a worker that is no spot machine"
+            yield "a worker that is not a spot machine"
     yield from ("no instance type" for node in node_types.values() if not node["node_config"].get("InstanceType"))
 
 
 @pytest.mark.parametrize("name", LAUNCHER_FILES)
-def test_ray_takes_the_file_and_nothing_it_misses_is_wrong(name: str) -> None:
+def test_cluster_file_is_valid_and_has_no_problems(name: str) -> None:
     prepared = prepare(read(name))
     assert prepared["max_workers"] >= 1
     assert list(problems(read(name))) == []
 
 
 def crd_fields() -> dict[str, list[str]]:
-    """Type and allowed values by field path (tests/golden/make_rayjob_fields.py)."""
+    """Return type and permitted values by field path, as written by tests/golden/make_rayjob_fields.py."""
     lines = (REPOSITORY / "tests/golden/rayjob_fields.txt").read_text().splitlines()
     assert re.match(r"# Fields of the RayJob CRD ray\.io/v1, KubeRay v\d+\.\d+\.\d+ ", lines[0])
     return {path: rest for path, *rest in (line.split() for line in lines[1:])}
@@ -109,7 +109,7 @@ TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def unknown_fields(value: Any, known: dict[str, list[str]], path: str = "") -> Iterator[str]:
-    """Paths of a RayJob that the CRD lacks, or whose value is of another type or none of those it lists."""
+    """Yield the paths in a RayJob that the CRD lacks or whose value has an invalid type or value."""
     if path and path not in known:
         yield path
         return
@@ -121,24 +121,24 @@ def unknown_fields(value: Any, known: dict[str, list[str]], path: str = "") -> I
             for entry in value:
                 yield from unknown_fields(entry, known, f"{path}[]")
         return
-    below = path if kind == "object" else kind  # PodTemplate and Container are listed once
+    prefix = path if kind == "object" else kind  # The fields of PodTemplate and Container are listed only once.
     for name, entry in value.items():
-        yield from unknown_fields(entry, known, f"{below}.{name}".lstrip("."))
+        yield from unknown_fields(entry, known, f"{prefix}.{name}".lstrip("."))
 
 
 def read_rayjob() -> Fields:
     job = read("jobs/kuberay-rayjob.yaml")
-    del job["metadata"]  # Kubernetes' own
+    del job["metadata"]  # Defined by Kubernetes, not by the CRD.
     return job
 
 
-def test_the_rayjob_has_fields_of_the_crd_only() -> None:
+def test_rayjob_has_fields_of_the_crd_only() -> None:
     job, known = read_rayjob(), crd_fields()
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
     assert list(unknown_fields(job, known)) == []
 
 
-def test_the_rayjob_is_guarded_and_of_the_pinned_ray() -> None:
+def test_rayjob_uses_token_authentication_and_the_pinned_ray() -> None:
     spec = read("jobs/kuberay-rayjob.yaml")["spec"]
     cluster = spec["rayClusterSpec"]
     assert cluster["authOptions"] == {"mode": "token"}
@@ -156,8 +156,8 @@ def test_the_rayjob_is_guarded_and_of_the_pinned_ray() -> None:
         assert 0 <= group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
 
 
-def test_ray_is_new_enough_to_have_its_known_holes_closed() -> None:
-    """SECURITY.md names each advisory with the Ray that closes it; pyproject.toml asks for the newest of them."""
+def test_ray_requirement_excludes_versions_with_known_vulnerabilities() -> None:
+    """SECURITY.md lists the Ray version that fixes each advisory; pyproject.toml requires the newest of them."""
     from packaging.requirements import Requirement
     from packaging.version import Version
 

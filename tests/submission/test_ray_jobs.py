@@ -1,4 +1,4 @@
-"""Submission to a real Ray head on this machine that asks for its token."""
+"""Submission to a real Ray head on this machine with token authentication."""
 
 import os
 import shutil
@@ -50,19 +50,19 @@ def status_of(address: str, token: str | None) -> int:
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Ray's processes, which all name the head's folder on their command line."""
-    found = []
+    """Return Ray's processes, whose command lines all contain the head's folder."""
+    processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if any(str(folder) in word for word in process.cmdline()):
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[Head]:
-    """A Ray head on loopback with token authentication; none of its processes outlives the tests."""
-    # Ray's sockets lie below it, and the name of a socket is at most 107 bytes long.
+    """Start a Ray head on loopback with token authentication, and stop all its processes afterwards."""
+    # Ray's sockets are created in this folder, and a socket's path may have at most 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="r201-"))
     (folder / "token").write_text(TOKEN)
     port, dashboard, agent = free_ports(3)
@@ -94,23 +94,23 @@ def head() -> Iterator[Head]:
         )
     running = Head(f"http://127.0.0.1:{dashboard}", folder)
     try:
-        wait_until_it_answers(running, starter)
+        wait_until_ready(running, starter)
         yield running
     finally:
-        # Found first: workers rename themselves, and are nobody's children once their raylet is gone.
-        family = [*psutil.Process(starter.pid).children(recursive=True), *processes_of(folder)]
-        for process in family:
+        # Listed before any is killed: workers rename themselves and lose their parent with the raylet.
+        processes = [*psutil.Process(starter.pid).children(recursive=True), *processes_of(folder)]
+        for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         starter.kill()
         starter.wait(timeout=10)
-        _, alive = psutil.wait_procs(family, timeout=10)
+        _, alive = psutil.wait_procs(processes, timeout=10)
         assert alive == []
         assert processes_of(folder) == []
         shutil.rmtree(folder)
 
 
-def wait_until_it_answers(head: Head, starter: subprocess.Popen[bytes]) -> None:
+def wait_until_ready(head: Head, starter: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_SECONDS
     while starter.poll() is None and time.monotonic() < deadline:
         with suppress(OSError):
@@ -129,7 +129,7 @@ def _no_token_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 
 @pytest.mark.cluster
-def test_a_head_lets_in_who_has_its_token(
+def test_head_accepts_only_its_token(
     head: Head, robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [status_of(head.address, token) for token in (None, "wrong", TOKEN)] == [401, 403, 200]
@@ -144,11 +144,11 @@ def test_a_head_lets_in_who_has_its_token(
 
 @pytest.mark.cluster
 @pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")  # Ray's client, of aiohttp's argument
-def test_a_submitted_sweep_runs_to_its_end_and_submitted_again_finds_nothing_missing(
+def test_submitted_sweep_completes_and_resubmitted_has_nothing_missing(
     head: Head, robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(head.folder / "token"))
-    monkeypatch.setenv("RAY_ADDRESS", "http://192.0.2.1:8265")  # would redirect Ray's own client
+    monkeypatch.setenv("RAY_ADDRESS", "http://192.0.2.1:8265")  # This would redirect Ray's client.
     monkeypatch.setenv("ROBUST201_TEST_RESULTS", str(tmp_path))
     sweep = write_sweep(results="${ROBUST201_TEST_RESULTS}/results", execution={"workers": 1})
     submit = ("submit", "ray", sweep, "--address", head.address)
@@ -159,11 +159,11 @@ def test_a_submitted_sweep_runs_to_its_end_and_submitted_again_finds_nothing_mis
     assert "10 missing" in first.out
     assert "submit again" in first.err
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "by-ray").code == 0
-    assert "got that of a job which is SUCCEEDED" in robust201(*submit, "--job-id", "first").err
+    assert "got that of a job in state SUCCEEDED" in robust201(*submit, "--job-id", "first").err
 
-    again = robust201(*submit, "--detach")
-    assert again.code == 0
-    job = again.out.strip()
+    resubmitted = robust201(*submit, "--detach")
+    assert resubmitted.code == 0
+    job = resubmitted.out.strip()
     assert job.startswith("tiny-")
     followed = robust201("submit", "ray", "--follow", job, "--address", head.address)
     assert followed.code == 0, followed.err + followed.out

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from robust201.core.errors import ConfigError
 from robust201.planning.config import ExecutionSection, SweepConfig
 from robust201.runtime.share_run import DRAIN_VARIABLE
-from robust201.submission.sbatch_file import ArrayOptions, parse_time, render, resources, show_ranges
+from robust201.submission.sbatch_file import ArrayOptions, format_ranges, parse_time, render, resources
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
 from tests.support.slurm_support import command, directives
 from tests.support.tiny_trainings import training_fields
@@ -22,7 +22,7 @@ from tests.support.tiny_trainings import training_fields
 AWKWARD = '/scratch/my results/it\'s "100%" $HOME `id` #1'
 
 
-def rendered(
+def render_file(
     config: SweepConfig,
     options: ArrayOptions,
     *,
@@ -36,7 +36,7 @@ def rendered(
         return render(config, home / "sweep.yaml", options, 8, range(1, 9))
 
 
-def test_every_option_appears(make_sweep: MakeSweep) -> None:
+def test_batch_file_contains_every_option(make_sweep: MakeSweep) -> None:
     options = ArrayOptions(
         max_parallel=4,
         time="1-12:30",
@@ -49,8 +49,8 @@ def test_every_option_appears(make_sweep: MakeSweep) -> None:
         setup=("module load cuda/12", "export ROBUST201_DATA='/data/of us'"),
         drain_seconds=450,
     )
-    text = rendered(make_sweep(), options)
-    found = directives(text)
+    text = render_file(make_sweep(), options)
+    options_in_file = directives(text)
     expected = {
         "job-name": "robust201-tiny",
         "array": "1-8%4",
@@ -68,24 +68,28 @@ def test_every_option_appears(make_sweep: MakeSweep) -> None:
         "nodes": "1",
         "ntasks": "1",
     }
-    assert expected.items() <= found.items()
+    assert expected.items() <= options_in_file.items()
     assert "#SBATCH --constraint=a100|h100\n" in text
     assert "#SBATCH -x node7\n" in text
     lines = text.splitlines()
     assert lines[0] == "#!/bin/bash"
     assert max(i for i, line in enumerate(lines) if line.startswith("#SBATCH")) < lines.index("set -e")
     assert lines.index("set -e") < lines.index(options.setup[0]) < lines.index(options.setup[1]) < len(lines) - 1
-    words = command(text)
-    assert words[:5] == ["/home/me/bin/python", "-P", "-m", "robust201", "run"]
-    assert words[words.index("--share") + 1] == "3/8"
-    assert words[words.index("--executor") + 1] == "inline"
-    assert "--slurm-requeue" in words
+    arguments = command(text)
+    assert arguments[:5] == ["/home/me/bin/python", "-P", "-m", "robust201", "run"]
+    assert arguments[arguments.index("--share") + 1] == "3/8"
+    assert arguments[arguments.index("--executor") + 1] == "inline"
+    assert "--slurm-requeue" in arguments
 
 
-def test_unset_options_are_left_to_the_cluster(make_sweep: MakeSweep) -> None:
-    found = directives(rendered(make_sweep(execution={"device": "cpu", "threads": 3}), ArrayOptions()))
-    assert not {"time", "mem", "partition", "account", "gres"} & set(found)
-    assert (found["array"], found["cpus-per-task"], found["signal"]) == ("1-8", "3", "B:USR1@600")
+def test_batch_file_omits_unset_options(make_sweep: MakeSweep) -> None:
+    options_in_file = directives(render_file(make_sweep(execution={"device": "cpu", "threads": 3}), ArrayOptions()))
+    assert not {"time", "mem", "partition", "account", "gres"} & set(options_in_file)
+    assert (options_in_file["array"], options_in_file["cpus-per-task"], options_in_file["signal"]) == (
+        "1-8",
+        "3",
+        "B:USR1@600",
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,41 +103,41 @@ def test_unset_options_are_left_to_the_cluster(make_sweep: MakeSweep) -> None:
         ("1", {"gpus_per_worker": 0.5}, ("gpu:1", 2, 2)),
     ],
 )
-def test_a_task_asks_for_what_its_workers_need(
+def test_task_requests_the_resources_of_its_workers(
     make_sweep: MakeSweep, gpus: str | None, execution: dict[str, object], expected: tuple[str | None, int, int]
 ) -> None:
     options = ArrayOptions(gpus_per_task=gpus)
     config = make_sweep(execution=execution)
     assert resources(options, config.execution) == expected
-    words = command(rendered(config, options))
+    arguments = command(render_file(config, options))
     if expected[2] == 1:
-        assert "--workers" not in words
+        assert "--workers" not in arguments
     else:
-        assert words[words.index("--executor") :][:4] == ["--executor", "ray", "--workers", str(expected[2])]
+        assert arguments[arguments.index("--executor") :][:4] == ["--executor", "ray", "--workers", str(expected[2])]
 
 
 @given(
     name=st.text(st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="/\\"), min_size=1, max_size=20)
 )
-def test_any_path_survives_the_shell_and_sbatch(name: str) -> None:
+def test_batch_file_quotes_any_path_for_the_shell_and_sbatch(name: str) -> None:
     config = SweepConfig.model_validate(
         {"name": "x", "results": "r", "checkpoints": {"path": "c"}, "datasets": {"digits": {}}}
     )
     folder = Path("/a") / name
-    text = rendered(config, ArrayOptions(), home=folder, results=folder)
-    words = command(text)
-    assert words[0] == str(folder / "bin/python")
-    assert words[words.index("run") + 1] == str(folder / "sweep.yaml")
-    assert words[words.index("--out") + 1] == str(folder)
+    text = render_file(config, ArrayOptions(), home=folder, results=folder)
+    arguments = command(text)
+    assert arguments[0] == str(folder / "bin/python")
+    assert arguments[arguments.index("run") + 1] == str(folder / "sweep.yaml")
+    assert arguments[arguments.index("--out") + 1] == str(folder)
     assert f"cd -- {shlex.quote(str(folder))}" in text.splitlines()
     output = directives(text)["output"]
     assert output.removesuffix("/slurm/%A_%a.log").replace("%%", "%") == str(folder)
 
 
 @pytest.mark.parametrize("path", ["/a/b\nc", "/a/b\\c", "/a/\r"])
-def test_a_path_that_sbatch_cannot_read_is_refused(make_sweep: MakeSweep, path: str) -> None:
+def test_batch_file_rejects_a_path_that_sbatch_cannot_read(make_sweep: MakeSweep, path: str) -> None:
     with pytest.raises(ConfigError, match="expected a path"):
-        rendered(make_sweep(), ArrayOptions(), results=Path(path))
+        render_file(make_sweep(), ArrayOptions(), results=Path(path))
 
 
 @pytest.mark.parametrize(
@@ -147,21 +151,19 @@ def test_a_path_that_sbatch_cannot_read_is_refused(make_sweep: MakeSweep, path: 
         ("0-00:00:01", 1),
     ],
 )
-def test_time_limits_are_read_as_sbatch_reads_them(text: str, seconds: int) -> None:
+def test_parse_time_accepts_the_forms_of_sbatch(text: str, seconds: int) -> None:
     assert parse_time(text) == seconds
 
 
-def test_a_short_limit_leaves_most_of_it_for_work() -> None:
+def test_drain_time_is_a_quarter_of_a_short_time_limit() -> None:
     assert ArrayOptions(time="20").seconds_to_drain == 300
     assert ArrayOptions(time="12:00:00").seconds_to_drain == ArrayOptions().seconds_to_drain == 600
     assert ArrayOptions(time="20", drain_seconds=600).seconds_to_drain == 600
 
 
 @pytest.mark.parametrize("options", [{}, {"time": "20"}, {"time": "1"}, {"drain_seconds": 1}, {"drain_seconds": 90}])
-def test_draining_ends_before_the_time_limit_so_that_the_task_can_queue_itself_again(
-    make_sweep: MakeSweep, options: dict[str, Any]
-) -> None:
-    text = rendered(make_sweep(engine="reference"), ArrayOptions(**options))
+def test_draining_ends_before_the_time_limit(make_sweep: MakeSweep, options: dict[str, Any]) -> None:
+    text = render_file(make_sweep(engine="reference"), ArrayOptions(**options))
     lead = int(directives(text)["signal"].removeprefix("B:USR1@"))
     (export,) = [line for line in text.splitlines() if line.startswith("export ")]
     name, _, deadline = export.removeprefix("export ").partition("=")
@@ -170,7 +172,7 @@ def test_draining_ends_before_the_time_limit_so_that_the_task_can_queue_itself_a
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid",
     [
         ("--tasks", "0"),
         ("--max-parallel", "0"),
@@ -197,26 +199,26 @@ def test_draining_ends_before_the_time_limit_so_that_the_task_can_queue_itself_a
         ("--tasks", "1001"),
     ],
 )
-def test_bad_options_are_one_line_each(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, wrong: tuple[str, ...]
+def test_invalid_option_gives_a_one_line_error(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, invalid: tuple[str, ...]
 ) -> None:
-    line = robust201("submit", "slurm", write_sweep(), "--dry-run", *wrong).refusal(2)
-    assert wrong[-2] in line
+    line = robust201("submit", "slurm", write_sweep(), "--dry-run", *invalid).refusal(2)
+    assert invalid[-2] in line
     assert not (tmp_path / "results").exists()
 
 
-def test_a_dry_run_prints_a_file_that_bash_reads_and_writes_nothing(
+def test_dry_run_prints_a_valid_script_and_writes_nothing(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     sweep = write_sweep(execution={"device": "cpu", "part_minutes": 1e-9})
     before = read_tree(tmp_path)
-    ended = robust201("submit", "slurm", sweep, "--dry-run", "--tasks", 3, "--out", tmp_path / AWKWARD[1:])
-    assert (ended.code, ended.err) == (0, "")
-    assert subprocess.run(["bash", "-n"], input=ended.out, text=True, check=False).returncode == 0
-    assert directives(ended.out)["array"] == "1-3"
-    words = command(ended.out)
-    assert (words[0], words[5]) == (sys.executable, str(sweep))
-    assert words[words.index("--out") + 1] == str(tmp_path / AWKWARD[1:])
+    result = robust201("submit", "slurm", sweep, "--dry-run", "--tasks", 3, "--out", tmp_path / AWKWARD[1:])
+    assert (result.code, result.err) == (0, "")
+    assert subprocess.run(["bash", "-n"], input=result.out, text=True, check=False).returncode == 0
+    assert directives(result.out)["array"] == "1-3"
+    arguments = command(result.out)
+    assert (arguments[0], arguments[5]) == (sys.executable, str(sweep))
+    assert arguments[arguments.index("--out") + 1] == str(tmp_path / AWKWARD[1:])
     assert read_tree(tmp_path) == before
 
 
@@ -230,26 +232,30 @@ def test_a_dry_run_prints_a_file_that_bash_reads_and_writes_nothing(
         ({"device": "cpu", "threads": 2}, {"cpus_per_task": 9}, (None, 9, 4)),
     ],
 )
-def test_a_task_with_all_trainings_asks_for_what_its_workers_need(
+def test_task_with_all_trainings_requests_the_resources_of_its_workers(
     execution: dict[str, Any], options: dict[str, Any], expected: tuple[str | None, int, int]
 ) -> None:
-    wanted = resources(ArrayOptions(**options), ExecutionSection.model_validate(execution), is_whole=True)
-    assert wanted == expected
+    requested = resources(ArrayOptions(**options), ExecutionSection.model_validate(execution), is_only_task=True)
+    assert requested == expected
 
 
-def test_trainings_are_one_task_that_trains_and_requeues_itself(robust201: RunCommand, tmp_path: Path) -> None:
+def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: RunCommand, tmp_path: Path) -> None:
     trainings = tmp_path / "train.yaml"
     execution = {"device": "cuda", "executor": "ray"}
     trainings.write_text(yaml.safe_dump(training_fields(tmp_path, execution=execution)))
     before = read_tree(tmp_path)
-    words = ("--dry-run", "--recipes", "plain", "--limit", 1, "--gpus-per-task", "a100:4", "--time", "24:00:00")
-    ended = robust201("submit", "slurm", trainings, *words, "--out", tmp_path / AWKWARD[1:])
-    assert (ended.code, ended.err) == (0, "")
-    assert subprocess.run(["bash", "-n"], input=ended.out, text=True, check=False).returncode == 0
-    found = directives(ended.out)
-    assert (found["array"], found["gres"], found["signal"]) == ("1", "gpu:a100:4", "B:USR1@600")
-    assert found["output"].replace("%%", "%") == f"{tmp_path / AWKWARD[1:]}/training/slurm/%A_%a.log"
-    assert command(ended.out)[4:] == [
+    arguments = ("--dry-run", "--recipes", "plain", "--limit", 1, "--gpus-per-task", "a100:4", "--time", "24:00:00")
+    result = robust201("submit", "slurm", trainings, *arguments, "--out", tmp_path / AWKWARD[1:])
+    assert (result.code, result.err) == (0, "")
+    assert subprocess.run(["bash", "-n"], input=result.out, text=True, check=False).returncode == 0
+    options_in_file = directives(result.out)
+    assert (options_in_file["array"], options_in_file["gres"], options_in_file["signal"]) == (
+        "1",
+        "gpu:a100:4",
+        "B:USR1@600",
+    )
+    assert options_in_file["output"].replace("%%", "%") == f"{tmp_path / AWKWARD[1:]}/training/slurm/%A_%a.log"
+    assert command(result.out)[4:] == [
         *("train", str(trainings), "--out", str(tmp_path / AWKWARD[1:]), "--executor", "ray", "--workers", "4"),
         *("--slurm-requeue", "--recipes", "plain", "--limit", "1"),
     ]
@@ -257,7 +263,7 @@ def test_trainings_are_one_task_that_trains_and_requeues_itself(robust201: RunCo
 
 
 @pytest.mark.parametrize(
-    ("verb", "wrong", "message"),
+    ("verb", "invalid", "message"),
     [
         ("slurm", ("--tasks", "2"), "--tasks: expected it only with a sweep"),
         ("slurm", ("--max-parallel", "2"), "--max-parallel: expected it only with a sweep"),
@@ -269,26 +275,26 @@ def test_trainings_are_one_task_that_trains_and_requeues_itself(robust201: RunCo
         ("ray", (), "expected execution.device cpu or cuda"),
     ],
 )
-def test_what_has_no_meaning_for_trainings_is_refused_in_one_line(
-    robust201: RunCommand, tmp_path: Path, verb: str, wrong: tuple[str, ...], message: str
+def test_options_that_do_not_apply_to_trainings_give_a_one_line_error(
+    robust201: RunCommand, tmp_path: Path, verb: str, invalid: tuple[str, ...], message: str
 ) -> None:
     trainings = tmp_path / "train.yaml"
-    execution = {"device": "cpu" if wrong else "auto"}
+    execution = {"device": "cpu" if invalid else "auto"}
     trainings.write_text(yaml.safe_dump(training_fields(tmp_path, execution=execution)))
     dry = ("--dry-run",) if verb == "slurm" else ()
-    assert message in robust201("submit", verb, trainings, *dry, *wrong).refusal(2)
+    assert message in robust201("submit", verb, trainings, *dry, *invalid).refusal(2)
     assert not (tmp_path / "store").exists()
 
 
-def test_recipes_of_a_sweep_are_refused(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+def test_submit_rejects_recipes_of_a_sweep(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     line = robust201("submit", "slurm", write_sweep(), "--dry-run", "--recipes", "plain").refusal(2)
     assert "--recipes: expected it only with a training YAML" in line
 
 
 @given(st.sets(st.integers(1, 60)))
-def test_ranges_name_every_number_once(numbers: set[int]) -> None:
-    found: list[int] = []
-    for text in filter(None, show_ranges(sorted(numbers)).split(",")):
+def test_format_ranges_contains_every_number_once(numbers: set[int]) -> None:
+    parsed: list[int] = []
+    for text in filter(None, format_ranges(sorted(numbers)).split(",")):
         first, _, last = text.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    assert found == sorted(numbers)
+        parsed += range(int(first), int(last or first) + 1)
+    assert parsed == sorted(numbers)

@@ -1,4 +1,4 @@
-"""`robust201 submit slurm`: what it asks of Slurm's programs, and a real Slurm on loopback."""
+"""`robust201 submit slurm`: its calls of Slurm's programs, and runs on a real Slurm on loopback."""
 
 import json
 import os
@@ -27,7 +27,7 @@ WriteProgram = Callable[[str, str], Path]
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteProgram:
-    """Write programs that stand in for Slurm's; what each was called with is in NAME.calls."""
+    """Return a function that writes fake Slurm programs, which record their arguments in NAME.calls."""
     folder = tmp_path / "programs"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
@@ -45,7 +45,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteProgram:
     return write
 
 
-def test_without_sbatch_the_dry_run_is_named(
+def test_submit_without_sbatch_suggests_a_dry_run(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
@@ -53,19 +53,19 @@ def test_without_sbatch_the_dry_run_is_named(
     assert not (tmp_path / "results").exists()
 
 
-def test_submitting_prepares_the_sweep_and_prints_the_job(
+def test_submit_prepares_the_sweep_and_prints_the_job(
     robust201: RunCommand, write_sweep: WriteSweep, programs: WriteProgram, tmp_path: Path
 ) -> None:
     calls = programs("sbatch", "echo '4711;cluster'")
     sweep = write_sweep(architectures=[0, 21, 309], execution={"part_minutes": 1e-9})
-    ended = robust201("submit", "slurm", sweep)
-    assert (ended.code, ended.out) == (0, "4711\n")
-    for wanted in ("15 evaluations as array 4711", "squeue --job 4711", "scancel 4711", "robust201 status"):
-        assert wanted in ended.err
+    result = robust201("submit", "slurm", sweep)
+    assert (result.code, result.out) == (0, "4711\n")
+    for expected in ("15 evaluations as array 4711", "squeue --job 4711", "scancel 4711", "robust201 status"):
+        assert expected in result.err
     script = tmp_path / "results/slurm/array.sbatch"
     assert calls.read_text() == f"--parsable {script}\n"
-    assert directives(script.read_text())["array"] == "1-8"  # MaxArraySize 9 leaves indices up to 8
-    # What is submitted again are the shares of which something is missing.
+    assert directives(script.read_text())["array"] == "1-8"  # With MaxArraySize 9, indices reach 8.
+    # Only shares with missing work are resubmitted.
     for index in (1, 2, 4):
         assert robust201("run", sweep, "--share", f"{index}/8").code == 0
     assert robust201("submit", "slurm", sweep).code == 0
@@ -78,7 +78,7 @@ def test_submitting_prepares_the_sweep_and_prints_the_job(
     assert len(calls.read_text().splitlines()) == 2
 
 
-def test_more_tasks_than_an_array_may_have_are_refused_and_more_than_bundles_cut(
+def test_submit_rejects_too_many_tasks_and_limits_them_to_the_bundles(
     robust201: RunCommand, write_sweep: WriteSweep, programs: WriteProgram, tmp_path: Path
 ) -> None:
     programs("sbatch", "echo 1")
@@ -86,8 +86,8 @@ def test_more_tasks_than_an_array_may_have_are_refused_and_more_than_bundles_cut
     line = robust201("submit", "slurm", sweep, "--tasks", 9).refusal(2)
     assert "at most 8" in line
     assert "MaxArraySize is 9" in line
-    ended = robust201("submit", "slurm", sweep, "--tasks", 8)
-    assert "2 tasks instead of 8" in ended.err
+    result = robust201("submit", "slurm", sweep, "--tasks", 8)
+    assert "2 tasks instead of 8" in result.err
     assert directives((tmp_path / "results/slurm/array.sbatch").read_text())["array"] == "1-2"
 
 
@@ -106,7 +106,7 @@ NO_GPUS = "printf '%s\\n' 'cpu*|(null)' 'gpu|(null)' 'gpu|gpu:a100:4(S:0-1)' 'ol
         (("--extra", "--partition=gpu"), None),
     ],
 )
-def test_missing_gpus_are_reported_before_anything_is_written(
+def test_submit_reports_missing_gpus_before_it_writes_files(
     robust201: RunCommand,
     write_sweep: WriteSweep,
     programs: WriteProgram,
@@ -116,11 +116,11 @@ def test_missing_gpus_are_reported_before_anything_is_written(
 ) -> None:
     programs("sbatch", "echo 1")
     programs("sinfo", NO_GPUS)
-    ended = robust201("submit", "slurm", write_sweep(keys={"clean": {}}), *options)
+    result = robust201("submit", "slurm", write_sweep(keys={"clean": {}}), *options)
     if partition is None:
-        assert ended.code == 0, ended.err
+        assert result.code == 0, result.err
         return
-    line = ended.refusal(2)
+    line = result.refusal(2)
     assert f"failed for partition {partition}: expected GPUs, got nodes without any" in line
     assert "--gpus-per-task 0" in line
     assert not (tmp_path / "results").exists()
@@ -140,7 +140,7 @@ def test_missing_gpus_are_reported_before_anything_is_written(
         ({"SBATCH_GPUS_PER_TASK": "0"}, ("--gpus-per-task", "0"), None, ""),
     ],
 )
-def test_what_the_environment_asks_of_sbatch_counts(
+def test_submit_considers_sbatch_environment_variables(
     robust201: RunCommand,
     write_sweep: WriteSweep,
     programs: WriteProgram,
@@ -154,16 +154,16 @@ def test_what_the_environment_asks_of_sbatch_counts(
     programs("sinfo", NO_GPUS)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    ended = robust201("submit", "slurm", write_sweep(keys={"clean": {}}), *options)
+    result = robust201("submit", "slurm", write_sweep(keys={"clean": {}}), *options)
     if partition is None:
-        assert ended.code == 0, ended.err
+        assert result.code == 0, result.err
         return
-    line = ended.refusal(2)
+    line = result.refusal(2)
     assert f"failed for partition {partition}: expected GPUs" in line
     assert advice in line
 
 
-def test_where_sinfo_does_not_answer_the_refusal_of_sbatch_names_the_option(
+def test_submit_suggests_no_gpus_if_sbatch_rejects_them(
     robust201: RunCommand, write_sweep: WriteSweep, programs: WriteProgram
 ) -> None:
     programs("sinfo", "exit 1")
@@ -181,13 +181,13 @@ def test_where_sinfo_does_not_answer_the_refusal_of_sbatch_names_the_option(
         ("scontrol", "echo 'MaxArraySize = 0'", "forbids"),
     ],
 )
-def test_what_slurm_refuses_is_one_line(
+def test_slurm_error_is_reported_in_one_line(
     robust201: RunCommand, write_sweep: WriteSweep, programs: WriteProgram, name: str, script: str, hint: str
 ) -> None:
     programs("sbatch", "echo 1")
     programs(name, script)
-    ended = robust201("submit", "slurm", write_sweep())
-    assert hint in ended.refusal(2)
+    result = robust201("submit", "slurm", write_sweep())
+    assert hint in result.refusal(2)
 
 
 def tally(**changes: object) -> RunTally:
@@ -198,32 +198,32 @@ ENVIRONMENT = {"SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "8", "SLURM_
 
 
 @pytest.mark.parametrize(
-    ("ended", "requeued"),
+    ("result", "requeued"),
     [
         (tally(), True),
-        (tally(time_limit=False), False),  # scancel and preemption: whoever did it decides
+        (tally(time_limit=False), False),  # After scancel or preemption, the user or Slurm decides.
         (tally(remaining=0), False),
-        (tally(evaluations=0), False),  # it would go on like that for ever
+        (tally(evaluations=0), False),  # Otherwise it would be requeued forever.
     ],
 )
-def test_a_task_is_queued_again_if_its_time_limit_alone_ended_it(
-    programs: WriteProgram, ended: RunTally, requeued: bool
+def test_task_is_requeued_only_if_its_time_limit_ended_it(
+    programs: WriteProgram, result: RunTally, requeued: bool
 ) -> None:
     calls = programs("scontrol", "")
-    ArrayTask.of(ENVIRONMENT).requeue_if_unfinished(ended, lambda _line: None)
+    ArrayTask.of(ENVIRONMENT).requeue_if_unfinished(result, lambda _line: None)
     assert calls.exists() == requeued
     if requeued:
-        assert calls.read_text() == "requeue 4711_8\n"  # 4711 alone would be every task of the array
+        assert calls.read_text() == "requeue 4711_8\n"  # 4711 alone would mean every task of the array.
 
 
 @pytest.mark.parametrize(("has_new_states", "requeued"), [(True, True), (False, False)])
-def test_a_training_that_saved_a_state_got_something_done(
+def test_training_task_is_requeued_if_it_saved_a_state(
     programs: WriteProgram, has_new_states: bool, requeued: bool
 ) -> None:
-    calls, said = programs("scontrol", ""), list[str]()
-    ArrayTask.of(ENVIRONMENT).requeue_if_unfinished(tally(evaluations=0), said.append, has_new_states=has_new_states)
+    calls, message = programs("scontrol", ""), list[str]()
+    ArrayTask.of(ENVIRONMENT).requeue_if_unfinished(tally(evaluations=0), message.append, has_new_states=has_new_states)
     assert calls.exists() == requeued
-    assert ("Not requeued" in said[0]) != requeued
+    assert ("Not requeued" in message[0]) != requeued
 
 
 def test_trainings_are_submitted_until_nothing_is_missing(
@@ -232,10 +232,10 @@ def test_trainings_are_submitted_until_nothing_is_missing(
     calls, requeues = programs("sbatch", "echo 4711"), programs("scontrol", "echo 'MaxArraySize = 9'")
     trainings, store = tmp_path / "train.yaml", tmp_path / "store"
     trainings.write_text(yaml.safe_dump(training_fields(tmp_path)))
-    ended = robust201("submit", "slurm", trainings)
-    assert (ended.code, ended.out) == (0, "4711\n")
-    assert "Submitted 3 snapshots as array 4711: 1 task." in ended.err
-    assert f"robust201 status {trainings}; logs: {store}/training/slurm/4711_*.log" in ended.err
+    result = robust201("submit", "slurm", trainings)
+    assert (result.code, result.out) == (0, "4711\n")
+    assert "Submitted 3 snapshots as array 4711: 1 task." in result.err
+    assert f"robust201 status {trainings}; logs: {store}/training/slurm/4711_*.log" in result.err
     assert calls.read_text() == f"--parsable {store}/training/slurm/array.sbatch\n"
     assert not (store / "training/lease.json").exists()
 
@@ -249,13 +249,13 @@ def test_trainings_are_submitted_until_nothing_is_missing(
         make_step(training)
         if next(steps) == 0:
             signal.raise_signal(signal.SIGUSR1)
-            assert is_draining.wait(60)  # another thread passes the request on
+            assert is_draining.wait(60)  # Another thread forwards the request.
 
-    def drain_and_say(worker: TrainingWorker) -> None:
+    def drain_and_notify(worker: TrainingWorker) -> None:
         drain(worker)
         is_draining.set()
 
-    monkeypatch.setattr(TrainingWorker, "drain", drain_and_say)
+    monkeypatch.setattr(TrainingWorker, "drain", drain_and_notify)
     monkeypatch.setattr(loop._Training, "_make_step", make_step_and_signal)
     task = ("train", trainings, "--executor", "inline", "--slurm-requeue")
     stopped = robust201(*task)
@@ -263,29 +263,29 @@ def test_trainings_are_submitted_until_nothing_is_missing(
     assert requeues.read_text().splitlines()[-1] == "requeue 4711_8"
     assert "Computed 0 snapshots" in stopped.err
     assert robust201(*task).code == 0
-    whole = robust201("submit", "slurm", trainings)
-    assert (whole.code, whole.out) == (0, "")
-    assert "Nothing is missing" in whole.err
+    complete = robust201("submit", "slurm", trainings)
+    assert (complete.code, complete.out) == (0, "")
+    assert "Nothing is missing" in complete.err
     with Lease.acquire(store / "training"):
         assert robust201("submit", "slurm", trainings).code == 4
 
 
-def test_a_task_that_may_not_be_queued_again_says_so(programs: WriteProgram) -> None:
+def test_task_reports_a_failed_requeue(programs: WriteProgram) -> None:
     programs("scontrol", "echo 'Requested operation not permitted' >&2; exit 1")
-    said: list[str] = []
-    ArrayTask.of(ENVIRONMENT).requeue_if_unfinished(tally(), said.append)
-    assert "not permitted" in said[-1]
-    assert said[-1].endswith("submit again to go on.")
+    message: list[str] = []
+    ArrayTask.of(ENVIRONMENT).requeue_if_unfinished(tally(), message.append)
+    assert "not permitted" in message[-1]
+    assert message[-1].endswith("submit again to continue.")
 
 
-def test_environment_without_an_array_task_is_refused() -> None:
+def test_array_task_rejects_an_environment_without_its_index() -> None:
     with pytest.raises(ConfigError, match="SLURM_ARRAY_TASK_ID"):
         ArrayTask.of({"SLURM_ARRAY_JOB_ID": "4711"})
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SlurmCluster]:
-    """A real Slurm with two CPUs."""
+    """Start a real Slurm with two CPUs."""
     reason = reason_against()
     if reason is not None:
         pytest.skip(reason)
@@ -295,7 +295,7 @@ def cluster() -> Iterator[SlurmCluster]:
 
 @pytest.mark.cluster
 @pytest.mark.timeout(900)
-def test_a_real_array_is_drained_queued_again_and_ends_in_the_bytes_of_one_run(
+def test_real_array_is_requeued_and_gives_the_same_bytes_as_one_run(
     cluster: SlurmCluster,
     robust201: RunCommand,
     write_sweep: WriteSweep,
@@ -312,35 +312,35 @@ def test_a_real_array_is_drained_queued_again_and_ends_in_the_bytes_of_one_run(
     submit = ("submit", "slurm", sweep, "--out", results, "--time", "10")
     assert "at most 32" in robust201(*submit, "--tasks", "33").refusal(2)
     assert "invalid partition" in robust201(*submit, "--partition", "nowhere").refusal(2)
-    # The setup line brings a variable with quotes through the file, Slurm and the shell.
-    ended = robust201(*submit, "--tasks", "2", "--max-parallel", "2", "--setup", 'echo "it\'s $SLURM_JOB_NAME"')
-    assert ended.code == 0, ended.err
-    job = ended.out.strip()
+    # The setup line tests quoting through the file, Slurm and the shell.
+    result = robust201(*submit, "--tasks", "2", "--max-parallel", "2", "--setup", 'echo "it\'s $SLURM_JOB_NAME"')
+    assert result.code == 0, result.err
+    job = result.out.strip()
 
     def log(index: int) -> str:
         path = results / f"slurm/{job}_{index}.log"
         return path.read_text() if path.exists() else ""
 
-    # It has finished something, and has more to do.
+    # The task has finished some work and has more to do.
     cluster.wait_for((results / "shares/1-of-2/progress.json").exists)
     assert cluster.job(f"{job}_1")["JobState"] == "RUNNING"
-    # What Slurm sends before the time limit (B: to the batch process alone), now rather than in some minutes.
+    # Send now the signal that Slurm would send before the time limit.
     cluster.query("scancel", "--batch", "--signal=USR1", f"{job}_1")
     cluster.wait_for(lambda: cluster.job(f"{job}_1")["JobState"] == "PENDING")
-    assert f"putting task {job}_1 back into the queue" in log(1)
+    assert f"requeueing task {job}_1" in log(1)
 
     cluster.start_requeued(f"{job}_1")
     tasks = [f"{job}_{index}" for index in (1, 2)]
-    over = {"COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY"}
-    cluster.wait_for(lambda: {cluster.job(task)["JobState"] for task in tasks} <= over)
+    final_states = {"COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY"}
+    cluster.wait_for(lambda: {cluster.job(task)["JobState"] for task in tasks} <= final_states)
     assert [cluster.job(task)["Restarts"] for task in tasks] == ["1", "0"]
     for index in (1, 2):
         assert "it's robust201-tiny" in log(index)
         assert "Complete for this selection" in log(index), log(index)
         assert cluster.job(f"{job}_{index}")["ExitCode"] == "0:0"
-    counted = [re.findall(r"(\d+) done, (\d+) missing", log(1))[i] for i in (0, 1)]
-    assert counted[0][0] == "0"
-    assert int(counted[1][0]) + int(counted[1][1]) == int(counted[0][1])
+    counts = [re.findall(r"(\d+) done, (\d+) missing", log(1))[i] for i in (0, 1)]
+    assert counts[0][0] == "0"
+    assert int(counts[1][0]) + int(counts[1][1]) == int(counts[0][1])
     assert ShardStore.open(results).verify() == []
     assert json.loads(robust201("status", "--json", results).out)["complete"]
     for name, folder in (("array", results), ("driver", tmp_path / "ordinary")):
@@ -364,7 +364,7 @@ if "SLURM_ARRAY_TASK_ID" in os.environ:
 
 @pytest.mark.cluster
 @pytest.mark.timeout(900)
-def test_a_real_task_of_trainings_is_requeued_at_its_limit_and_ends_in_the_bytes_of_one_run(
+def test_real_training_task_is_requeued_and_gives_the_same_bytes_as_one_run(
     cluster: SlurmCluster, robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = RECIPE | {"epochs": 30, "snapshots": {"epochs": [1]}}
@@ -373,18 +373,18 @@ def test_a_real_task_of_trainings_is_requeued_at_its_limit_and_ends_in_the_bytes
     assert robust201("train", trainings).code == 0
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
-    # Slow steps until there is a file, so that the signal comes in the middle of the training.
+    # Steps are slow until a file exists, so that the signal arrives during the training.
     (tmp_path / "patch").mkdir()
     (tmp_path / "patch/sitecustomize.py").write_text(SLOW_STEPS)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path / "patch", REPOSITORY / "pipeline"))))
     monkeypatch.setenv("ROBUST201_TEST_GO", str(tmp_path / "go"))
-    ended = robust201("submit", "slurm", trainings, "--out", store, "--time", "10")
-    assert ended.code == 0, ended.err
-    task, log = f"{ended.out.strip()}_1", store / f"training/slurm/{ended.out.strip()}_1.log"
+    result = robust201("submit", "slurm", trainings, "--out", store, "--time", "10")
+    assert result.code == 0, result.err
+    task, log = f"{result.out.strip()}_1", store / f"training/slurm/{result.out.strip()}_1.log"
     cluster.wait_for((store / "manifest.jsonl").exists)
     cluster.query("scancel", "--batch", "--signal=USR1", task)
     cluster.wait_for(lambda: cluster.job(task)["JobState"] == "PENDING")
-    assert f"putting task {task} back into the queue" in log.read_text()
+    assert f"requeueing task {task}" in log.read_text()
     (tmp_path / "go").touch()
     cluster.start_requeued(task)
     cluster.wait_for(lambda: cluster.job(task)["JobState"] in {"COMPLETED", "FAILED", "TIMEOUT"})

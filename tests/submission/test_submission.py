@@ -1,4 +1,4 @@
-"""What `submit ray` takes, ships and makes of a job's end: its own rules, without any Ray."""
+"""`submit ray` without a Ray cluster: accepted addresses, shipped files and exit codes."""
 
 import asyncio
 import os
@@ -28,9 +28,9 @@ from tests.support.tiny_trainings import training_fields
 TOKEN = "a-token-of-the-tests-alone"
 
 
-def ship(place: Path, environment: dict[str, str], narrowing: tuple[str, ...] = ()) -> Shipment:
-    config = load_training(place) if is_training(place) else load_any_sweep(place)
-    return prepare_shipment(config, place, environment, narrowing)
+def ship(source: Path, environment: dict[str, str], filter_options: tuple[str, ...] = ()) -> Shipment:
+    config = load_training(source) if is_training(source) else load_any_sweep(source)
+    return prepare_shipment(config, source, environment, filter_options)
 
 
 @pytest.fixture(autouse=True)
@@ -39,27 +39,27 @@ def _no_token_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    _read_token_again()  # a Ray that an earlier test started in this process set a mode of its own
+    _read_token_again()  # An earlier test may have started Ray in this process with another mode.
     yield
     monkeypatch.undo()
     _read_token_again()
 
 
 def _read_token_again() -> None:
-    """Let Ray in this process, which reads mode and token once, take them from the environment again."""
-    Config.initialize("")  # as ray._private.authentication.authentication_token_setup does
+    """Make Ray, which caches its mode and token, read them from the environment again."""
+    Config.initialize("")  # As in ray._private.authentication.authentication_token_setup.
     AuthenticationTokenLoader.instance().reset_cache()
 
 
-def test_an_address_where_nothing_listens_is_refused(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+def test_address_where_nothing_listens_is_rejected(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    refusal = robust201("submit", "ray", write_sweep(), "--address", f"http://127.0.0.1:{port}").refusal(2)
-    assert "expected a Ray head, got Connection refused" in refusal
+    error = robust201("submit", "ray", write_sweep(), "--address", f"http://127.0.0.1:{port}").refusal(2)
+    assert "expected a Ray head, got Connection refused" in error
 
 
 @pytest.mark.parametrize("arguments", [(), ("sweep.yaml", "--follow", "job")])
-def test_one_of_sweep_and_job_is_asked_for(robust201: RunCommand, arguments: tuple[str, ...]) -> None:
+def test_submit_ray_needs_either_a_sweep_or_a_job(robust201: RunCommand, arguments: tuple[str, ...]) -> None:
     assert "expected a sweep YAML or --follow" in robust201("submit", "ray", *arguments).refusal(2)
 
 
@@ -76,13 +76,13 @@ def test_one_of_sweep_and_job_is_asked_for(robust201: RunCommand, arguments: tup
         "http://a b",
     ],
 )
-def test_address_other_than_http_is_refused(address: str) -> None:
+def test_address_other_than_http_is_rejected(address: str) -> None:
     with pytest.raises(ConfigError, match="expected http://HOST:8265"):
         check_access(address, TOKEN)
 
 
 @pytest.mark.parametrize(
-    ("address", "here"),
+    ("address", "is_local"),
     [
         ("http://127.0.0.1:8265", True),
         ("http://localhost:8265", True),
@@ -93,28 +93,28 @@ def test_address_other_than_http_is_refused(address: str) -> None:
         ("http://127.0.0.1.example:8265", False),
     ],
 )
-def test_a_token_is_asked_for_off_this_machine(address: str, here: bool) -> None:
-    assert check_access(address, TOKEN).is_loopback is here
+def test_token_is_required_for_another_machine(address: str, is_local: bool) -> None:
+    assert check_access(address, TOKEN).is_loopback is is_local
     assert check_access(address, None, insecure=True).headers() == {}
-    if here:
+    if is_local:
         assert check_access(address, None).token is None
     else:
         with pytest.raises(ConfigError, match=r"expected a token for a machine other than this one.*--insecure"):
             check_access(address, None)
-    assert check_access(address, TOKEN).is_readable_on_the_way is (not here and address.startswith("http:"))
+    assert check_access(address, TOKEN).sends_token_in_plain_text is (not is_local and address.startswith("http:"))
 
 
-def test_the_token_is_found_where_ray_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_token_uses_the_sources_of_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_token() is None
-    kept = tmp_path / "home" / ".ray" / "auth_token"
-    kept.parent.mkdir(parents=True)
-    kept.write_text("kept\n")
-    assert find_token() == "kept"
+    default_file = tmp_path / "home" / ".ray" / "auth_token"
+    default_file.parent.mkdir(parents=True)
+    default_file.write_text("default\n")
+    assert find_token() == "default"
     (tmp_path / "named").write_text(" named ")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "named"))
     assert find_token() == "named"
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "given")
-    assert find_token() == "given"
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "variable")
+    assert find_token() == "variable"
     monkeypatch.setenv("RAY_AUTH_TOKEN", "")
     (tmp_path / "named").write_text("")
     with pytest.raises(ConfigError, match="RAY_AUTH_TOKEN_PATH names, got an empty file"):
@@ -124,7 +124,7 @@ def test_the_token_is_found_where_ray_finds_it(tmp_path: Path, monkeypatch: pyte
         find_token()
 
 
-def test_a_shipment_is_code_and_sweep_alone(write_sweep: WriteSweep, tmp_path: Path) -> None:
+def test_shipment_contains_only_code_and_sweep(write_sweep: WriteSweep, tmp_path: Path) -> None:
     sweep = write_sweep(results="${FOLDER}/runs", checkpoints={"path": "bundled:benchmark_data/demo"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FOLDER", str(tmp_path))
@@ -148,7 +148,7 @@ def test_a_shipment_is_code_and_sweep_alone(write_sweep: WriteSweep, tmp_path: P
     assert all(name.startswith(("robust201/", "benchmark_data/")) or name == "sweep.yaml" for name in names)
 
 
-def test_a_shipment_of_trainings_trains(tmp_path: Path) -> None:
+def test_shipment_of_trainings_runs_train(tmp_path: Path) -> None:
     trainings = tmp_path / "train.yaml"
     fields = training_fields(tmp_path, store="${FOLDER}/store", execution={"device": "cpu"})
     trainings.write_text(yaml.safe_dump(fields))
@@ -168,7 +168,7 @@ def test_a_shipment_of_trainings_trains(tmp_path: Path) -> None:
         ship(trainings, {})
 
 
-def test_only_code_of_a_package_is_shipped(tmp_path: Path) -> None:
+def test_code_files_contains_only_code(tmp_path: Path) -> None:
     for name in ("a.py", "page.html", "sub/b.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -178,7 +178,7 @@ def test_only_code_of_a_package_is_shipped(tmp_path: Path) -> None:
     assert list(code_files(tmp_path)) == ["robust201/a.py", "robust201/page.html", "robust201/sub/b.py"]
 
 
-def test_a_shipment_above_the_limit_names_its_largest_files(
+def test_shipment_above_the_limit_names_its_largest_files(
     write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "large.py").write_bytes(os.urandom(300_000))
@@ -204,7 +204,7 @@ def test_a_shipment_above_the_limit_names_its_largest_files(
         ),
     ],
 )
-def test_a_relative_path_is_refused(write_sweep: WriteSweep, changes: dict[str, Any], field: str) -> None:
+def test_shipment_rejects_relative_paths(write_sweep: WriteSweep, changes: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError, match=f"expected an absolute path in {field}"):
         ship(write_sweep(**changes), {})
 
@@ -215,23 +215,23 @@ class FakeClient:
 
     async def tail_job_logs(self, _job: str) -> AsyncIterator[str]:
         await asyncio.sleep(0)
-        answer = self.logs.pop(0)
-        for text in answer if isinstance(answer, list) else ["one\n", "t"]:
+        response = self.logs.pop(0)
+        for text in response if isinstance(response, list) else ["one\n", "t"]:
             yield text
-        if isinstance(answer, Exception):
-            raise answer
+        if isinstance(response, Exception):
+            raise response
 
     def get_job_info(self, _job: str) -> Any:
-        answer = self.states.pop(0) if len(self.states) > 1 else self.states[0]
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
+        response = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if isinstance(response, BaseException):
+            raise response
+        return response
 
     def get_job_logs(self, _job: str) -> str:
         return "one\ntwo\n"
 
 
-def ended(status: str, exit_code: int | None = None, message: str | None = None) -> Any:
+def result(status: str, exit_code: int | None = None, message: str | None = None) -> Any:
     return SimpleNamespace(status=ray_jobs.JobStatus(status), driver_exit_code=exit_code, message=message)
 
 
@@ -249,33 +249,35 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         [RuntimeError("closed")],
     ],
 )
-def test_a_log_that_breaks_off_is_written_once_and_whole(logs: list[list[str] | Exception]) -> None:
-    states = [*[ended("RUNNING") for _ in logs[1:]], ended("SUCCEEDED", 0)]
+def test_follow_writes_an_interrupted_log_once_and_completely(logs: list[list[str] | Exception]) -> None:
+    states = [*[result("RUNNING") for _ in logs[1:]], result("SUCCEEDED", 0)]
     written: list[str] = []
     assert ray_jobs.follow(FakeClient(logs, states), "job", written.append).status == "SUCCEEDED"
     assert "".join(written) == "one\ntwo\n"
 
 
-def test_a_job_gets_the_variables_of_its_sweep_and_time_to_drain(write_sweep: WriteSweep, tmp_path: Path) -> None:
-    taken: dict[str, Any] = {}
+def test_submit_job_passes_variables_and_drain_time(write_sweep: WriteSweep, tmp_path: Path) -> None:
+    submitted: dict[str, Any] = {}
     known = [
         SimpleNamespace(submission_id="running", status=ray_jobs.JobStatus.RUNNING),
         SimpleNamespace(submission_id="ended", status=ray_jobs.JobStatus.FAILED),
-        SimpleNamespace(submission_id=None, status=ray_jobs.JobStatus.RUNNING),  # a driver that is no submitted job
+        SimpleNamespace(
+            submission_id=None, status=ray_jobs.JobStatus.RUNNING
+        ),  # A driver that was not submitted as a job.
     ]
-    client = SimpleNamespace(list_jobs=lambda: known, submit_job=lambda **fields: taken.update(fields) or "new")
+    client = SimpleNamespace(list_jobs=lambda: known, submit_job=lambda **fields: submitted.update(fields) or "new")
     sweep = write_sweep(results=f"${{FOLDER:-{tmp_path}}}", execution={"part_minutes": 10})
     shipment = ship(sweep, {"FOLDER": "/elsewhere"})
     assert ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", "new") == "new"
-    assert taken["runtime_env"] == {
+    assert submitted["runtime_env"] == {
         "working_dir": str(tmp_path / "job.zip"),
         "env_vars": {"FOLDER": "/elsewhere", "RAY_JOB_STOP_WAIT_TIME_S": "660"},
     }
-    for job, advice in (("running", "Follow it by --follow running"), ("ended", "finished work is found again")):
-        with pytest.raises(ConfigError, match=f"expected a new id, got that of a job which is .*{advice}"):
+    for job, advice in (("running", "Follow it by --follow running"), ("ended", "finished work is kept")):
+        with pytest.raises(ConfigError, match=f"expected a new id, got that of a job in state .*{advice}"):
             ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", job)
     client.submit_job = lambda **_: (_ for _ in ()).throw(RuntimeError("Request failed with status code 500: full"))
-    with pytest.raises(ConfigError, match="expected the head to take the job, got Request failed"):
+    with pytest.raises(ConfigError, match="expected the head to accept the job, got Request failed"):
         ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", "new")
 
 
@@ -288,11 +290,13 @@ def test_interrupting_follow_says_that_the_job_continues(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (RuntimeError("Request failed with status code 404: no such job."), "a head that does not know it"),
+        (RuntimeError("Request failed with status code 404: no such job."), "an unknown job id"),
         (ConnectionError("refused"), "refused"),
     ],
 )
-def test_a_lost_head_or_job_is_one_line(error: Exception, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_reports_a_lost_head_or_job_in_one_line(
+    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ray_jobs, "_PATIENCE_SECONDS", 0.0)
     client = FakeClient([[] for _ in range(3)], [error])
     with pytest.raises(EvaluationError, match=f"expected its state, got {message}.*submit again"):
@@ -302,29 +306,29 @@ def test_a_lost_head_or_job_is_one_line(error: Exception, message: str, monkeypa
 @pytest.mark.parametrize(
     ("details", "code", "description"),
     [
-        (ended("SUCCEEDED", 0), 0, "SUCCEEDED, exit code 0 of its driver"),
-        (ended("FAILED", 2), 2, "FAILED, exit code 2 of its driver"),
-        (ended("FAILED", 4), 4, "FAILED, exit code 4 of its driver"),
-        (ended("FAILED", -9), 3, "FAILED, exit code -9 of its driver"),
-        (ended("FAILED", None, "no\nenvironment."), 3, "FAILED: no environment"),
-        (ended("STOPPED"), 3, "STOPPED: no reason given"),
+        (result("SUCCEEDED", 0), 0, "SUCCEEDED, exit code 0 of its driver"),
+        (result("FAILED", 2), 2, "FAILED, exit code 2 of its driver"),
+        (result("FAILED", 4), 4, "FAILED, exit code 4 of its driver"),
+        (result("FAILED", -9), 3, "FAILED, exit code -9 of its driver"),
+        (result("FAILED", None, "no\nenvironment."), 3, "FAILED: no environment"),
+        (result("STOPPED"), 3, "STOPPED: no reason given"),
     ],
 )
-def test_the_end_of_a_job_is_an_exit_code(details: Any, code: int, description: str) -> None:
+def test_exit_code_and_description_follow_from_the_end_of_a_job(details: Any, code: int, description: str) -> None:
     assert ray_jobs.exit_code_of(details) == code
     assert ray_jobs.describe_end(details) == description
 
 
-class _Other(BaseHTTPRequestHandler):
+class _NotFoundHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_error(404)
 
     def log_message(self, *_arguments: Any) -> None:
-        """Say nothing."""
+        """Suppress the log."""
 
 
-def test_a_server_that_is_no_ray_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with HTTPServer(("127.0.0.1", 0), _Other) as server:
+def test_connect_rejects_a_server_that_is_not_a_ray_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    with HTTPServer(("127.0.0.1", 0), _NotFoundHandler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         monkeypatch.setenv("RAY_ADDRESS", "http://192.0.2.1:1")
@@ -337,8 +341,8 @@ def test_a_server_that_is_no_ray_head_is_refused(monkeypatch: pytest.MonkeyPatch
     assert os.environ["RAY_ADDRESS"] == "http://192.0.2.1:1"
 
 
-def test_the_entrypoint_is_the_command_line_of_the_package(write_sweep: WriteSweep) -> None:
+def test_entrypoint_runs_the_package(write_sweep: WriteSweep) -> None:
     shipment = ship(write_sweep(), {}, ("--keys", "clean,pgd", "--architectures", "|nor~0|"))
-    words = "python -m robust201 run sweep.yaml --executor ray --keys clean,pgd --architectures '|nor~0|'"
-    assert ray_jobs.entrypoint(shipment) == words
+    command = "python -m robust201 run sweep.yaml --executor ray --keys clean,pgd --architectures '|nor~0|'"
+    assert ray_jobs.entrypoint(shipment) == command
     assert (REPOSITORY / "pipeline/robust201/__main__.py").exists()

@@ -23,7 +23,7 @@ class Server(ThreadingHTTPServer):
     sends_length = True
     statuses: list[int]  # answers to the first requests; 0 for an ordinary one
     cuts: list[int]  # bytes after which the connection of the first ordinary requests is cut
-    asked: list[str]  # Range header of every request
+    requested_ranges: list[str]  # Range header of every request
 
     @property
     def url(self) -> str:
@@ -35,10 +35,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         server = self.server
-        wanted = self.headers.get("Range", "")
-        server.asked.append(wanted)
+        requested_range = self.headers.get("Range", "")
+        server.requested_ranges.append(requested_range)
         status = server.statuses.pop(0) if server.statuses else 0
-        start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and server.ranges else 0
+        start = (
+            int(requested_range.removeprefix("bytes=").removesuffix("-")) if requested_range and server.ranges else 0
+        )
         if status or start >= len(server.content) > 0:
             self.send_error(status or 416)
             return
@@ -60,7 +62,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(transfer, "BACKOFF_SECONDS", (0.0, 0.0))
     monkeypatch.setenv("NO_PROXY", "*")
     with Server(("127.0.0.1", 0), Handler) as running:
-        running.statuses, running.cuts, running.asked = [], [], []
+        running.statuses, running.cuts, running.requested_ranges = [], [], []
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield running
@@ -111,7 +113,7 @@ def corrupted(server: Server, publish: Publish) -> Server:
     return server
 
 
-def assert_whole(folder: Path) -> None:
+def assert_complete(folder: Path) -> None:
     for name, content in FILES.items():
         assert (folder / name).read_bytes() == content
 

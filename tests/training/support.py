@@ -1,4 +1,4 @@
-"""Images and networks that tests train."""
+"""Images and networks for the training tests."""
 
 import hashlib
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class Small(Space):
 
 
 def make_images(n_images: int = 20, size: int = 8, seed: int = 0) -> ImageSet:
-    """Two classes that differ in brightness, so that a few steps tell them apart."""
+    """Return two classes of different brightness, which a few training steps can separate."""
     rng = np.random.default_rng(seed)
     labels = np.arange(n_images, dtype=np.int64) % 2
     images = (rng.integers(0, 100, (n_images, 3, size, size)) + 150 * labels[:, None, None, None]).astype(np.uint8)

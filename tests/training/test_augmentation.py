@@ -1,4 +1,4 @@
-"""Augmentation: what each part does to pixels, and that an image's draws are its own."""
+"""Augmentation: the effect of each operation on pixels, and draws that depend on image, epoch and seed only."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def augment(fields, pixels, ids=None, *, seed=1, epoch=0, n_ids=N_IDS):
     return augmenter(pixels, ids, epoch).numpy()
 
 
-def test_zero_strength_is_the_identity():
+def test_augmentation_of_zero_strength_is_the_identity():
     pixels = make_pixels()
     assert np.array_equal(augment({}, pixels), pixels.astype(np.float32) / np.float32(255))
     assert AUGMENTATIONS["none"] == Augmentation()
@@ -35,7 +35,7 @@ ALL = [fields.model_dump() for name, fields in AUGMENTATIONS.items() if name != 
 
 @settings(max_examples=20)
 @given(st.sampled_from(ALL), st.permutations(range(12)), st.integers(1, 12), st.integers(0, 3))
-def test_an_image_is_augmented_alike_in_any_batch(fields, order, batch, epoch):
+def test_augmentation_does_not_depend_on_the_batch(fields, order, batch, epoch):
     pixels = make_pixels()
     together = augment(fields, pixels, epoch=epoch)
     for start in range(0, len(order), batch):
@@ -44,24 +44,24 @@ def test_an_image_is_augmented_alike_in_any_batch(fields, order, batch, epoch):
 
 
 @pytest.mark.parametrize("fields", [*ALL, {"jitter": 0.1}, {"translate": 2}, {"rotate_degrees": 9}], ids=str)
-def test_images_seeds_and_epochs_draw_differently(fields):
+def test_augmentation_differs_between_images_seeds_and_epochs(fields):
     same = np.repeat(make_pixels(1), N_IDS, axis=0)
-    shown = augment(fields, same)
-    assert len({image.tobytes() for image in shown}) > 4
-    assert not np.array_equal(shown, augment(fields, same, epoch=1))
-    assert not np.array_equal(shown, augment(fields, same, seed=2))
-    assert np.array_equal(shown, augment(fields, same))
+    augmented = augment(fields, same)
+    assert len({image.tobytes() for image in augmented}) > 4
+    assert not np.array_equal(augmented, augment(fields, same, epoch=1))
+    assert not np.array_equal(augmented, augment(fields, same, seed=2))
+    assert np.array_equal(augmented, augment(fields, same))
 
 
 @pytest.mark.parametrize("fields", ALL, ids=str)
-def test_pixels_stay_in_range_and_shape(fields):
-    shown = augment(fields, make_pixels())
-    assert (shown.shape, shown.dtype) == ((N_IDS, 3, 8, 8), np.float32)
-    assert shown.min() >= 0
-    assert shown.max() <= 1
+def test_augmentation_keeps_range_and_shape(fields):
+    augmented = augment(fields, make_pixels())
+    assert (augmented.shape, augmented.dtype) == ((N_IDS, 3, 8, 8), np.float32)
+    assert augmented.min() >= 0
+    assert augmented.max() <= 1
 
 
-def test_a_flip_undoes_itself():
+def test_flip_twice_is_the_identity():
     pixels = make_pixels()
     once = augment({"flip": True}, pixels)
     mirrored = np.array([not np.array_equal(a, b) for a, b in zip(once, augment({}, pixels), strict=True)])
@@ -72,21 +72,26 @@ def test_a_flip_undoes_itself():
 
 @settings(max_examples=30)
 @given(st.booleans(), st.integers(0, 3), st.integers(0, 4), st.integers(0, 50))
-def test_flipped_and_cropped_images_are_shifted_and_mirrored_images(flip, padding, epoch, seed):
+def test_flip_and_crop_shift_and_mirror_images(flip, padding, epoch, seed):
     source = make_pixels(6, low=1)
-    shown = np.rint(augment({"flip": flip, "crop_padding": padding}, source, epoch=epoch, seed=seed) * 255)
-    for image, result in zip(source, shown, strict=True):
+    augmented = np.rint(augment({"flip": flip, "crop_padding": padding}, source, epoch=epoch, seed=seed) * 255)
+    for image, result in zip(source, augmented, strict=True):
         padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))
-        forms = [padded, padded[..., ::-1]] if flip else [padded]
+        candidates = [padded, padded[..., ::-1]] if flip else [padded]
         span = range(2 * padding + 1)
-        assert any(np.array_equal(result, form[:, y : y + 8, x : x + 8]) for form in forms for y in span for x in span)
+        assert any(
+            np.array_equal(result, candidate[:, y : y + 8, x : x + 8])
+            for candidate in candidates
+            for y in span
+            for x in span
+        )
 
 
-def test_crops_reach_every_offset_and_both_sides():
+def test_crops_include_every_offset_and_both_orientations():
     image = np.zeros((400, 3, 8, 8), np.uint8)
     image[:, :, 4, 3] = 1
-    shown = augment({"flip": True, "crop_padding": 2}, image, n_ids=400)
-    _, _, rows, columns = np.nonzero(shown[:, :1])
+    augmented = augment({"flip": True, "crop_padding": 2}, image, n_ids=400)
+    _, _, rows, columns = np.nonzero(augmented[:, :1])
     assert set(rows) == {2, 3, 4, 5, 6}
     assert set(columns) == {1, 2, 3, 4, 5, 6}
     assert len(rows) == 400
@@ -94,7 +99,7 @@ def test_crops_reach_every_offset_and_both_sides():
 
 @pytest.mark.parametrize("bilinear", [False, True])
 @given(right=st.integers(-9, 9), down=st.integers(-9, 9))
-def test_a_translation_by_whole_pixels_moves_them_exactly(bilinear, right, down):
+def test_resample_translates_by_integer_pixels_exactly(bilinear, right, down):
     images = torch.from_numpy(make_pixels(2)).float() / 255
     moved = resample(images, np.zeros(2), np.array([[right] * 2, [down] * 2], float), bilinear).numpy()
     padded = np.pad(images.numpy(), ((0, 0), (0, 0), (9, 9), (9, 9)))
@@ -103,24 +108,24 @@ def test_a_translation_by_whole_pixels_moves_them_exactly(bilinear, right, down)
 
 @pytest.mark.parametrize("bilinear", [False, True])
 @pytest.mark.parametrize("quarters", range(-4, 5))
-def test_a_rotation_by_right_angles_is_exact_and_counterclockwise(bilinear, quarters):
+def test_resample_rotates_by_right_angles_exactly_and_counterclockwise(bilinear, quarters):
     images = torch.from_numpy(make_pixels(2)).float() / 255
     turned = resample(images, np.full(2, 90.0 * quarters), np.zeros((2, 2)), bilinear).numpy()
     expected = np.rot90(images.numpy(), quarters, axes=(2, 3))
-    if bilinear and quarters:  # the sine of pi is not quite 0
+    if bilinear and quarters:  # sin(pi) is not exactly 0 in floating point.
         np.testing.assert_allclose(turned, expected, atol=1e-5)
     else:
         assert np.array_equal(turned, expected)
 
 
 @given(degrees=st.floats(-180, 180), right=st.floats(-4, 4), down=st.floats(-4, 4))
-def test_resampling_is_that_of_scipy(degrees, right, down):
+def test_resample_equals_scipy(degrees, right, down):
     image = make_pixels(1, size=9)[0] / 255
-    got = resample(
+    resampled = resample(
         torch.from_numpy(image[None]).float(), np.array([degrees]), np.array([[right], [down]]), bilinear=True
     )
     angle = np.deg2rad(degrees)
-    # From output to input, rows before columns; scipy's `constant` mode fades out beyond the edge as zeros there do.
+    # From output to input, rows before columns. The padding gives scipy's `constant` mode the same zeros at the edge.
     matrix = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     offset = 4 - matrix @ (4 + np.array([down, right]))
     padded = np.pad(image, ((0, 0), (9, 9), (9, 9)))
@@ -129,11 +134,11 @@ def test_resampling_is_that_of_scipy(degrees, right, down):
         expected = ndimage.affine_transform(
             padded[channel], matrix, offset + 9 - centre, order=1, output_shape=(27, 27)
         )
-        np.testing.assert_allclose(got[0, channel], expected[9:18, 9:18], atol=1e-5)
+        np.testing.assert_allclose(resampled[0, channel], expected[9:18, 9:18], atol=1e-5)
 
 
-def test_translations_and_angles_cover_their_range():
-    """A ramp shows how far an image moved."""
+def test_translations_cover_their_range():
+    """In a ramp image, a pixel's value gives its shift."""
     ramp = np.broadcast_to(np.arange(40, 104, 2, dtype=np.uint8), (N_IDS, 3, 32, 32)).copy()
     moved = augment({"translate": 3}, ramp)[:, 0, 16, 16] * 255
     shifts = (ramp[0, 0, 16, 16] - moved) / 2
@@ -142,17 +147,17 @@ def test_translations_and_angles_cover_their_range():
     assert len(set(shifts.round(3))) == N_IDS
 
 
-def test_brightness_contrast_and_saturation_by_hand():
-    """A grey image knows brightness alone beside the clamp; colours mix with their grey."""
+def test_jitter_changes_the_mean_grey_by_brightness_only():
+    """Only brightness changes a uniform grey image, which gives each image's brightness factor."""
     grey = np.full((N_IDS, 3, 4, 4), 100, np.uint8)
     factors = augment({"jitter": 0.25}, grey)[:, 0, 0, 0] * 255 / 100
     assert 0.75 <= factors.min() < 0.8
     assert 1.2 < factors.max() <= 1.25
-    # The mean grey is kept by contrast and saturation, so brightness alone moves it.
+    # Contrast and saturation preserve the mean grey, so only the brightness factor changes it.
     colours = make_pixels(low=60) // 2
-    shown = augment({"jitter": 0.25}, colours)
+    augmented = augment({"jitter": 0.25}, colours)
     weights = np.array([0.2989, 0.587, 0.114])[None, :, None, None]
-    means = [(images * weights).sum(axis=1).mean(axis=(1, 2)) / 0.9999 for images in (shown, colours / 255)]
+    means = [(images * weights).sum(axis=1).mean(axis=(1, 2)) / 0.9999 for images in (augmented, colours / 255)]
     np.testing.assert_allclose(means[0] / means[1], factors, atol=2e-3)
 
 
@@ -164,7 +169,7 @@ def test_jitter_stays_within_its_strength(strength):
     assert np.abs(factors - 1).max() > 0.8 * strength
 
 
-def test_names_are_the_texts_parameters():
+def test_named_augmentations_have_the_published_parameters():
     std, std_star = AUGMENTATIONS["std"], AUGMENTATIONS["std*"]
     assert (std.crop_padding, std.jitter, std.rotate_degrees, std.flip) == (4, 0.25, 2, True)
     assert (std_star.crop_padding, std_star.rotate_degrees) == (3, 30)

@@ -1,4 +1,4 @@
-"""Training data: what batches are made of, and that an epoch shows each image once, in an order of its own."""
+"""Training data: the contents of batches; an epoch contains each image once, in a new order."""
 
 from decimal import Decimal
 from math import ceil, floor
@@ -18,7 +18,7 @@ TENTHS = [f"{tenth / 10:g}" for tenth in range(11)]
 
 
 def numbered_images(count: int, name: str, *, size: int = 4, n_classes: int = N_CLASSES) -> ImageSet:
-    """Give images whose first two pixels are their number, and whose label follows from it."""
+    """Return images that encode their number in the first two pixels, labelled by that number."""
     numbers = np.arange(count)
     images = np.full((count, 3, size, size), ord(name[0]), np.uint8)
     images[:, 0, 0, 0], images[:, 0, 0, 1] = numbers // 256, numbers % 256
@@ -34,7 +34,7 @@ def epoch_of(data: TrainingData, batch_size: int, seed: int = 0, epoch: int = 0)
     return list(data.batches(batch_size, seed, epoch))
 
 
-def joined(batches: list[Batch]) -> Batch:
+def concatenate(batches: list[Batch]) -> Batch:
     return Batch(*map(np.concatenate, zip(*batches, strict=True)))
 
 
@@ -44,7 +44,7 @@ def is_equal(first: list[Batch], second: list[Batch]) -> bool:
     )
 
 
-ALL_KINDS = pytest.mark.parametrize(
+every_data_class = pytest.mark.parametrize(
     "data",
     [
         OneSource(NATURAL),
@@ -56,36 +56,36 @@ ALL_KINDS = pytest.mark.parametrize(
 )
 
 
-@ALL_KINDS
+@every_data_class
 @pytest.mark.parametrize("batch_size", [7, 100, 1000])
-def test_epoch_has_the_stated_batches_images_and_ids(data: TrainingData, batch_size: int) -> None:
+def test_epoch_has_the_expected_batches_images_and_ids(data: TrainingData, batch_size: int) -> None:
     batches = epoch_of(data, batch_size)
     assert len(batches) == data.n_batches(batch_size) == ceil(300 / batch_size)
-    whole = joined(batches)
+    epoch_batch = concatenate(batches)
     assert all(len(batch.labels) == batch_size for batch in batches[:-1])
-    assert len(whole.pixels) == len(whole.labels) == len(whole.ids) == 300
-    assert whole.pixels.dtype == np.uint8
-    assert whole.pixels.shape[1] == 3
-    assert whole.pixels.shape[2] == whole.pixels.shape[3] > 1
-    assert whole.labels.dtype == whole.ids.dtype == np.int64
-    assert len(set(whole.ids.tolist())) == 300
-    assert 0 <= whole.ids.min() <= whole.ids.max() < data.n_ids
-    assert whole.labels.max() < data.n_classes
+    assert len(epoch_batch.pixels) == len(epoch_batch.labels) == len(epoch_batch.ids) == 300
+    assert epoch_batch.pixels.dtype == np.uint8
+    assert epoch_batch.pixels.shape[1] == 3
+    assert epoch_batch.pixels.shape[2] == epoch_batch.pixels.shape[3] > 1
+    assert epoch_batch.labels.dtype == epoch_batch.ids.dtype == np.int64
+    assert len(set(epoch_batch.ids.tolist())) == 300
+    assert 0 <= epoch_batch.ids.min() <= epoch_batch.ids.max() < data.n_ids
+    assert epoch_batch.labels.max() < data.n_classes
 
 
-@ALL_KINDS
-def test_seed_and_epoch_decide_the_batches(data: TrainingData) -> None:
+@every_data_class
+def test_batches_depend_on_seed_and_epoch_only(data: TrainingData) -> None:
     batches = epoch_of(data, 32, seed=5, epoch=9)
     assert is_equal(batches, epoch_of(data, 32, seed=5, epoch=9))
     assert not is_equal(batches, epoch_of(data, 32, seed=5, epoch=10))
     assert not is_equal(batches, epoch_of(data, 32, seed=6, epoch=9))
 
 
-def test_one_source_shows_every_image_with_its_label() -> None:
-    whole = joined(epoch_of(OneSource(NATURAL), 128))
-    np.testing.assert_array_equal(np.sort(whole.ids), np.arange(300))
-    np.testing.assert_array_equal(whole.pixels, NATURAL.images[whole.ids])
-    np.testing.assert_array_equal(whole.labels, NATURAL.labels[whole.ids])
+def test_one_source_yields_every_image_with_its_label() -> None:
+    epoch_batch = concatenate(epoch_of(OneSource(NATURAL), 128))
+    np.testing.assert_array_equal(np.sort(epoch_batch.ids), np.arange(300))
+    np.testing.assert_array_equal(epoch_batch.pixels, NATURAL.images[epoch_batch.ids])
+    np.testing.assert_array_equal(epoch_batch.labels, NATURAL.labels[epoch_batch.ids])
 
 
 @given(
@@ -93,11 +93,11 @@ def test_one_source_shows_every_image_with_its_label() -> None:
     batch_size=st.integers(1, 350),
     seed=st.integers(0, 99),
 )
-def test_mixture_has_the_exact_share_in_every_batch(alpha: str, batch_size: int, seed: int) -> None:
+def test_mixture_has_the_exact_fraction_in_every_batch(alpha: str, batch_size: int, seed: int) -> None:
     data = Mixture(NATURAL, ROBUST, float(alpha))
     try:
         batches = epoch_of(data, batch_size, seed)
-    except DatasetError:  # rounding up in each of many batches may need more robust images than there are
+    except DatasetError:  # Rounding up in each batch may require more robust images than exist.
         assert ceil(Decimal(alpha) * batch_size) * ceil(300 / batch_size) > 320
         return
     for batch in batches:
@@ -105,22 +105,22 @@ def test_mixture_has_the_exact_share_in_every_batch(alpha: str, batch_size: int,
         is_robust = batch.ids >= 300
         assert is_robust.sum() == ceil(Decimal(alpha) * size)
         assert (~is_robust).sum() == floor((1 - Decimal(alpha)) * size)
-    whole = joined(batches)
-    assert len(whole.ids) == len(set(whole.ids.tolist())) == 300
-    is_robust = whole.ids >= 300
-    np.testing.assert_array_equal(whole.pixels[is_robust], ROBUST.images[whole.ids[is_robust] - 300])
-    np.testing.assert_array_equal(whole.labels[is_robust], ROBUST.labels[whole.ids[is_robust] - 300])
-    np.testing.assert_array_equal(whole.pixels[~is_robust], NATURAL.images[whole.ids[~is_robust]])
-    np.testing.assert_array_equal(whole.labels[~is_robust], NATURAL.labels[whole.ids[~is_robust]])
+    epoch_batch = concatenate(batches)
+    assert len(epoch_batch.ids) == len(set(epoch_batch.ids.tolist())) == 300
+    is_robust = epoch_batch.ids >= 300
+    np.testing.assert_array_equal(epoch_batch.pixels[is_robust], ROBUST.images[epoch_batch.ids[is_robust] - 300])
+    np.testing.assert_array_equal(epoch_batch.labels[is_robust], ROBUST.labels[epoch_batch.ids[is_robust] - 300])
+    np.testing.assert_array_equal(epoch_batch.pixels[~is_robust], NATURAL.images[epoch_batch.ids[~is_robust]])
+    np.testing.assert_array_equal(epoch_batch.labels[~is_robust], NATURAL.labels[epoch_batch.ids[~is_robust]])
 
 
 @pytest.mark.parametrize(("alpha", "n_robust"), [(0.1, 10), (0.2, 20), (0.3, 30), (0.6, 60), (0.7, 70), (0.55, 55)])
-def test_shares_are_of_the_decimal_number_and_not_of_the_float(alpha: float, n_robust: int) -> None:
+def test_mixture_fraction_is_computed_in_decimal(alpha: float, n_robust: int) -> None:
     batch = next(Mixture(NATURAL, ROBUST, alpha).batches(100, 0, 0))
-    assert (batch.ids >= 300).sum() == n_robust  # ceil(.55 * 100) is 56 in floating point
+    assert (batch.ids >= 300).sum() == n_robust  # In floating point, ceil(.55 * 100) is 56.
 
 
-def test_published_epoch_has_391_batches_of_50_000_images() -> None:
+def test_mixture_of_50_000_images_has_391_batches() -> None:
     images = numbered_images(50_000, "natural", size=2)
     for alpha in (0.0, 0.1, 0.9, 1.0):
         sizes = [len(batch.ids) for batch in Mixture(images, images, alpha).batches(128, 0, 0)]
@@ -130,17 +130,17 @@ def test_published_epoch_has_391_batches_of_50_000_images() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 128, 300, 301])
-def test_mixture_without_robust_images_is_its_natural_source(batch_size: int) -> None:
+def test_mixture_with_alpha_0_equals_its_natural_source(batch_size: int) -> None:
     mixture, source = Mixture(NATURAL, ROBUST, 0), OneSource(NATURAL)
     assert is_equal(epoch_of(mixture, batch_size), epoch_of(source, batch_size))
     assert (mixture.n_ids, mixture.normalisation) == (source.n_ids, source.normalisation)
 
 
-def test_robust_images_come_in_an_order_of_their_own() -> None:
-    whole = joined(epoch_of(Mixture(NATURAL, NATURAL, 0.5), 100))
-    robust, natural = whole.ids[whole.ids >= 300] - 300, whole.ids[whole.ids < 300]
+def test_mixture_orders_robust_and_natural_images_independently() -> None:
+    epoch_batch = concatenate(epoch_of(Mixture(NATURAL, NATURAL, 0.5), 100))
+    robust, natural = epoch_batch.ids[epoch_batch.ids >= 300] - 300, epoch_batch.ids[epoch_batch.ids < 300]
     assert not np.array_equal(robust, natural)
-    later = joined(epoch_of(Mixture(NATURAL, NATURAL, 0.5), 100, epoch=1)).ids
+    later = concatenate(epoch_of(Mixture(NATURAL, NATURAL, 0.5), 100, epoch=1)).ids
     assert not np.array_equal(robust, later[later >= 300] - 300)
 
 
@@ -156,21 +156,23 @@ def test_mixture_needs_enough_robust_images() -> None:
 )
 def test_fusion_blends_each_image_once(alpha: float, label: str) -> None:
     data = Fusion(NATURAL, ROBUST, alpha, label)  # type: ignore[arg-type]
-    whole = joined(epoch_of(data, 125))
-    plain = joined(epoch_of(Fusion(NATURAL, ROBUST, 1.0), 125))
+    epoch_batch = concatenate(epoch_of(data, 125))
+    plain = concatenate(epoch_of(Fusion(NATURAL, ROBUST, 1.0), 125))
     firsts = plain.pixels[:, 0, 0, 0].astype(int) * 256 + plain.pixels[:, 0, 0, 1]
-    seconds = joined(epoch_of(Fusion(NATURAL, ROBUST, 0.0), 125)).pixels[:, 0, 0, :2].astype(int) @ [256, 1]
+    seconds = concatenate(epoch_of(Fusion(NATURAL, ROBUST, 0.0), 125)).pixels[:, 0, 0, :2].astype(int) @ [256, 1]
     np.testing.assert_array_equal(np.sort(firsts), np.arange(300))
     assert len(set(seconds.tolist())) == 300
-    assert set(seconds.tolist()) != set(range(300))  # those of the longer set take turns
-    np.testing.assert_array_equal(whole.pixels, blend(NATURAL.images[firsts], ROBUST.images[seconds], alpha))
+    assert set(seconds.tolist()) != set(range(300))  # Some images of the larger set are left out.
+    np.testing.assert_array_equal(epoch_batch.pixels, blend(NATURAL.images[firsts], ROBUST.images[seconds], alpha))
     labelled = NATURAL.labels[firsts] if label == "first" else ROBUST.labels[seconds]
-    np.testing.assert_array_equal(whole.labels, labelled)
-    np.testing.assert_array_equal(whole.ids, firsts)
+    np.testing.assert_array_equal(epoch_batch.labels, labelled)
+    np.testing.assert_array_equal(epoch_batch.ids, firsts)
 
 
-def test_fusion_pairs_anew_in_every_epoch() -> None:
-    pairs = [joined(epoch_of(Fusion(NATURAL, ROBUST), 125, epoch=epoch)).pixels.reshape(300, -1) for epoch in range(2)]
+def test_fusion_pairs_images_differently_in_each_epoch() -> None:
+    pairs = [
+        concatenate(epoch_of(Fusion(NATURAL, ROBUST), 125, epoch=epoch)).pixels.reshape(300, -1) for epoch in range(2)
+    ]
     assert not {row.tobytes() for row in pairs[0]} >= {row.tobytes() for row in pairs[1]}
 
 
@@ -178,15 +180,15 @@ def test_fusion_pairs_anew_in_every_epoch() -> None:
     alpha=st.sampled_from(TENTHS) | st.decimals(0, 1, places=4).map(str),
     pixels=st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255)), min_size=1, max_size=20),
 )
-def test_blends_are_rounded_half_up(alpha: str, pixels: list[tuple[int, int]]) -> None:
+def test_blend_rounds_half_up(alpha: str, pixels: list[tuple[int, int]]) -> None:
     first, second = np.array(pixels, np.uint8).T
-    share = Decimal(alpha)
-    expected = [floor(share * a + (1 - share) * b + Decimal("0.5")) for a, b in pixels]
+    weight = Decimal(alpha)
+    expected = [floor(weight * a + (1 - weight) * b + Decimal("0.5")) for a, b in pixels]
     assert blend(first, second, float(alpha)).tolist() == expected
 
 
-def test_identity_names_all_that_decides_the_batches() -> None:
-    kinds = [
+def test_identity_contains_everything_that_determines_the_batches() -> None:
+    datasets = [
         OneSource(NATURAL),
         OneSource(ROBUST),
         Mixture(NATURAL, ROBUST, 0.1),
@@ -198,19 +200,19 @@ def test_identity_names_all_that_decides_the_batches() -> None:
         Fusion(NATURAL, ROBUST, label="second"),
         Fusion(NATURAL, ROBUST, normalisation=NATURAL.normalisation),
     ]
-    assert len({canonical_json(dict(data.identity())) for data in kinds}) == len(kinds)
+    assert len({canonical_json(dict(data.identity())) for data in datasets}) == len(datasets)
     assert canonical_json(Mixture(NATURAL, ROBUST, 1).identity()) == canonical_json(
         Mixture(NATURAL, ROBUST, 1.0).identity()
     )
 
 
-def test_classes_are_those_of_the_labels() -> None:
+def test_fusion_has_the_classes_of_its_label_source() -> None:
     many = numbered_images(30, "many", n_classes=9)
     assert Fusion(NATURAL, many).n_classes == 7
     assert Fusion(NATURAL, many, label="second").n_classes == 9
 
 
-def test_sources_that_do_not_fit_are_refused() -> None:
+def test_incompatible_sources_are_rejected() -> None:
     with pytest.raises(DatasetError, match=r"Mixing many into natural failed: expected 7 classes .* got 9"):
         Mixture(NATURAL, numbered_images(300, "many", n_classes=9), 0.5)
     for kind in (Mixture, Fusion):

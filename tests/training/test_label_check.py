@@ -1,4 +1,4 @@
-"""The check of generated images by an independent network, which reads a class from the brightness of a pixel."""
+"""The check of generated images by an independent network, which here classifies by brightness."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ LEVELS = np.array([0, 85, 170, 255], np.uint8)
 
 
 class BrightnessNetwork(nn.Module):
-    """Classifies an image by the level of `LEVELS` that is nearest to its mean."""
+    """Classify an image by the level of `LEVELS` nearest to its mean."""
 
     def forward(self, pixels):
         levels = torch.from_numpy(LEVELS).float() / 255
@@ -35,42 +35,46 @@ def plain_images(classes):
 
 
 def originals():
-    """Twelve images, whose rows of the training set are neither sorted nor without gaps."""
+    """Return twelve images whose row numbers are unsorted and have gaps."""
     labels, rows = np.arange(12) % N_CLASSES, np.arange(100, 124, 2)[::-1].copy()
     pixels = plain_images(labels)
     normalisation = Normalisation((0,) * 3, (1,) * 3)
     return ImageSet("planted", pixels, labels, rows, N_CLASSES, normalisation, image_hash(pixels, labels, rows))
 
 
-def write_made(folder: Path, images: ImageSet, shift, seen):
-    """Write images that start from the one `shift` further and show the classes `seen`."""
+def write_generated(folder: Path, images: ImageSet, shift, classes):
+    """Write images of `classes`, each started from the image `shift` rows later."""
     folder.mkdir()
     starts = np.roll(images.indices, -shift)
-    np.savez(folder / "train.npz", images=plain_images(seen), labels=images.labels, start_rows=starts)
+    np.savez(folder / "train.npz", images=plain_images(classes), labels=images.labels, start_rows=starts)
     return folder
 
 
-def test_read_labels_counts_own_and_origin_where_they_differ(tmp_path):
+def test_read_labels_counts_images_of_the_own_and_of_the_start_class(tmp_path):
     images = originals()
     origins = np.roll(images.labels, -1)
-    seen = np.where(np.arange(12) < 9, images.labels, origins)
-    read = read_labels(write_made(tmp_path / "a", images, 1, seen), images, JUDGE)
-    assert (read.n_images, read.own, read.origin) == (12, 0.75, 0.25)
-    assert read.carries_labels
-    other = read_labels(write_made(tmp_path / "b", images, 1, origins), images, JUDGE)
-    assert (other.own, other.origin, other.carries_labels) == (0.0, 1.0, False)
+    classes = np.where(np.arange(12) < 9, images.labels, origins)
+    check = read_labels(write_generated(tmp_path / "a", images, 1, classes), images, JUDGE)
+    assert (check.n_images, check.own, check.origin) == (12, 0.75, 0.25)
+    assert check.carries_labels
+    starts_check = read_labels(write_generated(tmp_path / "b", images, 1, origins), images, JUDGE)
+    assert (starts_check.own, starts_check.origin, starts_check.carries_labels) == (
+        0.0,
+        1.0,
+        False,
+    )
 
 
 def test_read_labels_rejects_images_of_one_class_and_of_other_origins(tmp_path):
     images = originals()
     with pytest.raises(DatasetError, match="of its own class"):
-        read_labels(write_made(tmp_path / "a", images, N_CLASSES, images.labels), images, JUDGE)
-    made = write_made(tmp_path / "b", images, 1, images.labels)
+        read_labels(write_generated(tmp_path / "a", images, N_CLASSES, images.labels), images, JUDGE)
+    folder = write_generated(tmp_path / "b", images, 1, images.labels)
     np.savez(
-        made / "train.npz", images=plain_images(images.labels), labels=images.labels, start_rows=images.indices + 1
+        folder / "train.npz", images=plain_images(images.labels), labels=images.labels, start_rows=images.indices + 1
     )
     with pytest.raises(DatasetError, match="not among the 12 given"):
-        read_labels(made, images, JUDGE)
+        read_labels(folder, images, JUDGE)
 
 
 def test_read_labels_rejects_images_with_a_target(tmp_path):
@@ -81,8 +85,8 @@ def test_read_labels_rejects_images_with_a_target(tmp_path):
         read_labels(tmp_path, images, tiny_classifier())
 
 
-def test_robustify_warns_of_images_without_their_labels(robust201: RunCommand, tmp_path: Path) -> None:
-    """One step from another image leaves it what it was."""
+def test_robustify_warns_of_images_that_do_not_carry_their_labels(robust201: RunCommand, tmp_path: Path) -> None:
+    """After a single step, an image still shows its start image."""
     store = "bundled:benchmark_data/demo"
     few = ("--dataset", "digits", "--count", "40", "--steps", "1", "--step-size", "0.01")
     unchecked = robust201("robustify", "13714", *few, "--store", store, "--out", tmp_path / "robust")

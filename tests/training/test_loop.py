@@ -1,4 +1,4 @@
-"""The loop: equal bytes however it was cut, snapshots, start weights, and one clear line for each error."""
+"""The training loop: equal bytes after any interruption, snapshots, start weights, and one-line errors."""
 
 import itertools
 
@@ -54,54 +54,58 @@ TRADES = {"trades": {"steps": 2, "mode": "training"}}
     ],
     ids=["plain", "no momentum", "std*", "pgd", "trades", "iterations"],
 )
-def test_killed_after_any_step_it_ends_with_the_same_bytes(tmp_path, changes):
+def test_training_interrupted_at_any_step_resumes_to_the_same_bytes(tmp_path, changes):
     fields = recipe(**changes)
-    (whole,) = run(fields)
-    for killed_after in range(whole.step + 1):
-        folder = tmp_path / str(killed_after)
+    (uninterrupted,) = run(fields)
+    for last_step in range(uninterrupted.step + 1):
+        folder = tmp_path / str(last_step)
 
-        def stop(step, after=killed_after):
+        def stop(step, after=last_step):
             return step < after
 
         stopped = run(fields, states=folder, keep_going=stop)
-        assert [snapshot.step for snapshot in stopped] == ([whole.step] if killed_after == whole.step else [])
+        assert [snapshot.step for snapshot in stopped] == (
+            [uninterrupted.step] if last_step == uninterrupted.step else []
+        )
         torch.manual_seed(99)
         (resumed,) = run(fields, states=folder)
-        assert weights_hash(resumed.state_dict) == weights_hash(whole.state_dict)
-        assert resumed.history == whole.history
+        assert weights_hash(resumed.state_dict) == weights_hash(uninterrupted.state_dict)
+        assert resumed.history == uninterrupted.history
 
 
-def test_killed_at_every_step_it_ends_with_the_same_bytes(tmp_path):
+def test_training_interrupted_at_every_step_yields_the_same_snapshots(tmp_path):
     fields = recipe(augmentation="std", snapshots=EVERY_STEP)
-    whole = run(fields)
-    assert [snapshot.step for snapshot in whole] == list(range(N_STEPS + 1))
-    cut = {}
+    uninterrupted = run(fields)
+    assert [snapshot.step for snapshot in uninterrupted] == list(range(N_STEPS + 1))
+    resumed = {}
     for step in range(N_STEPS + 1):
-        # The generator is dropped after one snapshot, as by a kill before it is stored: it comes again.
+        # Dropping the generator before the snapshot is stored, as a kill would, must yield it again.
         for _ in range(2):
-            first = next(train(Small(), "small", OneSource(IMAGES), fields, seed=1, states=tmp_path, wanted={step}))
-            cut[step] = weights_hash(first.state_dict)
-            assert first.history == whole[step].history
-    assert cut == hashes(whole)
+            first = next(
+                train(Small(), "small", OneSource(IMAGES), fields, seed=1, states=tmp_path, snapshot_steps={step})
+            )
+            resumed[step] = weights_hash(first.state_dict)
+            assert first.history == uninterrupted[step].history
+    assert resumed == hashes(uninterrupted)
 
 
-def test_a_published_network_resumes_too(tmp_path):
+def test_training_of_a_published_network_resumes(tmp_path):
     fields = recipe(augmentation={"flip": True, "crop_padding": 1})
-    (whole,) = run(fields, space=SPACE, architecture=LIGHT)
+    (uninterrupted,) = run(fields, space=SPACE, architecture=LIGHT)
     assert run(fields, space=SPACE, architecture=LIGHT, states=tmp_path, keep_going=lambda step: step < 4) == []
     (resumed,) = run(fields, space=SPACE, architecture=LIGHT, states=tmp_path)
-    assert weights_hash(resumed.state_dict) == weights_hash(whole.state_dict)
+    assert weights_hash(resumed.state_dict) == weights_hash(uninterrupted.state_dict)
 
 
-def test_states_are_kept_after_the_time_given(tmp_path):
-    seen = []
+def test_training_saves_states_every_save_seconds(tmp_path):
+    saved = []
 
-    def look(step):
-        seen.append(sorted(path.name[5:14] for path in tmp_path.glob("step-*")))
+    def record_states(step):
+        saved.append(sorted(path.name[5:14] for path in tmp_path.glob("step-*")))
         return step < 4
 
-    run(recipe(), states=tmp_path, save_seconds=0, keep_going=look)
-    assert seen == [[], ["000000001"], ["000000001", "000000002"], *[[f"{n - 1:09}", f"{n:09}"] for n in (3, 4)]]
+    run(recipe(), states=tmp_path, save_seconds=0, keep_going=record_states)
+    assert saved == [[], ["000000001"], ["000000001", "000000002"], *[[f"{n - 1:09}", f"{n:09}"] for n in (3, 4)]]
 
 
 CHANGES = {
@@ -118,13 +122,13 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_every_field_changes_the_weights(name):
+def test_every_recipe_field_changes_the_weights(name):
     (plain,), (changed,) = run(recipe()), run(recipe(**{name: CHANGES[name]}))
     assert weights_hash(plain.state_dict) != weights_hash(changed.state_dict)
 
 
-def test_decay_of_weights_alone_leaves_biases_and_batch_norm():
-    """The first step's gradient is the same, so what the decay moves stands alone: it is that of half the norm."""
+def test_decay_of_weights_does_not_apply_to_biases_and_batch_norm():
+    """All runs have the same first gradient, so their differences are the decay's contribution to the step."""
     fields = {"learning_rate": 0.1, "momentum": 0.0, "epochs": 1, "batch_size": 20, "snapshots": {"iterations": [0]}}
     initial, free = run(recipe(**fields, weight_decay=0))
     (_, everything), (_, weights) = (run(recipe(**fields, weight_decay=0.5, decay=name)) for name in ("all", "weights"))
@@ -138,9 +142,9 @@ def test_decay_of_weights_alone_leaves_biases_and_batch_norm():
         )
 
 
-def test_the_initial_weights_follow_from_the_seed_alone():
+def test_initial_weights_depend_on_the_seed_only():
     initial = [
-        run(fields, images=images, wanted={0}, seed=seed)[0]
+        run(fields, images=images, snapshot_steps={0}, seed=seed)[0]
         for fields, images, seed in (
             (recipe(snapshots={"epochs": [0]}), IMAGES, 1),
             (recipe(snapshots={"iterations": [0]}, learning_rate=0.7), make_images(seed=4), 1),
@@ -153,7 +157,7 @@ def test_the_initial_weights_follow_from_the_seed_alone():
     assert (initial[0].step, initial[0].epochs) == (0, 0)
 
 
-def test_snapshots_do_not_change_the_weights_and_say_where_they_are():
+def test_snapshots_do_not_change_the_weights_and_give_step_and_epoch():
     (plain,) = run(recipe())
     every = run(recipe(snapshots={"iterations": [1, 4], "every_epochs": 1}))
     assert [(each.step, each.epochs) for each in every] == [(1, None), (3, 1), (4, None), (6, 2)]
@@ -163,7 +167,7 @@ def test_snapshots_do_not_change_the_weights_and_say_where_they_are():
     assert every[0].history[0] != plain.history[0]
 
 
-def test_training_begins_with_the_weights_given():
+def test_training_starts_from_given_weights():
     (source,) = run(recipe(epochs=1))
     fields = recipe(snapshots={"epochs": [0]})
     first, last = run(fields, images=make_images(seed=3), start=source.state_dict)
@@ -174,16 +178,16 @@ def test_training_begins_with_the_weights_given():
         run(fields, start=source.state_dict)
 
 
-def test_a_mixture_resumes(tmp_path):
+def test_training_on_a_mixture_resumes(tmp_path):
     data = Mixture(IMAGES, make_images(seed=5), 0.3)
     fields = recipe(augmentation="std")
-    (whole,) = train(Small(), "small", data, fields, seed=1)
+    (uninterrupted,) = train(Small(), "small", data, fields, seed=1)
     assert list(train(Small(), "small", data, fields, seed=1, states=tmp_path, keep_going=lambda step: step < 2)) == []
     (resumed,) = train(Small(), "small", data, fields, seed=1, states=tmp_path)
-    assert weights_hash(whole.state_dict) == weights_hash(resumed.state_dict)
+    assert weights_hash(uninterrupted.state_dict) == weights_hash(resumed.state_dict)
 
 
-def test_every_random_number_and_setting_of_the_process_is_left_alone():
+def test_training_restores_random_state_and_process_settings():
     for deterministic in (False, True):
         before = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(deterministic)
@@ -195,7 +199,7 @@ def test_every_random_number_and_setting_of_the_process_is_left_alone():
             for _ in train(
                 Small(), "small", OneSource(IMAGES), recipe(snapshots=EVERY_STEP), seed=1, threads=threads + 1
             ):
-                # Also while a snapshot is out.
+                # The settings are also restored between snapshots.
                 assert torch.get_num_threads() == threads
                 assert torch.are_deterministic_algorithms_enabled() == deterministic
             assert torch.equal(torch.rand(3), expected)
@@ -203,57 +207,57 @@ def test_every_random_number_and_setting_of_the_process_is_left_alone():
             torch.use_deterministic_algorithms(before)
 
 
-def test_a_loss_that_is_not_finite_is_one_line():
+def test_training_with_a_non_finite_loss_gives_a_one_line_error():
     with pytest.raises(EvaluationError, match=r"small on bright: .* finite loss, got nan in epoch 2\. Lower the learn"):
         run(recipe(learning_rate=1e30, epochs=2, batch_size=20))
 
 
-def test_weights_that_are_not_finite_are_neither_kept_nor_given(tmp_path):
-    """The loss of the last step was finite; the step was not."""
+def test_training_neither_saves_nor_yields_non_finite_weights(tmp_path):
+    """The last step's loss is finite, but the updated weights are not."""
     with pytest.raises(EvaluationError, match=r"expected finite weights, got NaN or infinity in \S+ in epoch 1"):
         run(recipe(learning_rate=1e37, weight_decay=1e5, epochs=1, batch_size=20), states=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_last_batch_of_one_image_that_batch_norm_refuses_is_one_line():
+def test_last_batch_of_one_image_rejected_by_batch_norm_gives_a_one_line_error():
     images = make_images(9)
     with pytest.raises(EvaluationError, match=r"last batch of one, .*more than 1 value.* another batch size than 8"):
         run(recipe(), images=images)
     run(recipe(batch_size=5), images=images)
-    # Where BatchNorm still sees several pixels, PyTorch trains on one image.
+    # If BatchNorm averages over several pixels, PyTorch accepts a batch of one image.
     run(recipe(epochs=1), images=images, space=SPACE, architecture=LIGHT)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_a_device_that_is_not_there_is_bad_input():
+def test_missing_device_is_rejected():
     with pytest.raises(ConfigError, match="expected a CUDA device"):
         run(recipe(), device="cuda")
 
 
 @pytest.mark.parametrize(("precision", "message"), [("bf16", "expected fp32 or tf32"), ("tf32", "got a CPU")])
-def test_a_precision_that_is_not_there_is_bad_input(precision, message):
+def test_unsupported_precision_is_rejected(precision, message):
     with pytest.raises(ConfigError, match=message):
         run(recipe(), precision=precision)
 
 
-def test_a_training_that_would_corrupt_memory_is_rejected(monkeypatch):
+def test_training_that_would_corrupt_memory_is_rejected(monkeypatch):
     network = {"space": Zoo(), "architecture": "stn-resnet18-w4"}
     monkeypatch.setattr("robust201.training.loop.has_avx512", lambda: False)
     with pytest.raises(ArchitectureError, match="corrupts memory"):
         run(recipe(), **network)
     monkeypatch.setattr("robust201.training.loop.has_avx512", lambda: True)
-    with pytest.raises(NetworkError, match="expected 32x32 pixels"):  # of the tiny images, when training begins
+    with pytest.raises(NetworkError, match="expected 32x32 pixels"):  # Raised when training on the tiny images begins.
         run(recipe(), **network)
 
 
-def test_states_of_another_training_are_refused(tmp_path):
+def test_states_of_another_training_are_rejected(tmp_path):
     run(recipe(), states=tmp_path)
     for change in ({"seed": 2}, {"threads": 2}, {"images": make_images(seed=2)}):
         with pytest.raises(StorageError, match=r"expected training \w{16}…, got one of training \w{16}…"):
             run(recipe(), states=tmp_path, **change)
 
 
-def test_data_that_ends_early_is_one_line():
+def test_training_on_data_that_end_early_gives_a_one_line_error():
     class Short(OneSource):
         def batches(self, batch_size, seed, epoch):
             yield from itertools.islice(super().batches(batch_size, seed, epoch), 2)
@@ -262,7 +266,7 @@ def test_data_that_ends_early_is_one_line():
         list(train(Small(), "small", Short(IMAGES), recipe(), seed=1))
 
 
-def test_channels_last_changes_rounding_alone(monkeypatch):
+def test_channels_last_changes_only_the_rounding(monkeypatch):
     (plain,) = run(recipe(epochs=1), space=SPACE, architecture=LIGHT)
     monkeypatch.setattr(type(SPACE), "channels_last", True)
     (fast,) = run(recipe(epochs=1), space=SPACE, architecture=LIGHT)

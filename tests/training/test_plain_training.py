@@ -1,4 +1,4 @@
-"""Training without attacks or mixtures: the bytes of a loop written out, and the demo's weights."""
+"""Training without attacks or mixtures: equal bytes to an independent loop, and the demo's weights."""
 
 import dataclasses
 
@@ -42,7 +42,7 @@ def train_network(recipe=RECIPE, *, architecture=LIGHT, seed=1, images=IMAGES, o
 
 
 def plain_training(images, recipe, seed):
-    """Train image by image, without any part of the library's loop: (weights, losses)."""
+    """Train without the library's loop; return the weights and the losses."""
 
     def draws(epoch, purpose, count):
         return generator(seed, "training", epoch, purpose).bit_generator.random_raw(count)
@@ -79,7 +79,7 @@ def plain_training(images, recipe, seed):
     [({}, 1), ({"batch_size": 7}, 2), ({"augmentation": {"flip": True, "crop_padding": 3}, "epochs": 1}, 1)],
     ids=["plain", "batches of 7", "wide crops"],
 )
-def test_train_gives_the_bytes_of_plain_training(changes, seed):
+def test_train_gives_the_same_bytes_as_the_plain_loop(changes, seed):
     recipe = with_changes(changes)
     expected, losses = plain_training(IMAGES, recipe, seed)
     snapshot = train_network(recipe, seed=seed)
@@ -106,12 +106,12 @@ def test_train_learns_and_reports_each_epoch():
     assert accuracy == pytest.approx(test_accuracy)
 
 
-def test_train_of_a_network_without_a_path_ends_at_chance():
+def test_train_of_a_network_without_a_path_reaches_only_chance_accuracy():
     assert measure_accuracy(SPACE, 10, train_network(architecture=10).state_dict, IMAGES) == 0.5
 
 
-def test_job_of_the_published_recipe_has_the_published_settings(monkeypatch):
-    """NAS-Bench-201, table 1."""
+def test_published_job_has_the_published_settings(monkeypatch):
+    """The settings are those of table 1 of NAS-Bench-201."""
     monkeypatch.setenv("ROBUST201_DATA", "data")
     config = load_training(REPOSITORY / "jobs/train-published.yaml")
     assert (config.network.channels, config.network.cells, config.seeds) == (16, 5, (777,))
@@ -123,7 +123,7 @@ def test_job_of_the_published_recipe_has_the_published_settings(monkeypatch):
         assert (recipe.augmentation.flip, recipe.augmentation.crop_padding) == (True, padding)
 
 
-def test_demo_yaml_has_the_settings_that_the_manifest_records():
+def test_demo_yaml_has_the_settings_recorded_in_the_manifest():
     config = load_training(bundled("benchmark_data/demo/train.yaml"))
     recipe = config.recipes["demo"]
     records = CheckpointStore(bundled("benchmark_data/demo")).records()
@@ -140,7 +140,7 @@ def test_demo_yaml_has_the_settings_that_the_manifest_records():
     assert recipe.schedule.cosine is not None
 
 
-def test_the_demo_has_sixteen_networks_that_do_what_the_manifest_says():
+def test_demo_networks_have_the_recorded_accuracies():
     from robust201.images import load_images
 
     store = CheckpointStore(bundled("benchmark_data/demo"))
@@ -158,6 +158,6 @@ def test_the_demo_has_sixteen_networks_that_do_what_the_manifest_says():
         with torch.inference_mode():
             answers = network((pixels - mean) / std)[1].argmax(dim=1).numpy()
         accuracy = (answers == test_images.labels).mean()
-        # One image of slack for machines whose sums differ in the last bits.
+        # The tolerance of one image allows for rounding that differs between machines.
         assert accuracy == pytest.approx(record.training["outcome"]["test_accuracy"], abs=1.1 / len(test_images))
         assert accuracy > 0.9 or 3 in nasbench201.constant_nodes(record.spec)

@@ -1,4 +1,4 @@
-"""Recipes: what they refuse, their identity, their schedules by hand, and where snapshots lie."""
+"""Recipes: rejected fields, their identity, learning rates by schedule, and the steps of snapshots."""
 
 import math
 import re
@@ -20,17 +20,17 @@ def recipe(**changes) -> Recipe:
     return Recipe.model_validate(BASE | changes)
 
 
-def test_a_drop_at_half_an_epoch_comes_in_its_middle():
-    """Fusion study: 125 epochs of 400 batches, a tenth from epoch 62.5 on."""
+def test_step_schedule_drops_in_the_middle_of_an_epoch():
+    """The fusion study trains for 125 epochs of 400 batches and divides the rate by 10 at epoch 62.5."""
     fields = recipe(schedule={"steps": {"at_epochs": [62.5]}})
     assert [fields.learning_rate_of(step, 400) for step in (0, 24_999)] == [0.1, 0.1]
     assert [fields.learning_rate_of(step, 400) for step in (25_000, 49_999)] == pytest.approx([0.01, 0.01])
-    # Where half an epoch is no whole step, the first step that begins after it is reduced.
+    # If half an epoch falls within a step, the rate drops from the next step on.
     assert fields.learning_rate_of(24_437, 391) == 0.1
     assert fields.learning_rate_of(24_438, 391) == pytest.approx(0.01)
 
 
-def test_drops_at_iterations_and_epochs_multiply():
+def test_step_schedule_multiplies_its_drops():
     fields = recipe(epochs=None, iterations=78_125, schedule={"steps": {"at_iterations": [40_000, 60_000]}})
     rates = [fields.learning_rate_of(step, 782) for step in (39_999, 40_000, 59_999, 60_000, 78_124)]
     assert rates == pytest.approx([0.1, 0.01, 0.01, 0.001, 0.001])
@@ -39,13 +39,13 @@ def test_drops_at_iterations_and_epochs_multiply():
     assert rates == [0.1, 0.05, 0.05, 0.025]
 
 
-def test_the_cosine_falls_to_zero_step_by_step():
+def test_cosine_schedule_falls_to_zero():
     fields = recipe(epochs=2)
     rates = [fields.learning_rate_of(step, 4) for step in (0, 2, 4, 8)]
     assert rates == pytest.approx([0.1, 0.05 * (1 + math.sqrt(0.5)), 0.05, 0.0])
 
 
-def test_a_snapshot_at_a_drop_comes_before_the_lower_rate():
+def test_snapshot_at_a_drop_precedes_the_lower_rate():
     fields = recipe(epochs=4, schedule={"steps": {"at_epochs": [2]}}, snapshots={"epochs": [2]})
     assert fields.snapshot_steps(10) == (20, 40)
     assert (fields.learning_rate_of(19, 10), fields.learning_rate_of(20, 10)) == (0.1, pytest.approx(0.01))
@@ -65,11 +65,11 @@ def test_a_snapshot_at_a_drop_comes_before_the_lower_rate():
     ],
     ids=str,
 )
-def test_snapshots_lie_at_these_steps(changes, steps):
+def test_snapshot_steps_follow_from_epochs_and_iterations(changes, steps):
     assert recipe(**changes).snapshot_steps(n_batches=10) == steps
 
 
-def test_the_29_snapshots_of_the_robust_features_study():
+def test_robust_features_study_has_29_snapshots():
     early = [625, 1250, 1875, 2500]
     fields = recipe(
         epochs=None, iterations=78_125, batch_size=64, snapshots={"iterations": [*early, *range(3125, 78_126, 3125)]}
@@ -79,13 +79,13 @@ def test_the_29_snapshots_of_the_robust_features_study():
     assert steps[-1] == 78_125
 
 
-def test_a_snapshot_beyond_the_end_is_refused():
+def test_snapshot_beyond_the_end_is_rejected():
     fields = recipe(snapshots={"iterations": [5000]})
     with pytest.raises(ConfigError, match=r"snapshots: expected them within its 1,250 steps .*after step 5,000"):
         fields.snapshot_steps(10)
 
 
-WRONG = [
+INVALID = [
     ({"momentun": 0.9}, "momentun"),
     ({"epochs": None}, "exactly one of epochs and iterations, got none"),
     ({"iterations": 5}, "exactly one of epochs and iterations, got epochs and iterations"),
@@ -125,13 +125,13 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), WRONG, ids=lambda value: str(value)[:60])
-def test_wrong_recipes_are_refused(changes, message):
+@pytest.mark.parametrize(("changes", "message"), INVALID, ids=lambda value: str(value)[:60])
+def test_invalid_recipe_is_rejected(changes, message):
     with pytest.raises(ValidationError, match=message):
         recipe(**changes)
 
 
-def test_a_training_of_too_many_steps_is_refused():
+def test_training_of_too_many_steps_is_rejected():
     with pytest.raises(ConfigError, match=r"at most 999,999,999 steps, got 1,000,000,000 \(1,000 per epoch\)"):
         recipe(epochs=10**6).snapshot_steps(1000)
 
@@ -154,7 +154,7 @@ def training_id(recipe, **fields):
     return hash_training(recipe=recipe.identity(), **fields)
 
 
-def test_what_decides_the_weights_decides_the_id():
+def test_training_id_depends_on_everything_that_determines_the_weights():
     ids = {
         training_id(**(IDENTITY | changes), recipe=fields)
         for changes, fields in (
@@ -179,7 +179,7 @@ def test_what_decides_the_weights_decides_the_id():
     assert len(ids) == 16
 
 
-def test_what_decides_nothing_is_not_in_the_id():
+def test_training_id_does_not_depend_on_names_and_snapshots():
     plain = training_id(**IDENTITY, recipe=recipe(augmentation="std"))
     spelled_out = recipe(
         augmentation=AUGMENTATIONS["std"].model_dump(),
@@ -196,15 +196,15 @@ def test_what_decides_nothing_is_not_in_the_id():
     )
 
 
-def test_adversarial_defaults_are_those_of_the_sources():
-    """NAS-RobBench-201: PGD-7, 8/255 by steps of 2/255 from a random start. TRADES: beta 6."""
+def test_adversarial_defaults_are_the_published_ones():
+    """NAS-RobBench-201 uses PGD-7 with epsilon 8/255, step 2/255 and a random start; TRADES uses beta 6."""
     pgd = recipe(adversarial={"pgd": {}}).adversarial.pgd
     assert (pgd.epsilon_255, pgd.step_255, pgd.steps, pgd.start, pgd.mode) == (8, 2, 7, "uniform", "evaluation")
     trades = recipe(adversarial={"trades": {}}).adversarial.trades
     assert (trades.epsilon_255, trades.beta, trades.start, trades.update_statistics) == (8, 6, "normal", False)
 
 
-def test_the_documented_recipes_are_recipes(monkeypatch):
+def test_documented_recipes_are_valid(monkeypatch):
     block = re.findall(r"^```yaml\n(.*?)^```$", (REPOSITORY / "docs" / "training.md").read_text(), re.M | re.S)[0]
     recipes = {name: Recipe.model_validate(fields) for name, fields in yaml.safe_load(block)["recipes"].items()}
     monkeypatch.setenv("ROBUST201_DATA", "data")
@@ -214,7 +214,7 @@ def test_the_documented_recipes_are_recipes(monkeypatch):
     assert recipes["image-distribution"].snapshot_steps(400) == (400, 4000, 10_000, 20_000, 40_000, 50_000)
 
 
-def test_the_documented_names_of_augmentations_are_all_of_them():
+def test_documentation_lists_all_augmentations():
     text = (REPOSITORY / "docs" / "training.md").read_text().partition("| name | fields |")[2].partition("\n\n")[0]
     names = re.findall(r"`([^`]*)`", "".join(line.split("|")[1] for line in text.splitlines()[1:] if line))
     assert names == list(AUGMENTATIONS)

@@ -1,4 +1,4 @@
-"""Datasets of robust and non-robust features: what is aimed at comes nearer, and an interruption changes no byte."""
+"""Datasets of robust and non-robust features: distances to targets decrease, and a resumed run gives equal bytes."""
 
 import json
 from pathlib import Path
@@ -31,14 +31,14 @@ SPEC = own_dataset("made", n_classes=N_CLASSES, image_size=SIZE)
 METHODS: tuple[Method, ...] = ("representation", "random-target", "next-target")
 
 
-def make(
+def write_features(
     folder: Path, method: Method = "representation", *, network: nn.Module | None = None, **settings: object
 ) -> str:
     chosen = FeatureSettings.of(method, **{"steps": 8, "batch_size": 8, **settings})  # type: ignore[arg-type]
     return write_feature_images(folder, IMAGES, tiny_classifier(network), chosen, network={"name": "tiny"})
 
 
-def read(folder: Path) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray], dict[str, float]]:
+def read_folder(folder: Path) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray], dict[str, float]]:
     images = load_images(SPEC, path=folder, split="train")
     with np.load(folder / "train.npz") as arrays:
         others = {name: arrays[name] for name in arrays.files if name not in {"images", "labels"}}
@@ -47,9 +47,9 @@ def read(folder: Path) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray], d
     return images.images, images.labels, others, manifest["outcome"]
 
 
-def test_representations_come_nearer_and_labels_stay(tmp_path: Path) -> None:
-    make(tmp_path, steps=60)
-    images, labels, sources, outcome = read(tmp_path)
+def test_representation_method_reduces_distances_and_keeps_labels(tmp_path: Path) -> None:
+    write_features(tmp_path, steps=60)
+    images, labels, sources, outcome = read_folder(tmp_path)
     assert outcome["distance"] < 0.2 * outcome["distance_at_start"]
     np.testing.assert_array_equal(labels, IMAGES.labels)
     np.testing.assert_array_equal(sources["source_rows"], IMAGES.indices)
@@ -59,9 +59,9 @@ def test_representations_come_nearer_and_labels_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS[1:])
-def test_attacked_images_have_the_label_that_they_are_taken_for(tmp_path: Path, method: Method) -> None:
-    make(tmp_path, method, steps=20, step_size=0.4, epsilon=3.0)
-    images, labels, sources, outcome = read(tmp_path)
+def test_target_methods_label_images_by_their_targets(tmp_path: Path, method: Method) -> None:
+    write_features(tmp_path, method, steps=20, step_size=0.4, epsilon=3.0)
+    images, labels, sources, outcome = read_folder(tmp_path)
     np.testing.assert_array_equal(sources["original_labels"], IMAGES.labels)
     if method == "next-target":
         np.testing.assert_array_equal(labels, (IMAGES.labels + 1) % N_CLASSES)
@@ -75,7 +75,7 @@ def test_attacked_images_have_the_label_that_they_are_taken_for(tmp_path: Path, 
     assert outcome["share_seen_as_target"] == pytest.approx((after == labels).mean())
 
 
-def test_images_begin_as_any_other_image_but_themselves() -> None:
+def test_representation_method_starts_from_any_other_image() -> None:
     few = select(IMAGES, count=3, seed=0)
     pairs = set()
     for seed in range(20):
@@ -88,7 +88,7 @@ def test_images_begin_as_any_other_image_but_themselves() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_pixels_stay_in_range_and_the_ball_before_rounding(method: Method) -> None:
+def test_pixels_stay_in_range_and_in_the_ball_before_rounding(method: Method) -> None:
     settings = FeatureSettings.of(method, steps=5, step_size=3.0)
     work = robust_features._Work(IMAGES, tiny_classifier(), settings)
     pixels = work.make(3, 12)
@@ -105,18 +105,18 @@ def test_pixels_stay_in_range_and_the_ball_before_rounding(method: Method) -> No
     ("method", "moment"),
     [*((method, 2) for method in METHODS), ("representation", 0), ("representation", "before the images")],
 )
-def test_killed_and_resumed_gives_equal_bytes(
+def test_interrupted_and_resumed_run_gives_equal_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method, moment: int | str
 ) -> None:
-    make(tmp_path / "whole", method)
+    write_features(tmp_path / "whole", method)
     written: list[int] = []
-    write, atomic_write = AdversarialStore.write, image_folder.atomic_write
+    write_block, atomic_write = AdversarialStore.write, image_folder.atomic_write
 
     def stop_after_blocks(store: AdversarialStore, strength: float, start: int, pixels: np.ndarray) -> None:
         if len(written) == moment:
             raise KeyboardInterrupt
         written.append(start)
-        write(store, strength, start, pixels)
+        write_block(store, strength, start, pixels)
 
     def stop_at_images(path: Path) -> object:
         if path.suffix == ".npz" and moment == "before the images":
@@ -127,89 +127,90 @@ def test_killed_and_resumed_gives_equal_bytes(
         patch.setattr(AdversarialStore, "write", stop_after_blocks)
         patch.setattr(image_folder, "atomic_write", stop_at_images)
         with pytest.raises(KeyboardInterrupt):
-            make(tmp_path / "resumed", method)
+            write_features(tmp_path / "resumed", method)
     assert not (tmp_path / "resumed/train.npz").exists()
     moment = -1
     before = tuple(written)
     with monkeypatch.context() as patch:
         patch.setattr(AdversarialStore, "write", stop_after_blocks)
-        digest = make(tmp_path / "resumed", method)
+        digest = write_features(tmp_path / "resumed", method)
     assert written == [0, 8, 16], "every block once"
     assert len(before) in {0, 2, 3}
     for name in ("train.npz", "train.json"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "resumed" / name).read_bytes()
     assert {path.name for path in (tmp_path / "resumed").iterdir()} == {"train.npz", "train.json"}
     monkeypatch.setattr(robust_features._Work, "make", lambda *_: pytest.fail("made again"))
-    assert make(tmp_path / "resumed", method) == digest
+    assert write_features(tmp_path / "resumed", method) == digest
 
 
-def test_a_damaged_block_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_rejects_a_damaged_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(robust_features, "write_split", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            make(tmp_path)
+            write_features(tmp_path)
     block = sorted(tmp_path.glob("blocks-*/*.npy"))[1]
     content = bytearray(block.read_bytes())
     content[-1] ^= 1
     block.write_bytes(content)
-    with pytest.raises(DatasetError, match="It is damaged: delete it"):
-        make(tmp_path)
+    with pytest.raises(DatasetError, match="The file is damaged: delete it"):
+        write_features(tmp_path)
     block.unlink()
-    make(tmp_path)
-    make(tmp_path / "whole")
+    write_features(tmp_path)
+    write_features(tmp_path / "whole")
     assert (tmp_path / "train.npz").read_bytes() == (tmp_path / "whole/train.npz").read_bytes()
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_batches_do_not_show(tmp_path: Path, method: Method) -> None:
+def test_images_do_not_depend_on_the_batch_size(tmp_path: Path, method: Method) -> None:
     digests = {
-        make(tmp_path / str(size), method, network=UnroundedNetwork(), batch_size=size, steps=5) for size in (4, 7, 50)
+        write_features(tmp_path / str(size), method, network=UnroundedNetwork(), batch_size=size, steps=5)
+        for size in (4, 7, 50)
     }
     assert len(digests) == 1
 
 
-def test_other_settings_images_and_networks_make_other_folders(tmp_path: Path) -> None:
-    make(tmp_path, seed=1)
-    for change, words in (
+def test_folder_made_with_other_settings_is_rejected(tmp_path: Path) -> None:
+    write_features(tmp_path, seed=1)
+    for change, message in (
         ({"seed": 2}, "expected seed 2, got images made with 1"),
         ({"seed": 1, "steps": 9}, "expected steps 9"),
         ({"seed": 1, "network": TinyNetwork(seed=1)}, "expected network"),
         ({"seed": 1, "method": "next-target"}, "expected epsilon 0.5, got images made with None"),
     ):
-        with pytest.raises(DatasetError, match=words):
-            make(tmp_path, **change)  # type: ignore[arg-type]
-    first = read(tmp_path)[2]["start_rows"]
-    make(tmp_path / "seed", seed=2)
-    assert not np.array_equal(first, read(tmp_path / "seed")[2]["start_rows"])
+        with pytest.raises(DatasetError, match=message):
+            write_features(tmp_path, **change)  # type: ignore[arg-type]
+    first = read_folder(tmp_path)[2]["start_rows"]
+    write_features(tmp_path / "seed", seed=2)
+    assert not np.array_equal(first, read_folder(tmp_path / "seed")[2]["start_rows"])
 
 
-def test_weights_are_named_as_a_store_names_them(tmp_path: Path) -> None:
+def test_recorded_weights_hash_is_that_of_a_store(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     from robust201.core.files import sha256_of
 
     save_file(TinyNetwork().state_dict(), tmp_path / "weights.safetensors")
-    make(tmp_path / "made")
+    write_features(tmp_path / "made")
     recipe = json.loads((tmp_path / "made/train.json").read_text())["made"]
     assert recipe["network"]["weights_sha256"] == sha256_of(tmp_path / "weights.safetensors")
     assert recipe["network"]["name"] == "tiny"
     assert recipe["images"]["sha256"] == IMAGES.sha256
 
 
-def test_settings_default_to_those_of_the_paper() -> None:
+def test_settings_have_the_published_defaults() -> None:
     assert FeatureSettings.of("representation") == FeatureSettings("representation", 1000, 0.1, None, 0, 100)
     assert FeatureSettings.of("next-target") == FeatureSettings("next-target", 100, 0.1, 0.5, 0, 100)
-    for wrong in ({"steps": 0}, {"step_size": float("nan")}, {"epsilon": -1.0}, {"batch_size": 0}):
+    for invalid in ({"steps": 0}, {"step_size": float("nan")}, {"epsilon": -1.0}, {"batch_size": 0}):
         with pytest.raises(ConfigError, match="expected a number above 0"):
-            FeatureSettings.of("next-target", **wrong)  # type: ignore[arg-type]
+            FeatureSettings.of("next-target", **invalid)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="expected no epsilon"):
         FeatureSettings.of("representation", epsilon=1.0)
 
 
-def test_representation_is_what_the_last_linear_layer_is_given() -> None:
+def test_representation_is_the_input_of_the_last_linear_layer() -> None:
     network = TinyNetwork()
     pixels = torch.rand(4, 3, SIZE, SIZE)
     with robust_features._representation(network) as represent:
@@ -221,12 +222,12 @@ def test_representation_is_what_the_last_linear_layer_is_given() -> None:
         torch.testing.assert_close(represent(cells, pixels), cells(pixels)[0])
 
 
-def test_networks_without_a_representation_are_refused(tmp_path: Path) -> None:
+def test_networks_without_a_representation_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"ends with a torch\.nn\.Linear"):
-        make(tmp_path, network=nn.Sequential(nn.Conv2d(3, N_CLASSES, SIZE), nn.Flatten()))
+        write_features(tmp_path, network=nn.Sequential(nn.Conv2d(3, N_CLASSES, SIZE), nn.Flatten()))
     layer = nn.Linear(3 * SIZE**2, N_CLASSES)
 
-    class Twice(nn.Module):
+    class SharedLayer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.layer = layer
@@ -235,19 +236,19 @@ def test_networks_without_a_representation_are_refused(tmp_path: Path) -> None:
             return self.layer(pixels.flatten(1)) + self.layer(-pixels.flatten(1))
 
     with pytest.raises(EvaluationError, match="called once, for each image, got 2 calls"):
-        make(tmp_path, network=Twice())
+        write_features(tmp_path, network=SharedLayer())
     with torch.no_grad():
         layer.weight.fill_(float("nan"))
     with pytest.raises(EvaluationError, match="expected finite gradients"):
-        make(tmp_path, "next-target", network=Twice())
+        write_features(tmp_path, "next-target", network=SharedLayer())
 
 
-def test_the_command_works_on_networks_of_a_store_and_of_a_file(robust201: RunCommand, tmp_path: Path) -> None:
+def test_robustify_accepts_networks_of_a_store_and_of_a_file(robust201: RunCommand, tmp_path: Path) -> None:
     few = ("--dataset", "digits", "--count", "12", "--steps", "2", "--batch-size", "6")
     out = tmp_path / "robust"
-    ended = robust201("robustify", "13714", *few, "--store", "bundled:benchmark_data/demo", "--out", out)
-    assert ended.code == 0
-    section = yaml.safe_load(ended.out)["datasets"]["robust"]
+    result = robust201("robustify", "13714", *few, "--store", "bundled:benchmark_data/demo", "--out", out)
+    assert result.code == 0
+    section = yaml.safe_load(result.out)["datasets"]["robust"]
     assert section == {"path": str(out), "classes": 10, "image_size": 32}
     assert len(load_images(own_dataset("robust", n_classes=10, image_size=32), path=out, split="train")) == 12
     file = tmp_path / "mine.py"
@@ -255,13 +256,13 @@ def test_the_command_works_on_networks_of_a_store_and_of_a_file(robust201: RunCo
         "import torch\nfrom torch import nn\ndef build():\n    torch.manual_seed(0)\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\n"
     )
-    own = (f"{file}:build", *few, "--method", "next-target")
-    shown = ("--mean", "0,0,0", "--std", "1,1,1")
-    assert robust201("robustify", *own, *shown, "--out", tmp_path / "own").code == 0
-    made_by = json.loads((tmp_path / "own/train.json").read_text())["made"]
-    assert made_by["network"]["normalisation"] == [0, 0, 0, 1, 1, 1]
+    custom = (f"{file}:build", *few, "--method", "next-target")
+    normalisation = ("--mean", "0,0,0", "--std", "1,1,1")
+    assert robust201("robustify", *custom, *normalisation, "--out", tmp_path / "own").code == 0
+    provenance = json.loads((tmp_path / "own/train.json").read_text())["made"]
+    assert provenance["network"]["normalisation"] == [0, 0, 0, 1, 1, 1]
     moved = file.rename(tmp_path / "moved.py")
-    assert robust201("robustify", f"{moved}:build", *own[1:], *shown, "--out", tmp_path / "own").code == 0
-    for wrong in (("--store", tmp_path), ("--method", "none"), ("--steps", "0")):
-        assert robust201("robustify", *own, *wrong, "--out", tmp_path / "wrong").code == 2
+    assert robust201("robustify", f"{moved}:build", *custom[1:], *normalisation, "--out", tmp_path / "own").code == 0
+    for invalid in (("--store", tmp_path), ("--method", "none"), ("--steps", "0")):
+        assert robust201("robustify", *custom, *invalid, "--out", tmp_path / "wrong").code == 2
     assert not (tmp_path / "wrong").exists()

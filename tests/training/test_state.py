@@ -1,4 +1,4 @@
-"""States of a training: whole or set aside, the newest two kept, never those of another training."""
+"""Training states: damaged ones are set aside, the newest two are retained, those of another training rejected."""
 
 import os
 import stat
@@ -26,7 +26,7 @@ def make_state(step, value=1.5):
     return TrainingState(step, network, {"weight": torch.full((2, 3), -value)}, 0.1 + 0.2, 3, 8, history)
 
 
-def same(first, second):
+def is_equal(first, second):
     return (
         (first.step, first.loss_sum, first.n_correct, first.n_images, first.history)
         == (second.step, second.loss_sum, second.n_correct, second.n_images, second.history)
@@ -45,14 +45,14 @@ def folder(tmp_path, lines):
     return StateFolder(tmp_path / "states", "a" * 64, lines.append)
 
 
-def test_a_state_is_read_as_it_was_written(folder):
+def test_state_is_loaded_as_it_was_saved(folder):
     assert folder.load(at_most=10) is None
     folder.save(make_state(3))
-    assert same(folder.load(at_most=10), make_state(3))
+    assert is_equal(folder.load(at_most=10), make_state(3))
     assert folder.load(at_most=2) is None
 
 
-def test_the_newest_two_are_kept_and_the_newest_that_may_be_is_used(folder, tmp_path):
+def test_state_folder_retains_two_states_and_loads_the_newest_permitted(folder, tmp_path):
     for step in (1, 2, 10):
         folder.save(make_state(step))
     assert [path.name[:14] for path in sorted((tmp_path / "states").iterdir())] == ["step-000000002", "step-000000010"]
@@ -60,27 +60,27 @@ def test_the_newest_two_are_kept_and_the_newest_that_may_be_is_used(folder, tmp_
     assert folder.load(at_most=9).step == 2
 
 
-def test_states_of_later_steps_do_not_displace_a_new_one(folder):
-    for step in (10, 20, 3, 5):  # after 20 steps, a snapshot from before the fifth was lost
+def test_state_saved_last_is_retained_despite_later_steps(folder):
+    for step in (10, 20, 3, 5):  # Training repeats steps from 3 on if a snapshot before step 5 was lost.
         folder.save(make_state(step))
     assert folder.load(at_most=9).step == 5
 
 
 @settings(max_examples=20)
 @given(st.data())
-def test_any_damage_is_noticed_and_the_state_before_is_used(tmp_path_factory, data):
+def test_load_detects_any_damage_and_uses_the_previous_state(tmp_path_factory, data):
     root, lines = tmp_path_factory.mktemp("states"), []
     folder = StateFolder(root, "a" * 64, lines.append)
     folder.save(make_state(1))
     folder.save(make_state(2, value=2.5))
     (newest,) = root.glob("step-000000002-*")
     raw = bytearray(newest.read_bytes())
-    if data.draw(st.booleans(), "torn"):
+    if data.draw(st.booleans(), "truncated"):
         raw = raw[: data.draw(st.integers(0, len(raw) - 1), "length")]
     else:
         raw[data.draw(st.integers(0, len(raw) - 1), "byte")] ^= data.draw(st.integers(1, 255), "change")
     newest.write_bytes(raw)
-    assert same(folder.load(at_most=10), make_state(1))
+    assert is_equal(folder.load(at_most=10), make_state(1))
     (line,) = lines
     assert line.startswith(f"The state of a training after 2 steps in {newest} was damaged")
     assert "\n" not in line
@@ -89,7 +89,7 @@ def test_any_damage_is_noticed_and_the_state_before_is_used(tmp_path_factory, da
     assert len(lines) == 1
 
 
-def test_all_damaged_means_from_the_beginning(folder, lines, tmp_path):
+def test_load_without_an_undamaged_state_returns_none(folder, lines, tmp_path):
     for step in (1, 2):
         folder.save(make_state(step))
     for path in (tmp_path / "states").iterdir():
@@ -98,38 +98,38 @@ def test_all_damaged_means_from_the_beginning(folder, lines, tmp_path):
     assert len(lines) == 2
 
 
-def test_a_training_goes_on_from_the_state_before_a_damaged_one(tmp_path, lines):
-    def go(**options):
+def test_training_resumes_from_the_state_before_a_damaged_one(tmp_path, lines):
+    def run_training(**options):
         return list(train(SPACE, LIGHT, OneSource(IMAGES), RECIPE, seed=1, **options))
 
-    (whole,) = go()
-    assert go(states=tmp_path, save_seconds=0, keep_going=lambda step: step < 5) == []
+    (uninterrupted,) = run_training()
+    assert run_training(states=tmp_path, save_seconds=0, keep_going=lambda step: step < 5) == []
     newest = max(tmp_path.glob("step-*"))
     newest.write_bytes(newest.read_bytes()[:-1])
     steps = []
-    (resumed,) = go(states=tmp_path, notice=lines.append, keep_going=lambda step: steps.append(step) or True)
+    (resumed,) = run_training(states=tmp_path, notice=lines.append, keep_going=lambda step: steps.append(step) or True)
     assert (steps, len(lines)) == ([4, 5], 1)
-    assert weights_hash(resumed.state_dict) == weights_hash(whole.state_dict)
+    assert weights_hash(resumed.state_dict) == weights_hash(uninterrupted.state_dict)
 
 
-def test_what_a_killed_process_left_is_removed_and_strangers_are_not(folder, tmp_path):
+def test_load_removes_temporary_files_and_no_others(folder, tmp_path):
     folder.save(make_state(1))
-    leftover, stranger = (tmp_path / "states" / name for name in (".step-000000002-00.tmp", "notes.txt"))
+    leftover, user_file = (tmp_path / "states" / name for name in (".step-000000002-00.tmp", "notes.txt"))
     leftover.write_bytes(b"half")
-    stranger.write_text("mine")
+    user_file.write_text("mine")
     assert folder.load(at_most=10).step == 1
     assert not leftover.exists()
-    assert stranger.exists()
+    assert user_file.exists()
 
 
-def test_another_training_is_refused(folder, tmp_path):
+def test_state_of_another_training_is_rejected(folder, tmp_path):
     folder.save(make_state(1))
     with pytest.raises(StorageError, match=r"expected training b{16}…, got one of training a{16}…"):
         StateFolder(tmp_path / "states", "b" * 64, print).load(at_most=10)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_state_that_cannot_be_read_is_one_line(folder, tmp_path):
+def test_unreadable_state_gives_a_one_line_error(folder, tmp_path):
     folder.save(make_state(1))
     (path,) = (tmp_path / "states").iterdir()
     path.chmod(stat.S_IWUSR)

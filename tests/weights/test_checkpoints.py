@@ -1,4 +1,4 @@
-"""Readers of the published formats against the official packages."""
+"""Compare the readers of the published formats with the official packages."""
 
 import bz2
 import io
@@ -49,30 +49,30 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def by_trial(weights: list[SourceWeights]) -> dict[tuple[int, str, int, int], SourceWeights]:
-    found = {(row.index, row.dataset, row.epochs, row.seed): row for row in weights}
-    assert len(found) == len(weights)
-    return found
+    trials = {(row.index, row.dataset, row.epochs, row.seed): row for row in weights}
+    assert len(trials) == len(weights)
+    return trials
 
 
 # Readers against the official packages
 
 
 @pytest.mark.parametrize(("hp", "seed"), [("12", 111), pytest.param("200", 777, marks=pytest.mark.slow)])
-def test_nats_folder_gives_the_official_tensors(nats: Path, hp: str, seed: int) -> None:
+def test_nats_folder_yields_the_official_tensors(nats: Path, hp: str, seed: int) -> None:
     import nats_bench
 
     api = nats_bench.create(str(nats), "tss", fast_mode=True, verbose=False)
-    got = by_trial(list(iter_weights(nats, hp=hp, seed=seed)))
+    rows = by_trial(list(iter_weights(nats, hp=hp, seed=seed)))
     datasets = ("cifar10", "cifar100", "ImageNet16-120")
-    assert set(got) == {(index, dataset, int(hp), seed) for index in INDICES for dataset in datasets}
-    for (index, dataset, _, _), row in got.items():
+    assert set(rows) == {(index, dataset, int(hp), seed) for index in INDICES for dataset in datasets}
+    for (index, dataset, _, _), row in rows.items():
         assert_same_tensors(row.state_dict, api.get_net_param(index, dataset, seed, hp=hp))
         config = api.get_net_config(index, dataset)
         assert (config["C"], config["N"], config["num_classes"]) == (row.channels, row.cells, row.n_classes)
         assert config["arch_str"] == row.spec
 
 
-def test_nasbench201_archive_gives_the_official_tensors(archive: Path) -> None:
+def test_nasbench201_archive_yields_the_official_tensors(archive: Path) -> None:
     from nas_201_api import NASBench201API
 
     files = {index: torch.load(archive / f"{index:06d}-FULL.pth", weights_only=False) for index in INDICES[:2]}
@@ -80,33 +80,33 @@ def test_nasbench201_archive_gives_the_official_tensors(archive: Path) -> None:
         {"meta_archs": list(nasbench201.specs()), "arch2infos": files, "evaluated_indexes": list(files)}, verbose=False
     )
     for hp, seed in (("200", 777), ("12", 111)):
-        got = by_trial(list(iter_weights(archive, hp=hp, seed=seed)))
-        assert len(got) == 6
-        for (index, dataset, epochs, found_seed), row in got.items():
-            assert (str(epochs), found_seed) == (hp, seed)
+        rows = by_trial(list(iter_weights(archive, hp=hp, seed=seed)))
+        assert len(rows) == 6
+        for (index, dataset, epochs, row_seed), row in rows.items():
+            assert (str(epochs), row_seed) == (hp, seed)
             assert_same_tensors(row.state_dict, api.get_net_param(index, dataset, seed, hp=hp))
 
 
 @pytest.mark.parametrize(
     "name", ["folder", *(pytest.param(name, marks=pytest.mark.slow) for name in ("common name", "last part"))]
 )
-def test_split_tar_gives_the_same_as_the_folder(nats: Path, parts: list[Path], name: str) -> None:
+def test_split_tar_yields_the_same_as_the_folder(nats: Path, parts: list[Path], name: str) -> None:
     assert len(parts) > 3
     base = parts[0].name.removesuffix("aa")
     path = {"folder": parts[0].parent, "common name": parts[0].with_name(base), "last part": parts[-1]}[name]
     assert detect(path).name == "nats-tar"
-    got = by_trial(list(iter_weights(path)))
+    rows = by_trial(list(iter_weights(path)))
     expected = by_trial(list(iter_weights(nats)))
-    assert got.keys() == expected.keys()
-    for trial, row in got.items():
+    assert rows.keys() == expected.keys()
+    for trial, row in rows.items():
         assert row.source_sha256 == expected[trial].source_sha256
         assert_same_tensors(row.state_dict, expected[trial].state_dict)
 
 
-def test_unsplit_tar_is_read_too(nats: Path, parts: list[Path], tmp_path: Path) -> None:
-    whole = tmp_path / "NATS-tss-v1_0-3ffb9-full.tar"
-    whole.write_bytes(b"".join(part.read_bytes() for part in parts))
-    assert [row.index for row in iter_weights(whole, datasets=["cifar10"])] == list(INDICES)
+def test_unsplit_tar_is_read(nats: Path, parts: list[Path], tmp_path: Path) -> None:
+    tar = tmp_path / "NATS-tss-v1_0-3ffb9-full.tar"
+    tar.write_bytes(b"".join(part.read_bytes() for part in parts))
+    assert [row.index for row in iter_weights(tar, datasets=["cifar10"])] == list(INDICES)
 
 
 def test_raw_training_checkpoints_are_read(tmp_path: Path) -> None:
@@ -117,9 +117,9 @@ def test_raw_training_checkpoints_are_read(tmp_path: Path) -> None:
             content[dataset] = {"net_state_dict": weights, "total_epoch": 200, "param": 0.1, "finish-train": True}
         torch.save(content, tmp_path / f"arch-{index:06d}-seed-{seed:04d}.pth")
     assert detect(tmp_path).name == "nasbench201-raw"
-    got = by_trial(list(iter_weights(tmp_path)))
-    assert {(index, seed) for index, _, _, seed in got} == {(3, 777), (21, 888)}
-    for (index, dataset, epochs, seed), row in got.items():
+    rows = by_trial(list(iter_weights(tmp_path)))
+    assert {(index, seed) for index, _, _, seed in rows} == {(3, 777), (21, 888)}
+    for (index, dataset, epochs, seed), row in rows.items():
         assert (row.channels, row.cells, row.n_classes, row.spec) == (CHANNELS, CELLS, CLASSES[dataset], None)
         assert_same_tensors(row.state_dict, random_weights(index, dataset, seed, epochs))
     with pytest.raises(CheckpointError, match="expected a training of 12 epochs, got 200"):
@@ -133,8 +133,8 @@ def write_raw_training(folder: Path, index: int, seed: int, datasets: list[str])
     torch.save(content, folder / f"arch-{index:06d}-seed-{seed:04d}.pth")
 
 
-def test_a_dataset_that_only_another_seed_has_is_taken_from_that(tmp_path: Path) -> None:
-    """As with the records of NATS-Bench: the seed is chosen per dataset."""
+def test_dataset_is_taken_from_another_seed_if_the_preferred_one_lacks_it(tmp_path: Path) -> None:
+    """The seed is chosen per dataset, as for the records of NATS-Bench."""
     write_raw_training(tmp_path, 3, 777, ["cifar10"])
     write_raw_training(tmp_path, 3, 888, ["cifar10", "cifar100"])
     write_raw_training(tmp_path, 3, 999, ["cifar100"])
@@ -147,7 +147,7 @@ def test_a_dataset_that_only_another_seed_has_is_taken_from_that(tmp_path: Path)
 
 
 @pytest.mark.parametrize("seed", [777, None])
-def test_a_dataset_that_no_seed_has_is_refused(tmp_path: Path, seed: int | None) -> None:
+def test_dataset_without_weights_of_any_seed_is_rejected(tmp_path: Path, seed: int | None) -> None:
     write_raw_training(tmp_path, 3, 777, ["cifar10"])
     write_raw_training(tmp_path, 3, 888, ["cifar100"])
     expected = r"#3 .*expected weights of ImageNet16-120, got those of cifar10, cifar100"
@@ -164,7 +164,7 @@ def test_folder_of_state_dicts_is_read(tmp_path: Path, ending: str) -> None:
         path = tmp_path / f"{index:06d}.{ending}"
         if ending == "safetensors":
             save_file(state_dict, path)
-        else:  # as users save them: wrapped, and from DataParallel
+        else:  # Users also save them in a dictionary and from DataParallel.
             torch.save({"state_dict": {f"module.{key}": value for key, value in state_dict.items()}}, path)
     assert detect(tmp_path).name == "state-dicts"
     for row in iter_weights(tmp_path, datasets=["cifar10"]):
@@ -176,7 +176,7 @@ def test_folder_of_state_dicts_is_read(tmp_path: Path, ending: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["NATS-tss-v1_0-3ffb9.pickle.pbz2", "NAS-Bench-201-v1_1-096897.pth"])
-def test_merged_files_are_rejected_since_they_have_no_weights(tmp_path: Path, name: str) -> None:
+def test_merged_files_without_weights_are_rejected(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
     with pytest.raises(CheckpointError, match=r"records without weights.*-full"):
         list(iter_weights(tmp_path / name))
@@ -185,18 +185,18 @@ def test_merged_files_are_rejected_since_they_have_no_weights(tmp_path: Path, na
 # Choice of trials
 
 
-def test_cifar10_valid_is_taken_by_name_only(nats: Path) -> None:
+def test_cifar10_valid_is_read_only_if_named(nats: Path) -> None:
     assert {row.dataset for row in iter_weights(nats, indices=[3])} == {"cifar10", "cifar100", "ImageNet16-120"}
     assert [row.dataset for row in iter_weights(nats, indices=[3], datasets=["cifar10-valid"])] == ["cifar10-valid"]
 
 
-@given(present=st.sets(st.integers(0, 999), min_size=1), wanted=st.none() | st.integers(0, 999))
-def test_seed_is_the_wanted_one_else_the_lowest(present: set[int], wanted: int | None) -> None:
-    chosen = choose_seeds(present, wanted)
-    if wanted is None:
+@given(present=st.sets(st.integers(0, 999), min_size=1), preferred=st.none() | st.integers(0, 999))
+def test_seed_is_the_preferred_one_or_the_lowest(present: set[int], preferred: int | None) -> None:
+    chosen = choose_seeds(present, preferred)
+    if preferred is None:
         assert chosen == sorted(present)
     else:
-        assert chosen == [wanted if wanted in present else min(present)]
+        assert chosen == [preferred if preferred in present else min(present)]
 
 
 def test_seed_without_weights_counts_as_absent(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_seed_without_weights_counts_as_absent(tmp_path: Path) -> None:
     assert [row.seed for row in iter_weights(tmp_path, seed=None)] == [888, 999]
 
 
-def test_unpadded_file_name_is_the_fallback(nats: Path, tmp_path: Path) -> None:
+def test_unpadded_file_name_is_used_without_a_padded_one(nats: Path, tmp_path: Path) -> None:
     (tmp_path / "21.pickle.pbz2").write_bytes((nats / "000021.pickle.pbz2").read_bytes())
     assert [row.index for row in iter_weights(tmp_path, datasets=["cifar10"])] == [21]
     (tmp_path / "000021.pickle.pbz2").write_bytes((nats / "000021.pickle.pbz2").read_bytes())
@@ -218,7 +218,7 @@ def test_unpadded_file_name_is_the_fallback(nats: Path, tmp_path: Path) -> None:
     assert [row.index for row in iter_weights(tmp_path, datasets=["cifar10"])] == [21]
 
 
-def test_what_is_absent_is_named(nats: Path, archive: Path) -> None:
+def test_missing_networks_datasets_and_lengths_are_named(nats: Path, archive: Path) -> None:
     for source in (nats, archive):
         with pytest.raises(CheckpointError, match=r"failed for #5 in .*expected a file of network #5"):
             list(iter_weights(source, indices=[5]))
@@ -243,13 +243,13 @@ def test_unknown_source_and_format_are_named(nats: Path, tmp_path: Path) -> None
 # Damage
 
 
-def test_record_of_another_index_is_refused(nats: Path, tmp_path: Path) -> None:
+def test_record_of_another_index_is_rejected(nats: Path, tmp_path: Path) -> None:
     (tmp_path / "000022.pickle.pbz2").write_bytes((nats / "000021.pickle.pbz2").read_bytes())
     with pytest.raises(CheckpointError, match=r"000022.*expected the records of network #22, got those of #21"):
         list(iter_weights(tmp_path))
 
 
-def test_record_of_another_training_length_is_refused(tmp_path: Path) -> None:
+def test_record_of_another_training_length_is_rejected(tmp_path: Path) -> None:
     from nats_bench import api_utils
 
     states = make_states(3, api_utils, trials={"200": [("cifar10", 777)]})
@@ -260,27 +260,27 @@ def test_record_of_another_training_length_is_refused(tmp_path: Path) -> None:
 
 
 @settings(max_examples=15)
-@given(share=st.floats(0, 0.999))
-def test_truncated_files_are_refused(nats: Path, archive: Path, share: float) -> None:
+@given(fraction=st.floats(0, 0.999))
+def test_truncated_files_are_rejected(nats: Path, archive: Path, fraction: float) -> None:
     import tempfile
 
     for source in (nats / "000003.pickle.pbz2", archive / "000003-FULL.pth"):
         raw = source.read_bytes()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / source.name
-            path.write_bytes(raw[: int(len(raw) * share)])
-            with pytest.raises(CheckpointError, match=rf"failed for .*{source.name}: expected .*truncated"):
+            path.write_bytes(raw[: int(len(raw) * fraction)])
+            with pytest.raises(CheckpointError, match=rf"failed for .*{source.name}: .*truncated"):
                 list(iter_weights(path))
 
 
-class Hostile:
+class Malicious:
     def __reduce__(self) -> Any:
         return pytest.fail, ("a pickle ran code",)
 
 
 @pytest.mark.parametrize("name", ["000003.pickle.pbz2", "000003-FULL.pth", "arch-000003-seed-0777.pth", "000003.pth"])
-def test_foreign_global_is_refused_in_every_format(tmp_path: Path, name: str) -> None:
-    content = {"200": {"arch_index": Hostile()}, "full": Hostile()}
+def test_pickle_with_a_foreign_global_is_rejected_in_every_format(tmp_path: Path, name: str) -> None:
+    content = {"200": {"arch_index": Malicious()}, "full": Malicious()}
     if name.endswith("pbz2"):
         (tmp_path / name).write_bytes(bz2.compress(pickle.dumps(content, 4)))
     else:
@@ -290,7 +290,7 @@ def test_foreign_global_is_refused_in_every_format(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize("content", [[], {}, {"200": 3}, {"200": {"arch_index": 3, "all_results": {"cifar10": 1}}}])
-def test_foreign_structure_is_refused(tmp_path: Path, content: Any) -> None:
+def test_foreign_structure_is_rejected(tmp_path: Path, content: Any) -> None:
     (tmp_path / "000003.pickle.pbz2").write_bytes(bz2.compress(pickle.dumps(content, 4)))
     torch.save(content, tmp_path / "000003.pth")
     with pytest.raises(CheckpointError, match=r"000003\.pickle\.pbz2: expected"):
@@ -305,11 +305,11 @@ def test_foreign_structure_is_refused(tmp_path: Path, content: Any) -> None:
 def test_missing_parts_are_named(nats: Path, tmp_path: Path) -> None:
     parts = write_split_tar(tmp_path / "download", nats, 30_000)
     names = [part.name for part in parts]
-    for part in parts[-2:]:  # the last one alone may hold nothing but the padding that tar ends with
+    for part in parts[-2:]:  # The last part may contain only tar's end padding.
         part.unlink()
     with pytest.raises(CheckpointError, match=rf"expected {names[-2]} after {names[-3]}"):
         list(iter_weights(tmp_path / "download", indices=[5]))
-    with pytest.raises(CheckpointError, match=rf"expected {names[-2]} after {names[-3]} to hold"):
+    with pytest.raises(CheckpointError, match=rf"expected {names[-2]} after {names[-3]} to contain"):
         list(iter_weights(tmp_path / "download"))
     parts[1].unlink()
     with pytest.raises(CheckpointError, match=rf"expected {names[1]} after {names[0]}"):
@@ -319,7 +319,7 @@ def test_missing_parts_are_named(nats: Path, tmp_path: Path) -> None:
         list(iter_weights(tmp_path / "download"))
 
 
-def test_networks_in_the_parts_that_are_there_are_read(nats: Path, tmp_path: Path) -> None:
+def test_networks_in_the_existing_parts_are_read(nats: Path, tmp_path: Path) -> None:
     parts = write_split_tar(tmp_path / "download", nats, 30_000)
     with tarfile.open(fileobj=io.BytesIO(b"".join(part.read_bytes() for part in parts))) as archive:
         entries = [entry for entry in archive if entry.name.endswith("1.pickle.pbz2") or "00003." in entry.name]
@@ -331,15 +331,15 @@ def test_networks_in_the_parts_that_are_there_are_read(nats: Path, tmp_path: Pat
     assert [row.index for row in iter_weights(tmp_path / "download", indices=[index], datasets=["cifar10"])] == [index]
 
 
-def test_only_asked_for_records_are_read(parts: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_split_tar_reads_only_the_requested_records(parts: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     read = 0
     original = JoinedParts.readinto
 
     def count(self: JoinedParts, buffer: Any, /) -> int:
         nonlocal read
-        got = original(self, buffer)
-        read += got
-        return got
+        n_bytes = original(self, buffer)
+        read += n_bytes
+        return n_bytes
 
     monkeypatch.setattr(JoinedParts, "readinto", count)
     total = sum(part.stat().st_size for part in parts)
@@ -348,7 +348,7 @@ def test_only_asked_for_records_are_read(parts: list[Path], monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("name", ["../000003.pickle.pbz2", "/etc/000003.pickle.pbz2", "a/../../000003.pickle.pbz2"])
-def test_tar_entry_that_escapes_is_refused(nats: Path, tmp_path: Path, name: str) -> None:
+def test_tar_entry_outside_its_folder_is_rejected(nats: Path, tmp_path: Path, name: str) -> None:
     with tarfile.open(tmp_path / "evil.tar", "w") as archive:
         entry = archive.gettarinfo(nats / "000003.pickle.pbz2")
         entry.name = name
@@ -358,7 +358,7 @@ def test_tar_entry_that_escapes_is_refused(nats: Path, tmp_path: Path, name: str
         list(iter_weights(tmp_path / "evil.tar"))
 
 
-def test_tar_link_is_refused(tmp_path: Path) -> None:
+def test_tar_link_is_rejected(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "evil.tar", "w") as archive:
         entry = tarfile.TarInfo("x/000003.pickle.pbz2")
         entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
@@ -367,7 +367,7 @@ def test_tar_link_is_refused(tmp_path: Path) -> None:
         list(iter_weights(tmp_path / "evil.tar"))
 
 
-def test_parts_of_parts_and_of_several_archives(tmp_path: Path) -> None:
+def test_find_parts_sorts_nested_parts_and_rejects_several_archives(tmp_path: Path) -> None:
     for name in ("a.taraa-aa", "a.taraa-ab", "a.tarab", "a.tarac-aa", "a.tarae"):
         (tmp_path / name).touch()
     assert [part.name for part in find_parts(tmp_path)] == ["a.taraa-aa", "a.taraa-ab", "a.tarab", "a.tarac-aa"]
@@ -376,26 +376,26 @@ def test_parts_of_parts_and_of_several_archives(tmp_path: Path) -> None:
         find_parts(tmp_path)
     assert [part.name for part in find_parts(tmp_path / "b.taraa")] == ["b.taraa"]
     (tmp_path / "a.taraa").touch()
-    with pytest.raises(CheckpointError, match=r"expected a\.taraa or its own parts, got both"):
+    with pytest.raises(CheckpointError, match=r"expected a\.taraa or its parts, got both"):
         find_parts(tmp_path / "a.tarab")
 
 
 @settings(max_examples=50)
 @given(
     pieces=st.lists(st.binary(max_size=9), min_size=1, max_size=5),
-    moves=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=8),
+    reads=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=8),
 )
 def test_joined_parts_read_as_one_file(
-    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], moves: list[tuple[int, int]]
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], reads: list[tuple[int, int]]
 ) -> None:
     folder = tmp_path_factory.mktemp("pieces")
     paths = [folder / str(number) for number in range(len(pieces))]
     for path, piece in zip(paths, pieces, strict=True):
         path.write_bytes(piece)
-    whole = b"".join(pieces)
+    content = b"".join(pieces)
     with io.BufferedReader(JoinedParts(paths), 4) as joined:  # type: ignore[type-var]
-        assert joined.read() == whole
-        for start, length in moves:
+        assert joined.read() == content
+        for start, length in reads:
             joined.seek(start)
-            assert joined.read(length) == whole[start : start + length]
-        assert joined.seek(0, io.SEEK_END) == len(whole)
+            assert joined.read(length) == content[start : start + length]
+        assert joined.seek(0, io.SEEK_END) == len(content)

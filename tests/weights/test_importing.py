@@ -1,4 +1,4 @@
-"""Importing: every network checked against the one that its index names, refusals, resumption."""
+"""Importing: each network is compared with the cell of its index; rejections; imports after an error."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def run(source: Path, root: Path, **options: Any) -> ImportReport:
 
 
 def write_changed(folder: Path, index: int, change: Any, trials: Any = None) -> None:
-    """Write one record after changing its states in place."""
+    """Write one record whose states `change` has modified."""
     from nats_bench import api_utils
 
     states = make_states(index, api_utils, trials=trials or {"200": [("cifar10", 777)]})
@@ -70,7 +70,7 @@ def test_import_fills_the_store_with_checked_networks(nats: Path, tmp_path: Path
         build_network(record.spec, **size).load_state_dict(store.load(record), strict=True)
 
 
-def test_import_twice_and_from_the_split_tar_is_the_same_store(nats: Path, tmp_path: Path) -> None:
+def test_import_again_or_from_the_split_tar_gives_the_same_store(nats: Path, tmp_path: Path) -> None:
     parts = write_split_tar(tmp_path / "download", nats, 20_000)
     first = run(nats, tmp_path / "a")
     before = {path.name: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
@@ -80,7 +80,7 @@ def test_import_twice_and_from_the_split_tar_is_the_same_store(nats: Path, tmp_p
     assert [row.sha256 for row in from_tar.imported] == [row.sha256 for row in first.imported]
 
 
-def test_selection_of_networks_datasets_epochs_and_seeds(nats: Path, tmp_path: Path) -> None:
+def test_import_selects_networks_datasets_epochs_and_seeds(nats: Path, tmp_path: Path) -> None:
     def trials(**options: Any) -> set[tuple[int, str, int, int]]:
         name = "-".join(map(str, options.values()))
         report = run(nats, tmp_path / name, **options)
@@ -140,14 +140,14 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_record_that_is_not_its_network_is_refused(tmp_path: Path, change: Any) -> None:
+def test_import_rejects_a_record_of_another_network(tmp_path: Path, change: Any) -> None:
     write_changed(tmp_path / "source", 3, change)
     with pytest.raises(CheckpointError, match=CHANGES[change]):
         run(tmp_path / "source", tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
 
-def test_other_cell_with_equal_parameter_count_is_refused(tmp_path: Path) -> None:
+def test_import_rejects_another_cell_with_equal_parameter_count(tmp_path: Path) -> None:
     # Two 1x1 convolutions, as in #309, on other edges.
     spec = "|skip_connect~0|+|nor_conv_1x1~0|nor_conv_1x1~1|+|none~0|none~1|skip_connect~2|"
     size = {"channels": CHANNELS, "cells": CELLS, "n_classes": 10}
@@ -162,7 +162,7 @@ def test_other_cell_with_equal_parameter_count_is_refused(tmp_path: Path) -> Non
         run(tmp_path / "source", tmp_path / "store")
 
 
-def test_keep_going_takes_the_rest_and_reports_what_was_refused(nats: Path, tmp_path: Path) -> None:
+def test_import_with_keep_going_reports_rejected_networks(nats: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     trials = {"200": [("cifar10", 777), ("cifar100", 777)]}
     write_changed(source, 3, other_weights, trials)
@@ -182,7 +182,7 @@ def test_keep_going_takes_the_rest_and_reports_what_was_refused(nats: Path, tmp_
     assert CheckpointStore(tmp_path / "store").find(3, "cifar100").seed == 777
 
 
-def test_networks_before_a_refusal_stay_in_the_store(nats: Path, tmp_path: Path) -> None:
+def test_import_keeps_networks_stored_before_an_error(nats: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     write_changed(source, 309, nan)
     (source / "000003.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes())
@@ -191,8 +191,8 @@ def test_networks_before_a_refusal_stay_in_the_store(nats: Path, tmp_path: Path)
     assert {row.index for row in CheckpointStore(tmp_path / "store").records()} == {3}
 
 
-def test_recorded_parameters_of_another_network_do_not_matter(tmp_path: Path) -> None:
-    # NATS-Bench issue 36: the fields beside the weights may be another network's.
+def test_import_ignores_recorded_parameter_counts(tmp_path: Path) -> None:
+    # NATS-Bench issue 36: the fields beside the weights may belong to another network.
     def change(_state: Any, trial: Any) -> None:
         trial["params"], trial["flop"], trial["seed"] = 99.0, 1.0, "0888"
 
@@ -203,7 +203,7 @@ def test_recorded_parameters_of_another_network_do_not_matter(tmp_path: Path) ->
     assert record.parameters == nasbench201.parameter_count(record.spec, **size)
 
 
-def test_folder_of_state_dicts_is_checked_against_its_indices(tmp_path: Path) -> None:
+def test_import_checks_state_dicts_against_their_indices(tmp_path: Path) -> None:
     for name, index in (("000003", 3), ("000021", 309)):
         torch.save(random_weights(index, "cifar10", 1, 1), tmp_path / f"{name}.pth")
     report = run(tmp_path, tmp_path / "store", datasets=["cifar10"], keep_going=True)
@@ -211,7 +211,7 @@ def test_folder_of_state_dicts_is_checked_against_its_indices(tmp_path: Path) ->
     assert "#21 cifar10" in report.refused[0]
 
 
-# The folder named by ROBUST201_DATA
+# Data in the folder ROBUST201_DATA
 
 README_PARAMETERS = {0: 129_306, 9: 316_346, 21: 372_346, 309: 129_306, 991: 615_386, 13_714: 1_073_466}
 
@@ -236,20 +236,20 @@ def test_shared_checkpoints_import(shared_data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.shared
-def test_shared_checkpoints_equal_what_the_official_package_loads(shared_data: Path) -> None:
+def test_shared_checkpoints_equal_those_of_the_official_package(shared_data: Path) -> None:
     from nats_bench import api_utils
 
     source = shared_data / "checkpoints" / "NATS-tss-v1_0-3ffb9-full"
     if not source.is_dir():
         pytest.skip(f"no checkpoints in {shared_data}")
-    (ours,) = iter_weights(source, indices=[9])
+    (weights,) = iter_weights(source, indices=[9])
     states = api_utils.pickle_load(str(source / "000009.pickle.pbz2"))
     official = api_utils.ArchResults.create_from_state_dict(states["200"])
-    assert_same_tensors(ours.state_dict, official.get_net_param("cifar10", 777))
+    assert_same_tensors(weights.state_dict, official.get_net_param("cifar10", 777))
 
 
 @pytest.mark.shared
-def test_official_records_without_weights_are_refused(shared_data: Path, tmp_path: Path) -> None:
+def test_official_records_without_weights_are_rejected(shared_data: Path, tmp_path: Path) -> None:
     source = shared_data / "nats-official"
     if not source.is_dir():
         pytest.skip(f"no nats-official in {shared_data}")
@@ -257,7 +257,7 @@ def test_official_records_without_weights_are_refused(shared_data: Path, tmp_pat
         run(source, tmp_path)
 
 
-def test_manifest_is_lines_of_json(nats: Path, tmp_path: Path) -> None:
+def test_import_writes_the_manifest_as_json_lines(nats: Path, tmp_path: Path) -> None:
     run(nats, tmp_path, indices=[3], datasets=["cifar10"])
     header, line = map(json.loads, (tmp_path / "manifest.jsonl").read_text().splitlines())
     assert header == {"format": "robust201 checkpoints", "version": 1}

@@ -1,4 +1,4 @@
-"""Lines of a manifest: fields of a wrong type and edited recipes are rejected by file, line and field."""
+"""Manifest lines: errors about invalid types and edited recipes name the file, line and field."""
 
 import json
 import re
@@ -21,7 +21,7 @@ Edit = Callable[[dict[str, Any]], object]
 
 VALUES = [None, "text", -1, 2.5, True, [], {}, [None], 10**30, {"a": 1}]
 VALID: dict[str, list[Any]] = {
-    "space": ["text"],  # a custom one, whose ids cannot be computed from the manifest alone
+    "space": ["text"],  # A custom space: its ids cannot be computed from the manifest alone.
     "index": [],
     "spec": [None, "text"],
     "dataset": ["text"],
@@ -49,19 +49,19 @@ VALID: dict[str, list[Any]] = {
     "test_accuracy": [None],
     "steps": [None],
 }
-"""The values of `VALUES` that a field may have."""
+"""The values from `VALUES` that are valid in each field."""
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The manifest of a store that `train` made."""
+    """Return the manifest of a store written by `train`."""
     config = make_trainings(tmp_path_factory.mktemp("trained"))
     assert run_trainings(config).complete
     return config.store / "manifest.jsonl"
 
 
 def edit_line(source: Path, target: Path, edit: Edit) -> Path:
-    """Copy a manifest, its second line edited."""
+    """Copy a manifest and edit its second line."""
     header, line, *others = source.read_text().splitlines()
     fields = json.loads(line)
     edit(fields)
@@ -72,16 +72,16 @@ def edit_line(source: Path, target: Path, edit: Edit) -> Path:
 def set_field(name: str, value: Any) -> Edit:
     def edit(fields: dict[str, Any]) -> None:
         *parents, last = name.split(".")
-        inside = fields
+        parent_fields = fields
         for parent in parents:
-            inside = inside[parent]
-        inside[last] = value
+            parent_fields = parent_fields[parent]
+        parent_fields[last] = value
 
     return edit
 
 
 @pytest.mark.parametrize("name", VALID)
-def test_manifest_field_of_a_wrong_type_is_rejected_by_line_and_field(tmp_path: Path, trained: Path, name: str) -> None:
+def test_manifest_error_names_line_and_field_of_an_invalid_type(tmp_path: Path, trained: Path, name: str) -> None:
     for value in VALUES:
         path = edit_line(trained, tmp_path / "manifest.jsonl", set_field(name, value))
         if any(type(value) is type(valid) and value == valid for valid in VALID[name]):
@@ -90,8 +90,8 @@ def test_manifest_field_of_a_wrong_type_is_rejected_by_line_and_field(tmp_path: 
                     assert record.label
                     assert record.is_end in {True, False, None}
         else:
-            place = re.escape(f"{path} line 2: expected ")
-            with pytest.raises(CheckpointError, match=f"{place}.*('{name}'|was edited)"):
+            start = re.escape(f"{path} line 2: expected ")
+            with pytest.raises(CheckpointError, match=f"{start}.*('{name}'|was edited)"):
                 read_manifest(path)
 
 
@@ -146,7 +146,7 @@ def test_manifest_with_an_edited_recipe_is_rejected(tmp_path: Path, trained: Pat
         set_field("channels", 8),
     ],
 )
-def test_manifest_of_the_published_recipe_is_rejected_if_edited(tmp_path: Path, edit: Edit) -> None:
+def test_manifest_with_an_edited_published_recipe_is_rejected(tmp_path: Path, edit: Edit) -> None:
     manifest = bundled("benchmark_data/demo/manifest.jsonl")
     assert len(read_manifest(manifest)) == 16
     with pytest.raises(CheckpointError, match=r"line 2: .*the line was edited"):

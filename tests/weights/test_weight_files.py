@@ -1,4 +1,4 @@
-"""Files of one network's weights, safetensors and PyTorch: contents, and one clear line for each that is not read."""
+"""Weight files of one network (safetensors and PyTorch): contents, and a clear error for each invalid file."""
 
 import io
 import re
@@ -25,18 +25,18 @@ from tests.support.tiny_networks import TinyNetwork
 WEIGHTS = dict(TinyNetwork(seed=3).state_dict())
 
 
-def saved(content: Any, *, zipped: bool = True) -> bytes:
+def torch_bytes(content: Any, *, zipped: bool = True) -> bytes:
     stream = io.BytesIO()
     torch.save(content, stream, _use_new_zipfile_serialization=zipped)
     return stream.getvalue()
 
 
-def prefixed(prefix: str) -> dict[str, torch.Tensor]:
+def add_prefix(prefix: str) -> dict[str, torch.Tensor]:
     return {prefix + name: tensor for name, tensor in WEIGHTS.items()}
 
 
 def assert_weights(path: Path) -> list[str]:
-    """Compare a file's weights with those that were saved; give the lines that were said of it."""
+    """Check that a file contains `WEIGHTS` and return the notes printed while reading it."""
     lines: list[str] = []
     tensors = read_weights(path, lines.append)
     assert sorted(tensors) == sorted(WEIGHTS)
@@ -51,23 +51,23 @@ def assert_weights(path: Path) -> list[str]:
         (WEIGHTS, None),
         ({name: nn.Parameter(tensor, requires_grad=False) for name, tensor in WEIGHTS.items()}, None),
         ({"state_dict": WEIGHTS, "epoch": 3, "optimizer": {"state": {}, "param_groups": [{"lr": 0.1}]}}, "state_dict"),
-        ({"model": prefixed("module.")}, "the entry 'model'; names without 'mo"),
+        ({"model": add_prefix("module.")}, "the entry 'model'; names without 'mo"),
         ({"weights_of_mine": WEIGHTS}, "the entry 'weights_of_mine'."),
-        (prefixed("module."), "names without 'module.'."),
-        (prefixed("module._orig_mod."), "names without 'module._orig_mod.'."),
+        (add_prefix("module."), "names without 'module.'."),
+        (add_prefix("module._orig_mod."), "names without 'module._orig_mod.'."),
     ],
 )
-def test_torch_file_gives_its_state_dict(tmp_path: Path, content: Any, note: str | None, zipped: bool) -> None:
+def test_torch_file_yields_its_state_dict(tmp_path: Path, content: Any, note: str | None, zipped: bool) -> None:
     path = tmp_path / "w.pth"
-    path.write_bytes(saved(content, zipped=zipped))
+    path.write_bytes(torch_bytes(content, zipped=zipped))
     assert is_torch_file(path.read_bytes())
     lines = assert_weights(path)
     assert [note is not None and note in line for line in lines] == [True] * (note is not None)
 
 
-def test_torch_file_of_several_state_dicts_warns_which_is_used(tmp_path: Path) -> None:
+def test_torch_file_with_several_state_dicts_warns_which_one_is_used(tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
-    path.write_bytes(saved({"ema": {"other": torch.ones(1)}, "model": WEIGHTS}))
+    path.write_bytes(torch_bytes({"ema": {"other": torch.ones(1)}, "model": WEIGHTS}))
     with pytest.warns(RobustWarning, match=r"w\.pth contains several state_dicts: using 'model', not 'ema'\."):
         assert_weights(path)
 
@@ -75,18 +75,18 @@ def test_torch_file_of_several_state_dicts_warns_which_is_used(tmp_path: Path) -
 def test_safetensors_file_is_recognised_whatever_its_name(tmp_path: Path) -> None:
     save_file(WEIGHTS, tmp_path / "w.pth")
     assert assert_weights(tmp_path / "w.pth") == []
-    save_file(prefixed("module."), tmp_path / "wrapped")
+    save_file(add_prefix("module."), tmp_path / "wrapped")
     assert "names without 'module.'" in assert_weights(tmp_path / "wrapped")[0]
 
 
 @pytest.mark.parametrize("length", [640, 0x04034B50])
-def test_header_length_of_safetensors_is_no_sign_of_a_torch_file(length: int) -> None:
+def test_safetensors_header_length_is_not_taken_for_a_torch_file(length: int) -> None:
     beginning = length.to_bytes(8, "little")
     assert beginning.startswith((b"\x80\x02", b"PK\x03\x04"))
     assert not is_torch_file(beginning)
 
 
-def compressed(raw: bytes) -> bytes:
+def compress(raw: bytes) -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(raw)) as old, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as new:
         for member in old.infolist():
@@ -94,7 +94,7 @@ def compressed(raw: bytes) -> bytes:
     return stream.getvalue()
 
 
-def scripted() -> bytes:
+def torchscript_bytes() -> bytes:
     stream = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -102,46 +102,55 @@ def scripted() -> bytes:
     return stream.getvalue()
 
 
-WRONG: dict[str, tuple[bytes, str]] = {
+INVALID: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "expected a whole safetensors file, got an empty one"),
     "text": (b"weights", "expected a whole safetensors file, got a truncated or damaged one"),
     "a pickled network": (
-        saved(TinyNetwork()),
+        torch_bytes(TinyNetwork()),
         r"names tests\.support\.tiny_networks\.TinyNetwork, whose code .*torch\.save\(network\.state_dict\(\), ",
     ),
     "a pickled network in the old format": (
-        saved({"model": TinyNetwork()}, zipped=False),
+        torch_bytes({"model": TinyNetwork()}, zipped=False),
         r"names .*TinyNetwork, whose",
     ),
-    "TorchScript": (scripted(), r"got a TorchScript archive, which holds code.*torch\.save\(network\.state_dict\(\), "),
-    "compressed": (compressed(saved({"a": torch.zeros(10**5)})), "got a compressed one"),
-    "another archive": (compressed(scripted())[:500], "got a truncated, damaged or foreign one"),
-    "no tensors": (saved({"epoch": 3}), "expected a state_dict of named tensors, got a dictionary of 'epoch'"),
-    "a list": (saved([torch.ones(1)]), "expected a state_dict of named tensors, got a list"),
+    "TorchScript": (
+        torchscript_bytes(),
+        r"got a TorchScript archive, which holds code.*torch\.save\(network\.state_dict\(\), ",
+    ),
+    "compressed": (compress(torch_bytes({"a": torch.zeros(10**5)})), "got a compressed one"),
+    "another archive": (compress(torchscript_bytes())[:500], "got a truncated, damaged or foreign one"),
+    "no tensors": (torch_bytes({"epoch": 3}), "expected a state_dict of named tensors, got a dictionary of 'epoch'"),
+    "a list": (torch_bytes([torch.ones(1)]), "expected a state_dict of named tensors, got a list"),
     "two networks": (
-        saved({"generator": WEIGHTS, "critic": WEIGHTS}),
+        torch_bytes({"generator": WEIGHTS, "critic": WEIGHTS}),
         "expected one state_dict, got 2, such as 'generator', 'critic'",
     ),
-    "no numbers": (saved({"a": torch.tensor([1.0, float("nan")])}), "expected finite numbers, got 1 NaN or infinite"),
-    "a sparse tensor": (saved({"a": torch.ones(2, 2).to_sparse()}), r"got 'a', which is torch\.float32, torch\.sparse"),
-    "a tensor without values": (saved({"a": torch.ones(2, device="meta")}), "got 'a', .* on meta"),
-    "a view without end": (saved({"a": torch.ones(1).expand(1 << 40)}), "expected tensors of at most"),
+    "no numbers": (
+        torch_bytes({"a": torch.tensor([1.0, float("nan")])}),
+        "expected finite numbers, got 1 NaN or infinite",
+    ),
+    "a sparse tensor": (
+        torch_bytes({"a": torch.ones(2, 2).to_sparse()}),
+        r"got 'a', which is torch\.float32, torch\.sparse",
+    ),
+    "a tensor without values": (torch_bytes({"a": torch.ones(2, device="meta")}), "got 'a', .* on meta"),
+    "a view without end": (torch_bytes({"a": torch.ones(1).expand(1 << 40)}), "expected tensors of at most"),
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_wrong_file_is_one_clear_error(tmp_path: Path, what: str) -> None:
-    raw, message = WRONG[what]
+@pytest.mark.parametrize("case", INVALID)
+def test_invalid_file_gives_one_clear_error(tmp_path: Path, case: str) -> None:
+    raw, message = INVALID[case]
     path = tmp_path / "w.pth"
     path.write_bytes(raw)
-    with pytest.raises(CheckpointError, match=message) as caught:
+    with pytest.raises(CheckpointError, match=message) as error:
         read_weights(path)
-    assert str(path) in str(caught.value)
+    assert str(path) in str(error.value)
 
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_truncated_torch_file_is_rejected_at_any_length(tmp_path: Path, zipped: bool) -> None:
-    raw, path = saved(WEIGHTS, zipped=zipped), tmp_path / "w.pth"
+    raw, path = torch_bytes(WEIGHTS, zipped=zipped), tmp_path / "w.pth"
     for length in range(8, len(raw), len(raw) // 20):
         path.write_bytes(raw[:length])
         with pytest.raises(CheckpointError, match="got a truncated, damaged or foreign one"):
@@ -155,15 +164,15 @@ def test_folder_and_missing_file_are_rejected(tmp_path: Path) -> None:
         read_weights(tmp_path / "none.pth")
 
 
-def test_tensors_of_another_network_are_counted_and_named() -> None:
+def test_fill_network_error_counts_and_names_mismatched_tensors() -> None:
     network = nn.Sequential(*(nn.Linear(2, 2) for _ in range(5)))
     tensors = dict(network.state_dict())
     for number in range(4):
         del tensors[f"{number}.bias"]
     tensors |= {"head.weight": torch.ones(1), "4.weight": torch.ones(3, 2)}
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(CheckpointError) as error:
         fill_network(network, tensors, "w.pth")
-    assert str(caught.value) == (
+    assert str(error.value) == (
         "Loading weights failed for w.pth: expected the tensors of Sequential, got others (4 of 10 missing: 0.bias, "
         "1.bias, 2.bias, …; 1 of 7 unknown: head.weight; 1 of another shape: 4.weight (3, 2) instead of (2, 2)). Give "
         "the weights of this network."
@@ -171,12 +180,12 @@ def test_tensors_of_another_network_are_counted_and_named() -> None:
 
 
 @pytest.mark.parametrize("command", [("run",), ("plan", "--check")])
-def test_sweep_rejects_a_torch_file_and_names_the_command_that_converts_it(
+def test_sweep_rejects_a_torch_file_and_prints_the_conversion_command(
     write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     network = SPACES["zoo"].build("lenet5", n_classes=10)
     path = tmp_path / "it's lenet.pth"
-    path.write_bytes(saved({"state_dict": {f"module.{name}": t for name, t in network.state_dict().items()}}))
+    path.write_bytes(torch_bytes({"state_dict": {f"module.{name}": t for name, t in network.state_dict().items()}}))
     weights = {"files": {"lenet5": str(path)}}
     fields = {"space": "zoo", "network": {}, "checkpoints": None, "architectures": ["lenet5"], "keys": {"clean": {}}}
     sweep = write_sweep(**fields, weights=weights)

@@ -1,4 +1,4 @@
-"""Weights of any space: side by side in one store, imported by name, evaluated; and files by dataset."""
+"""Weights of several spaces: stored together, imported by name and evaluated; weight files by dataset."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ from tests.runtime.test_widened import write_parquet
 OLD_MANIFEST = Path(__file__).parent / "manifest_format_1.jsonl"
 STATE = {"weight": torch.arange(4.0)}
 CELL = "|nor_conv_1x1~0|+|none~0|none~1|+|none~0|none~1|none~2|"
-TOLD: dict[str, Any] = {
+COMMON: dict[str, Any] = {
     "dataset": "cifar10", "n_classes": 10, "source": "a test", "source_sha256": "0" * 64, "state_dict": STATE
 }  # fmt: skip
 SIZE = {"spec": CELL, "channels": 4, "cells": 1}
@@ -53,7 +53,7 @@ def build(architecture, n_classes):
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network of the zoo that computes in a moment."""
+    """Add a small network to the zoo."""
     monkeypatch.setitem(NETWORKS, "tiny", ZooNetwork(Small, lambda *_: 1000, 4))
 
 
@@ -67,52 +67,52 @@ def write_state(path: Path, width: int = 4, seed: int = 0) -> Path:
 # --- the store --------------------------------------------------------------------------------------------------------
 
 
-def test_manifests_of_earlier_versions_are_read_and_continued_to_the_byte(tmp_path: Path) -> None:
+def test_manifest_of_an_earlier_version_is_read_and_written_unchanged(tmp_path: Path) -> None:
     shutil.copy(OLD_MANIFEST, tmp_path / "manifest.jsonl")
     old = CheckpointStore(tmp_path)
     assert old.find(21, "cifar10", recipe="").file == "cifar10/000021-e200-s777.safetensors"
     assert old.find(21, "cifar10", recipe="trained-3f9a2c1b").training == {"recipe": {"a": 1}}
     assert old.find("resnet18", "cifar10", space="zoo").file == "cifar10/resnet18-mine-e12-s0.safetensors"
     with CheckpointStore(tmp_path / "new") as store:
-        store.add(index=21, epochs=200, seed=777, **SIZE, **TOLD)
+        store.add(index=21, epochs=200, seed=777, **SIZE, **COMMON)
         recipe: dict[str, Any] = {"recipe": "trained-3f9a2c1b", "training": {"recipe": {"a": 1}}}
         recipe["source_sha256"] = hash_recipe(recipe["training"]["recipe"])
-        store.add(index=21, epochs=12, seed=0, **SIZE | {"spec": "|x|"}, **TOLD | recipe)
+        store.add(index=21, epochs=12, seed=0, **SIZE | {"spec": "|x|"}, **COMMON | recipe)
     assert store.manifest.read_bytes().splitlines() == OLD_MANIFEST.read_bytes().splitlines()[:3]
     assert (tmp_path / "new/cifar10/000021-trained-3f9a2c1b-e12-s0.safetensors").is_file()
 
 
-def test_equal_ids_of_two_spaces_lie_side_by_side(tmp_path: Path) -> None:
+def test_equal_ids_of_several_spaces_are_stored_separately(tmp_path: Path) -> None:
     spaces = ("nasbench201", "zoo", "file", "numbers")
     with CheckpointStore(tmp_path) as store:
         for number, space in enumerate(spaces):
             state = {"weight": torch.full((4,), float(number))}
             size = SIZE if space == "nasbench201" else {}
             index = 21 if space in {"nasbench201", "numbers"} else "same"
-            store.add(space=space, index=index, epochs=1, seed=0, **size, **TOLD | {"state_dict": state})
-    again = CheckpointStore(tmp_path)
-    assert len({record.file for record in again.records()}) == len(again.records()) == 4
+            store.add(space=space, index=index, epochs=1, seed=0, **size, **COMMON | {"state_dict": state})
+    reopened = CheckpointStore(tmp_path)
+    assert len({record.file for record in reopened.records()}) == len(reopened.records()) == 4
     for number, (space, index) in enumerate(zip(spaces, (21, "same", "same", 21), strict=True)):
-        record = again.find(index, "cifar10", space=space)
-        assert again.load(record)["weight"][0] == number
-        assert again.find_all(index, "cifar10", space=space) == (record,)
-        assert again.find_hash(index, "cifar10", record.sha256, space=space) == record
+        record = reopened.find(index, "cifar10", space=space)
+        assert reopened.load(record)["weight"][0] == number
+        assert reopened.find_all(index, "cifar10", space=space) == (record,)
+        assert reopened.find_hash(index, "cifar10", record.sha256, space=space) == record
     lines = [json.loads(line) for line in store.manifest.read_text().splitlines()]
     assert "channels" not in lines[2]
     with pytest.raises(CheckpointError, match=r"#21 cifar10 .*got only weights of the space file, nas.*, zoo\. Name a"):
-        again.find(21, "cifar10", space="absent")
+        reopened.find(21, "cifar10", space="absent")
 
 
-def test_names_and_recipes_with_dashes_share_no_file(tmp_path: Path) -> None:
+def test_names_and_recipes_with_dashes_get_different_files(tmp_path: Path) -> None:
     with CheckpointStore(tmp_path) as store:
         for name, recipe in (("a-b", "c"), ("a", "b-c")):
-            store.add(space="zoo", index=name, recipe=recipe, epochs=1, seed=0, **TOLD)
+            store.add(space="zoo", index=name, recipe=recipe, epochs=1, seed=0, **COMMON)
     assert len({record.file for record in store.records()}) == 2
 
 
-@pytest.mark.parametrize("wrong", [{"space": "../zoo"}, {"index": "a/b"}, {"recipe": ".."}, {"dataset": ""}])
-def test_names_that_are_no_names_of_files_are_refused(tmp_path: Path, wrong: dict[str, str]) -> None:
-    fields = {"space": "zoo", "index": "tiny", "epochs": 1, "seed": 0, **TOLD, **wrong}
+@pytest.mark.parametrize("changes", [{"space": "../zoo"}, {"index": "a/b"}, {"recipe": ".."}, {"dataset": ""}])
+def test_store_rejects_names_that_cannot_name_files(tmp_path: Path, changes: dict[str, str]) -> None:
+    fields = {"space": "zoo", "index": "tiny", "epochs": 1, "seed": 0, **COMMON, **changes}
     with (
         CheckpointStore(tmp_path) as store,
         pytest.raises(CheckpointError, match="expected a name that can name a folder"),
@@ -120,7 +120,7 @@ def test_names_that_are_no_names_of_files_are_refused(tmp_path: Path, wrong: dic
         store.add(**fields)
 
 
-# --- from a file to a figure ------------------------------------------------------------------------------------------
+# --- import and evaluation -------------------------------------------------------------------------------------------
 
 
 def import_tiny(robust201: RunCommand, folder: Path, *options: object) -> Any:
@@ -128,15 +128,15 @@ def import_tiny(robust201: RunCommand, folder: Path, *options: object) -> Any:
 
 
 @pytest.mark.parametrize("space", ["zoo", "file"])
-def test_a_sweep_evaluates_several_trainings_of_another_space(
+def test_sweep_evaluates_several_trainings_of_another_space(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, space: str
 ) -> None:
     models = tmp_path / "my_models.py"
     models.write_text(MODELS)
-    given = "zoo" if space == "zoo" else f"{models}:build"
+    option = "zoo" if space == "zoo" else f"{models}:build"
     for seed, recipe in enumerate(("plain", "pgd7")):
         write_state(tmp_path / "source/tiny.safetensors", seed=seed)
-        options = ("--space", given, "--recipe", recipe, "--epochs", 90, "--seed", 3, "--architectures", "tiny")
+        options = ("--space", option, "--recipe", recipe, "--epochs", 90, "--seed", 3, "--architectures", "tiny")
         assert import_tiny(robust201, tmp_path / "source", *options).code == 0
     name = "zoo" if space == "zoo" else f"build-{hash_file(models)[:8]}"
     assert {record.file for record in CheckpointStore(tmp_path / "store").records()} == {
@@ -150,8 +150,8 @@ def test_a_sweep_evaluates_several_trainings_of_another_space(
         weights={"path": str(tmp_path / "store"), "recipe": ["plain", "pgd7"]},
         keys={"clean": {}, "fgsm": {"epsilons_255": [8]}},
     )
-    ended = robust201("run", sweep)
-    assert ended.code == 0, ended.err
+    result = robust201("run", sweep)
+    assert result.code == 0, result.err
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--parquet", "--no-json").code == 0
     dataset = RobustnessDataset(tmp_path / "out")
     assert dataset.weights == ["pgd7-e90-s3", "plain-e90-s3"]
@@ -163,7 +163,7 @@ def test_a_sweep_evaluates_several_trainings_of_another_space(
 def test_equal_names_of_two_files_are_two_networks(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
-    """Their tensors have the same shapes, so that nothing else tells them apart."""
+    """Their tensors have equal shapes, so only the file's hash distinguishes them."""
     imported = {}
     for seed, name in enumerate(("a", "b")):
         (tmp_path / f"{name}.py").write_text(f"{MODELS}\n# {name}\n")
@@ -173,7 +173,7 @@ def test_equal_names_of_two_files_are_two_networks(
     store = CheckpointStore(tmp_path / "store")
     assert len(store.records()) == 2
     for record in store.records():
-        store.load(record)  # the later import left the earlier one's file as it was
+        store.load(record)  # The second import must not have overwritten the first one's file.
     chosen = {}
     for name in ("a", "b", "c"):
         (tmp_path / "c.py").write_text(f"{MODELS}\n# c\n")
@@ -186,19 +186,18 @@ def test_equal_names_of_two_files_are_two_networks(
             weights={"path": str(tmp_path / "store")},
             keys={"clean": {}},
         )
-        ended = robust201("run", sweep)
+        result = robust201("run", sweep)
         if name == "c":
-            assert "got only weights of the space build-" in ended.refusal(2)
+            assert "got only weights of the space build-" in result.refusal(2)
         else:
-            assert ended.code == 0, ended.err
-            ((found,),) = json.loads((tmp_path / f"results-{name}/plan.json").read_text())["facts"]["checkpoints"][
-                "digits"
-            ].values()
-            chosen[name] = found["sha256"]
+            assert result.code == 0, result.err
+            facts = json.loads((tmp_path / f"results-{name}/plan.json").read_text())["facts"]
+            ((checkpoint,),) = facts["checkpoints"]["digits"].values()
+            chosen[name] = checkpoint["sha256"]
     assert chosen["a"] == imported["a"][0].sha256 != chosen["b"]
 
 
-def test_a_network_of_another_space_is_loaded_from_a_store(robust201: RunCommand, tmp_path: Path) -> None:
+def test_network_of_another_space_is_loaded_from_a_store(robust201: RunCommand, tmp_path: Path) -> None:
     path = write_state(tmp_path / "source/tiny.safetensors")
     assert import_tiny(robust201, tmp_path / "source", "--space", "zoo").code == 0
     pixels = torch.rand((2, 3, 32, 32), generator=torch.Generator().manual_seed(0))
@@ -206,7 +205,7 @@ def test_a_network_of_another_space_is_loaded_from_a_store(robust201: RunCommand
     assert torch.equal(loaded(pixels), load_model("tiny", "digits", weights=path)(pixels))
 
 
-def test_load_model_and_import_report_which_of_several_state_dicts_they_use(
+def test_load_model_and_import_warn_which_of_several_state_dicts_they_use(
     robust201: RunCommand, tmp_path: Path
 ) -> None:
     state = load_file(write_state(tmp_path / "tiny.safetensors"))
@@ -231,7 +230,7 @@ def test_load_model_and_import_report_which_of_several_state_dicts_they_use(
         ("000021", ["--space", "zoo"], "expected files such as resnet18.safetensors"),
     ],
 )
-def test_wrong_imports_are_refused_in_a_line(
+def test_invalid_import_gives_a_one_line_error(
     robust201: RunCommand, tmp_path: Path, name: str, options: list[str], expected: str
 ) -> None:
     write_state(tmp_path / f"source/{name}.safetensors")
@@ -239,14 +238,14 @@ def test_wrong_imports_are_refused_in_a_line(
     assert not (tmp_path / "store").exists()
 
 
-def test_weights_of_another_network_are_refused(robust201: RunCommand, tmp_path: Path) -> None:
+def test_weights_of_another_network_are_rejected(robust201: RunCommand, tmp_path: Path) -> None:
     write_state(tmp_path / "source/tiny.safetensors", width=5)
     message = import_tiny(robust201, tmp_path / "source", "--space", "zoo").refusal(2)
     assert "tiny digits seed 777 in" in message
     assert "expected the tensors of Small, got others" in message
 
 
-def test_a_dataset_of_ones_own_needs_its_classes(robust201: RunCommand, tmp_path: Path) -> None:
+def test_import_for_a_custom_dataset_needs_its_number_of_classes(robust201: RunCommand, tmp_path: Path) -> None:
     write_state(tmp_path / "source/tiny.safetensors")
     command = (
         "import-weights",
@@ -275,18 +274,18 @@ def two_datasets(tmp_path: Path) -> dict[str, Any]:
 
 
 def checkpoints_of(results: Path) -> dict[str, str]:
-    found: dict[str, dict[str, str]] = json.loads((results / "plan.json").read_text())["facts"]["checkpoints"]
-    return {dataset: networks["tiny"] for dataset, networks in found.items()}
+    by_dataset: dict[str, dict[str, str]] = json.loads((results / "plan.json").read_text())["facts"]["checkpoints"]
+    return {dataset: networks["tiny"] for dataset, networks in by_dataset.items()}
 
 
-def test_each_dataset_may_have_files_of_its_own(
+def test_each_dataset_may_have_separate_weight_files(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, two_datasets: dict[str, Any]
 ) -> None:
     files = {name: {"tiny": str(write_state(tmp_path / name / "tiny.safetensors", seed=seed))}
              for seed, name in enumerate(("digits", "mine"))}  # fmt: skip
     sweep = write_sweep(**two_datasets, weights={"files": files})
-    ended = robust201("run", sweep)
-    assert ended.code == 0, ended.err
+    result = robust201("run", sweep)
+    assert result.code == 0, result.err
     by_dataset = checkpoints_of(tmp_path / "results")
     assert by_dataset["digits"] != by_dataset["mine"]
     config = parse_config(yaml.safe_load(sweep.read_text()), "sweep")
@@ -294,7 +293,7 @@ def test_each_dataset_may_have_files_of_its_own(
     assert dict(_paths(config))["weights.files.mine.tiny"] == tmp_path / "mine/tiny.safetensors"
 
 
-def test_files_by_network_serve_every_dataset(
+def test_weight_files_by_network_are_used_for_every_dataset(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, two_datasets: dict[str, Any]
 ) -> None:
     files = {"tiny": str(write_state(tmp_path / "tiny.safetensors"))}
@@ -319,7 +318,7 @@ def test_files_by_network_serve_every_dataset(
         ({"tiny": 3}, "weights.files.tiny: expected names, each with its fields or a path, got 3"),
     ],
 )
-def test_wrong_files_are_refused_in_a_line(
+def test_invalid_weight_files_give_a_one_line_error(
     robust201: RunCommand, write_sweep: WriteSweep, two_datasets: dict[str, Any], files: Any, expected: str
 ) -> None:
     assert expected in robust201("run", write_sweep(**two_datasets, weights={"files": files})).refusal(2)

@@ -1,1 +1,1 @@
-"""How much faster than a user's own loop: the loop itself, and whole processes timed in turn."""
+"""Benchmarks: a user's loop over attacks, and a comparison of its time with that of `robust201 run`."""

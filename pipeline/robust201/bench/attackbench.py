@@ -1,8 +1,8 @@
-"""Attacks of the fused engine as callables for AttackBench (`attackbenchlib`), which times them and counts passes.
+"""Provide attacks of the fused engine to AttackBench (`attackbenchlib`), which times them and counts their passes.
 
 Source: Cinà et al., "AttackBench: Evaluating Gradient-based Attacks for Adversarial Examples", AAAI 2025;
 attackbenchlib 2.0. It calls ``attack(model=…, inputs=…, labels=…, targets=…, targeted=…)`` with a module that counts
-the passes of each image, and keeps the nearest misclassified image that the module was shown.
+the passes of each image and records the nearest misclassified image among its inputs.
 """
 
 import math
@@ -27,20 +27,20 @@ AttackCallable = Callable[..., torch.Tensor]
 
 
 def attackbench_attack(key: str, *, seed: int = 0, **parameters: Any) -> AttackCallable:
-    """Make the callable of an attack for the smallest perturbation.
+    """Return a minimum-norm attack as a callable for AttackBench.
 
     Args:
-        key: such as ``"fmn_l2"``; one that the fused engine has.
-        seed: of its random draws.
-        parameters: of the attack, such as ``steps=1000``.
+        key: a minimum-norm attack of the fused engine, such as ``"fmn_l2"``.
+        seed: seed of its random draws.
+        parameters: parameters of the attack, such as ``steps=1000``.
 
     Returns:
         (model, inputs, labels, targets=None, targeted=False) → images (N, 3, H, W). Inputs are (N, 3, H, W) float32 in
-        [0, 1], multiples of 1/255. Besides its steps, the attack takes one forward pass, which finds the images that
-        are wrong as they are.
+        [0, 1], multiples of 1/255. Besides its steps, the attack takes one forward pass to find the images that are
+        already misclassified.
 
     Raises:
-        ConfigError: no such attack.
+        ConfigError: the fused engine has no such minimum-norm attack.
     """
     known = [
         name for name, row in TASKS.items() if issubclass(row.parameters, MinimumNorm) and "fused" in row.functions
@@ -50,7 +50,7 @@ def attackbench_attack(key: str, *, seed: int = 0, **parameters: Any) -> AttackC
             f"Making an attack for AttackBench failed for {key!r}: expected one of {', '.join(known)}."
             f"{closest(str(key), known)}"
         )
-    row, given = TASKS[key], TASKS[key].parameters(**parameters)
+    row, attack_parameters = TASKS[key], TASKS[key].parameters(**parameters)
     attack_job = row.load("fused")
 
     def attack(
@@ -64,35 +64,35 @@ def attackbench_attack(key: str, *, seed: int = 0, **parameters: Any) -> AttackC
         if targeted:
             raise ConfigError(f"Attacking failed for {key}: it is untargeted. Call it with targeted=False.")
         job = AttackJob(
-            model=_Differentiated(model),
+            model=_ModuleAsModel(model),
             batching=Batching(max(1, len(inputs)), max(1, len(inputs))),
             draws=CounterDraws(seed, key),
-            images=_whole_pixels(inputs, key),
+            images=_to_8_bit(inputs, key),
             labels=labels,
             indices=np.arange(len(inputs)),
             epsilons=(math.inf,),
         )
-        found = inputs.clone()
-        for batch in attack_job(job, given):
-            found[batch.positions] = batch.images
-        return found
+        perturbed = inputs.clone()
+        for batch in attack_job(job, attack_parameters):
+            perturbed[batch.positions] = batch.images
+        return perturbed
 
     attack.__name__ = key
     return attack
 
 
-def _whole_pixels(inputs: torch.Tensor, key: str) -> torch.Tensor:
+def _to_8_bit(inputs: torch.Tensor, key: str) -> torch.Tensor:
     pixels = (inputs * 255).round().clamp(0, 255).to(torch.uint8)
     if not torch.allclose(to_float(pixels), inputs, rtol=0, atol=1e-6):
         raise DatasetError(
-            f"Attacking failed for {key}: expected pixels that are multiples of 1/255 in [0, 1], got others. Round the "
+            f"Attacking failed for {key}: expected pixels that are multiples of 1/255 in [0, 1]. Round the "
             "images to 8 bits first."
         )
     return pixels
 
 
-class _Differentiated:
-    """A module as a `Model`, left as it is: AttackBench's counts its passes."""
+class _ModuleAsModel:
+    """An unmodified module as a `Model`, since AttackBench's module counts its passes."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module

@@ -1,7 +1,7 @@
-"""Whole processes timed in turn: a user's own loop (`user_loop`) and `robust201 run`, on the same images and weights.
+"""Time the processes of a user's loop (`user_loop`) and of `robust201 run` on the same images and weights.
 
-Wall time says how long one waits; CPU time is what to trust where other programs run. Start-up is measured with the
-same commands and no attacks, and subtracted.
+If other programs run on the machine, CPU time is more reliable than wall time. The start-up time is measured by the
+same commands without attacks, and subtracted.
 """
 
 import json
@@ -23,17 +23,17 @@ from robust201.core.records import Normalisation
 
 LAYOUTS = ("default", "channels_last")
 DATASET = "images"
-"""What the sweep calls the images."""
+"""Name of the images in the sweep."""
 
-SMALLEST_SHARE = 0.05
-"""Attacks shorter than this share of the start-up are lost in its noise."""
+MIN_START_UP_FRACTION = 0.05
+"""Attack times below this fraction of the start-up time are dominated by its noise."""
 
 _KEYS = {"fgsm": "fgsm", "pgd": "pgd", "apgd": "aa_apgd-ce", "square": "aa_square"}
-"""The loop's names of the attacks, and the sweep's."""
+"""Keys of the sweep by the loop's names of the attacks."""
 
 
 class RunTime(NamedTuple):
-    """What a process took, in seconds: on the clock, and of the CPU, children included."""
+    """Wall and CPU time of a process in seconds, including its children."""
 
     wall: float
     cpu: float
@@ -46,7 +46,7 @@ class RunTime(NamedTuple):
 
 @dataclass(frozen=True)
 class Lengths:
-    """What the attacks do: radii in units of 1/255, steps and queries; the defaults are the paper's."""
+    """Radii (in units of 1/255), steps and queries of the attacks, by default those of the paper."""
 
     epsilons: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
     fgsm_epsilons: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 255.0)
@@ -54,7 +54,7 @@ class Lengths:
     apgd_steps: int = 100
     queries: int = 5000
 
-    def words(self) -> list[str]:
+    def to_options(self) -> list[str]:
         return [
             *("--epsilons", *map(str, self.epsilons), "--fgsm-epsilons", *map(str, self.fgsm_epsilons)),
             *("--pgd-steps", str(self.pgd_steps), "--apgd-steps", str(self.apgd_steps)),
@@ -83,9 +83,9 @@ class Subject:
         n_images: N.
         image_size: H and W.
         n_classes: number of classes.
-        normalisation: what the network was trained with.
-        channels: of the first stage; of no meaning for the zoo.
-        cells: per stage; of no meaning for the zoo.
+        normalisation: the normalisation with which the network was trained.
+        channels: channels of the first stage; ignored for the zoo.
+        cells: cells per stage; ignored for the zoo.
     """
 
     name: str
@@ -105,19 +105,19 @@ class Subject:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where the processes compute."""
+    """The threads and device of the processes."""
 
     threads: int = 1
     device: str = "cpu"
 
     def environment(self) -> dict[str, str]:
-        """Variables of a process: the libraries' pools have as many threads as PyTorch gets."""
+        """Return a process's environment variables, which give the libraries' thread pools PyTorch's thread count."""
         return os.environ | {"OMP_NUM_THREADS": str(self.threads), "GIT_PYTHON_REFRESH": "quiet"}
 
 
 @dataclass(frozen=True)
 class Loop:
-    """The user's loop in one form."""
+    """The user's loop with one memory layout and batch size."""
 
     layout: str
     batch: int
@@ -127,14 +127,14 @@ class Loop:
         return f"loop, {self.layout} layout, batch {self.batch}"
 
     @property
-    def starts_as(self) -> str:
-        """What starts up alike: the loop without attacks, in any layout and batch."""
+    def start_up_group(self) -> str:
+        """Label of commands with the same start-up: layout and batch size do not matter to the loop's."""
         return "loop"
 
     def command(
         self, subject: Subject, lengths: Lengths, machine: Machine, folder: Path, *, attacks: bool
     ) -> list[str]:
-        del folder  # it writes nothing
+        del folder  # The loop writes no files.
         return [
             *(sys.executable, "-m", "robust201.bench.user_loop", str(subject.images), str(subject.weights)),
             *("--architecture", subject.name, "--classes", str(subject.n_classes)),
@@ -142,17 +142,17 @@ class Loop:
             *("--mean", *map(str, subject.normalisation.mean), "--std", *map(str, subject.normalisation.std)),
             *("--layout", self.layout, "--batch", str(self.batch)),
             *("--threads", str(machine.threads), "--device", machine.device),
-            *lengths.words(),
+            *lengths.to_options(),
             *(["--attacks", *_KEYS] if attacks else ["--attacks"]),
         ]
 
-    def read(self, folder: Path, printed: str) -> dict[str, dict[float, float]]:
-        """Accuracies by the sweep's key and strength."""
+    def read(self, folder: Path, output: str) -> dict[str, dict[float, float]]:
+        """Return accuracies by the sweep's key and strength."""
         del folder
-        found = json.loads(printed.splitlines()[-1])
+        accuracies = json.loads(output.splitlines()[-1])
         return {
             _KEYS.get(name, name): {float(epsilon): value for epsilon, value in values.items()}
-            for name, values in found.items()
+            for name, values in accuracies.items()
         }
 
 
@@ -167,7 +167,7 @@ class Sweep:
         return "robust201" if self.engine == "fused" else f"robust201, engine: {self.engine}"
 
     @property
-    def starts_as(self) -> str:
+    def start_up_group(self) -> str:
         return self.label
 
     def command(
@@ -204,8 +204,8 @@ class Sweep:
         path.write_text(yaml.safe_dump(sweep, sort_keys=False))
         return [sys.executable, "-m", "robust201", "run", str(path)]
 
-    def read(self, folder: Path, printed: str) -> dict[str, dict[float, float]]:
-        del printed
+    def read(self, folder: Path, output: str) -> dict[str, dict[float, float]]:
+        del output
         from robust201.planning.plan_file import load_plan
         from robust201.shards import ShardStore
 
@@ -224,63 +224,63 @@ Way = Loop | Sweep
 
 
 def loops(n_images: int, batches: Sequence[int] = (50, 250)) -> list[Loop]:
-    """The user's loop in both layouts at each batch that differs from the others, all images at once among them."""
+    """Return the user's loop in both layouts with each distinct batch size, including all images at once."""
     sizes = sorted({min(batch, n_images) for batch in (*batches, n_images)})
     return [Loop(layout, batch) for layout in LAYOUTS for batch in sizes]
 
 
-def run_timed(words: Sequence[str], environment: Mapping[str, str], log: Path) -> tuple[RunTime, str]:
-    """Run a process to its end.
+def run_timed(command: Sequence[str], environment: Mapping[str, str], log: Path) -> tuple[RunTime, str]:
+    """Run a process and measure its time.
 
     Args:
-        words: its command line.
-        environment: its variables.
-        log: file for what it says on stderr.
+        command: its command line.
+        environment: its environment variables.
+        log: file for its stderr.
 
     Returns:
-        What it took, and what it printed. CPU time is that of the process and of those children that it waited for:
-        Ray's workers are not among them.
+        Its time and its stdout. The CPU time includes the children that the process waited for, which excludes Ray's
+        workers.
 
     Raises:
-        EvaluationError: it failed.
+        EvaluationError: the process failed.
     """
-    with log.open("wb") as complaints:
+    with log.open("wb") as error_log:
         start = time.perf_counter()
-        process = subprocess.Popen(words, env=dict(environment), stdout=subprocess.PIPE, stderr=complaints)
-        assert process.stdout is not None  # noqa: S101 - asked for above
+        process = subprocess.Popen(command, env=dict(environment), stdout=subprocess.PIPE, stderr=error_log)
+        assert process.stdout is not None  # noqa: S101 - set by stdout=PIPE
         with process.stdout:
-            printed = process.stdout.read()
+            output = process.stdout.read()
         _, status, used = os.wait4(process.pid, 0)
         wall = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        said = " / ".join(log.read_text(errors="replace").splitlines()[-3:])
+        last_lines = " / ".join(log.read_text(errors="replace").splitlines()[-3:])
         raise EvaluationError(
-            f"Timing a process failed for {' '.join(words[1:4])}: expected exit code 0, got {process.returncode}: "
-            f"{said}. See {log}."
+            f"Timing a process failed for {' '.join(command[1:4])}: expected exit code 0, got {process.returncode}: "
+            f"{last_lines}. See {log}."
         )
-    return RunTime(wall, used.ru_utime + used.ru_stime), printed.decode()
+    return RunTime(wall, used.ru_utime + used.ru_stime), output.decode()
 
 
 @dataclass
 class Timed:
-    """One way to compute a subject's attacks, timed a few times.
+    """The measured times of one way to compute a subject's attacks.
 
     Attributes:
-        way: how it is computed.
-        starts: processes without attacks, of this way or of one that starts up alike.
-        wholes: processes with them.
-        accuracies: what the last one found, by key and strength.
+        way: the loop or sweep.
+        starts: times without attacks, measured with this way or one of its `start_up_group`.
+        totals: times with attacks.
+        accuracies: results of the last process with attacks, by key and strength.
     """
 
     way: Way
     starts: list[RunTime] = field(default_factory=list)
-    wholes: list[RunTime] = field(default_factory=list)
+    totals: list[RunTime] = field(default_factory=list)
     accuracies: dict[str, dict[float, float]] = field(default_factory=dict)
 
     @property
-    def whole(self) -> RunTime:
-        return RunTime(median(cost.wall for cost in self.wholes), median(cost.cpu for cost in self.wholes))
+    def total(self) -> RunTime:
+        return RunTime(median(cost.wall for cost in self.totals), median(cost.cpu for cost in self.totals))
 
     @property
     def start(self) -> RunTime:
@@ -288,12 +288,12 @@ class Timed:
 
     @property
     def attacks(self) -> RunTime:
-        return self.whole - self.start
+        return self.total - self.start
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A subject's ways, timed in turn; the sweep is the last of them."""
+    """The times of all ways to compute a subject's attacks; the sweep is the last."""
 
     subject: Subject
     ways: tuple[Timed, ...]
@@ -307,30 +307,32 @@ class Compared:
         return tuple(timed for timed in self.ways if isinstance(timed.way, Sweep))
 
     def best(self, clock: str) -> Timed:
-        """The form of the loop whose attacks take least by a clock, ``cpu`` or ``wall``."""
+        """Return the loop with the smallest attack time by a clock, ``cpu`` or ``wall``."""
         return min(self.baselines, key=lambda timed: getattr(timed.attacks, clock))
 
     def ratio(self, clock: str, *, start_up: bool = False) -> float:
-        """How many times as fast as the best loop the sweep is by a clock; NaN where start-up drowns the attacks."""
-        part = "whole" if start_up else "attacks"
+        """Return the sweep's speed relative to the best loop; NaN if the attacks are too short to measure."""
+        part = "total" if start_up else "attacks"
         best = min(getattr(getattr(timed, part), clock) for timed in self.baselines)
-        ours = getattr(getattr(self.sweeps[0], part), clock)
-        if min(best, ours) < SMALLEST_SHARE * getattr(self.sweeps[0].start, clock):
+        sweep_time = getattr(getattr(self.sweeps[0], part), clock)
+        if min(best, sweep_time) < MIN_START_UP_FRACTION * getattr(self.sweeps[0].start, clock):
             return math.nan
-        return float(best / ours)
+        return float(best / sweep_time)
 
     @property
     def largest_difference(self) -> float:
-        """How far apart the accuracies of the sweep and of the best loop are at most: the draws differ."""
-        expected, found = self.best("cpu").accuracies, self.sweeps[0].accuracies
-        return max(abs(found[key][strength] - value) for key in expected for strength, value in expected[key].items())
+        """The largest difference between the accuracies of the sweep and the best loop, whose random draws differ."""
+        expected, accuracies = self.best("cpu").accuracies, self.sweeps[0].accuracies
+        return max(
+            abs(accuracies[key][strength] - value) for key in expected for strength, value in expected[key].items()
+        )
 
     def to_payload(self) -> dict[str, object]:
         return {
             "network": self.subject.name,
             "images": self.subject.n_images,
             "seconds": {
-                timed.way.label: {"start": timed.start._asdict(), "whole": timed.whole._asdict()} for timed in self.ways
+                timed.way.label: {"start": timed.start._asdict(), "whole": timed.total._asdict()} for timed in self.ways
             },
             "ratio": {clock: self.ratio(clock) for clock in RunTime._fields},
             "ratio_with_start": {clock: self.ratio(clock, start_up=True) for clock in RunTime._fields},
@@ -348,37 +350,37 @@ def compare(
     rounds: int = 1,
     tell: Callable[[str], None] = lambda _line: None,
 ) -> Compared:
-    """Time ways in turn, round by round.
+    """Time several ways alternately, to spread changes in the machine's load over all of them.
 
     Args:
         subject: network and images.
-        ways: forms of the loop, and the sweep.
-        lengths: what the attacks do.
-        machine: where it computes.
+        ways: loops and the sweep.
+        lengths: radii, steps and queries of the attacks.
+        machine: threads and device.
         folder: an empty folder for sweeps, results and logs.
-        rounds: how often each is run.
-        tell: receives a line about each run that was timed.
+        rounds: number of runs of each way.
+        tell: receives a line about each timed run.
 
     Raises:
         EvaluationError: a process failed.
     """
     timed = [Timed(way) for way in ways]
-    for number, one in _rounds(timed, rounds):
-        alike = next(other for other in timed if other.way.starts_as == one.way.starts_as)
-        for attacks in (True,) if len(alike.starts) > number else (False, True):
-            place = folder / f"{number}-{timed.index(one)}-{'attacks' if attacks else 'start'}"
-            place.mkdir(parents=True)
-            words = one.way.command(subject, lengths, machine, place, attacks=attacks)
-            cost, printed = run_timed(words, machine.environment(), place / "log")
-            (one.wholes if attacks else alike.starts).append(cost)
-        one.starts = alike.starts
-        one.accuracies = one.way.read(place, printed)
-        tell(f"{subject.label}, {one.way.label}: {cost.wall:.1f} s ({cost.cpu:.1f} s of CPU time)")
+    for number, current in _rounds(timed, rounds):
+        start_up_owner = next(other for other in timed if other.way.start_up_group == current.way.start_up_group)
+        for attacks in (True,) if len(start_up_owner.starts) > number else (False, True):
+            run_folder = folder / f"{number}-{timed.index(current)}-{'attacks' if attacks else 'start'}"
+            run_folder.mkdir(parents=True)
+            command = current.way.command(subject, lengths, machine, run_folder, attacks=attacks)
+            cost, output = run_timed(command, machine.environment(), run_folder / "log")
+            (current.totals if attacks else start_up_owner.starts).append(cost)
+        current.starts = start_up_owner.starts
+        current.accuracies = current.way.read(run_folder, output)
+        tell(f"{subject.label}, {current.way.label}: {cost.wall:.1f} s ({cost.cpu:.1f} s of CPU time)")
     return Compared(subject, tuple(timed))
 
 
 def _rounds(timed: Sequence[Timed], rounds: int) -> Iterator[tuple[int, Timed]]:
-    """Go through all of them in each round, backwards in every other one, so that no one always comes first."""
+    """Yield all of them in each round, in reverse in every other round, so that none is always first."""
     for number in range(rounds):
         for one in timed if number % 2 == 0 else reversed(timed):
             yield number, one

@@ -1,4 +1,4 @@
-"""Networks and images that need no download: random weights of the published size, scikit-learn's digits."""
+"""Networks and images that need no download: random weights and scikit-learn's digits."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,14 +18,14 @@ from robust201.tasks.attack_kit.context import to_float
 
 
 def write_subject(name: str, network: nn.Module, images: ImageSet, folder: Path, **size: int) -> Subject:
-    """Write a network's weights and its images where the processes find them.
+    """Write a network's weights and images as files for the processes.
 
     Args:
         name: index in NAS-Bench-201, or a name of the zoo.
         network: the network.
         images: images and labels.
-        folder: where to write.
-        size: `channels` and `cells`, if they are not the published ones.
+        folder: folder for the files.
+        size: `channels` and `cells`, if they differ from the published ones.
     """
     folder.mkdir(parents=True, exist_ok=True)
     weights, arrays = folder / f"{name}.safetensors", folder / f"{name}.npz"
@@ -37,9 +37,9 @@ def write_subject(name: str, network: nn.Module, images: ImageSet, folder: Path,
 
 
 def random_network(name: str, images: ImageSet, *, channels: int = 16, cells: int = 5) -> tuple[nn.Module, ImageSet]:
-    """Build a network with random weights, and label the images as it sees them, so that attacks have work to do.
+    """Build a network with random weights and label the images by its predictions, so that attacks start from them.
 
-    Its BatchNorms get the statistics of the images: without them all images look alike to it.
+    Its BatchNorms get the statistics of the images, since otherwise its outputs hardly depend on the image.
     """
     space, architecture = find_architecture(int(name) if name.isdigit() else name)
     if space.is_sized:
@@ -49,7 +49,7 @@ def random_network(name: str, images: ImageSet, *, channels: int = 16, cells: in
         torch.manual_seed(0)
         network = space.build(architecture, n_classes=images.n_classes)
         mean, std = (
-            torch.tensor(given).view(1, 3, 1, 1) for given in (images.normalisation.mean, images.normalisation.std)
+            torch.tensor(values).view(1, 3, 1, 1) for values in (images.normalisation.mean, images.normalisation.std)
         )
         for module in network.modules():
             if isinstance(module, nn.BatchNorm2d):
@@ -64,10 +64,10 @@ def random_network(name: str, images: ImageSet, *, channels: int = 16, cells: in
 def random_subjects(
     names: Sequence[str], n_images: int, folder: Path, *, channels: int = 16, cells: int = 5
 ) -> list[Subject]:
-    """Write networks with random weights, with some of the digits; each once, whatever names it has.
+    """Write networks with random weights and some of the digits; an architecture with several names is written once.
 
     Raises:
-        ArchitectureError: a name is no architecture's.
+        ArchitectureError: no architecture has one of the names.
     """
     ids = dict.fromkeys(str(find_architecture(int(name) if name.isdigit() else name)[1]) for name in names)
     images = select(load_images("digits"), count=n_images, seed=0)

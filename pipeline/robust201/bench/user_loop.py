@@ -1,17 +1,17 @@
-"""A user's own loop: Foolbox and AutoAttack on a network, once per epsilon. What `robust201 bench` compares with.
+"""A user's loop with Foolbox and AutoAttack on a network, once per epsilon: the baseline of `robust201 bench`.
 
     python -m robust201.bench.user_loop images.npz weights.safetensors --architecture 309 --mean .49 .48 .45 \
         --std .25 .24 .26
 
-It is written as the libraries' documentation shows them. Nothing of robust201 is used but the definition of the
-network, which computes what the published module computes, bit by bit. Prints accuracies as JSON.
+It follows the examples in the libraries' documentation. From robust201 it uses only the network's definition, whose
+results equal those of the published module bit for bit. It prints accuracies as JSON.
 """
 
 import argparse
 import json
 import os
 
-os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # Foolbox imports GitPython, which else refuses without git
+os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # Foolbox imports GitPython, which fails without git otherwise.
 
 import foolbox
 import numpy as np
@@ -23,11 +23,11 @@ from torch import nn
 
 from robust201.spaces import find_architecture
 
-RUN_ATTACKS = ("fgsm", "pgd", "apgd", "square")
+ATTACKS = ("fgsm", "pgd", "apgd", "square")
 
 
 class Normalised(nn.Module):
-    """Pixels in [0, 1] to logits."""
+    """A network that normalises pixels in [0, 1] and returns logits."""
 
     mean: torch.Tensor
     std: torch.Tensor
@@ -40,14 +40,15 @@ class Normalised(nn.Module):
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         output = self.network((pixels - self.mean) / self.std)
-        logits: torch.Tensor = output[1] if isinstance(output, tuple) else output  # published: (features, logits)
+        # Published networks return (features, logits).
+        logits: torch.Tensor = output[1] if isinstance(output, tuple) else output
         return logits
 
 
 def attack_by_foolbox(
     name: str, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, epsilon: float, options: argparse.Namespace
 ) -> torch.Tensor:
-    """Attack batch by batch."""
+    """Return adversarial images by Foolbox, batch by batch."""
     attack = foolbox.attacks.LinfFastGradientAttack()
     if name == "pgd":
         attack = foolbox.attacks.LinfPGD(rel_stepsize=0.01 / 0.3, steps=options.pgd_steps, random_start=True)
@@ -59,7 +60,7 @@ def attack_by_foolbox(
 def attack_by_autoattack(
     name: str, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, epsilon: float, options: argparse.Namespace
 ) -> torch.Tensor:
-    """Attack what is classified correctly; AutoAttack cuts it into batches itself."""
+    """Return adversarial images by AutoAttack, which skips misclassified images and makes batches itself."""
     key = "apgd-ce" if name == "apgd" else "square"
     device = images.device
     adversary = AutoAttack(model, attacks=[key], eps=epsilon, norm="Linf", seed=0, version="custom", device=device)
@@ -73,9 +74,9 @@ def attack_by_autoattack(
 
 
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch: int) -> float:
-    """Classify batch by batch."""
+    """Return the accuracy, computed batch by batch."""
     with torch.no_grad():
-        predicted = torch.cat([model(shown).argmax(dim=1) for shown in torch.split(images, batch)])
+        predicted = torch.cat([model(pixels).argmax(dim=1) for pixels in torch.split(images, batch)])
     return int((predicted == labels).sum()) / len(images)
 
 
@@ -89,7 +90,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--mean", type=float, nargs=3, required=True)
     parser.add_argument("--std", type=float, nargs=3, required=True)
-    parser.add_argument("--attacks", nargs="*", choices=RUN_ATTACKS, default=list(RUN_ATTACKS))
+    parser.add_argument("--attacks", nargs="*", choices=ATTACKS, default=list(ATTACKS))
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.5, 1, 2, 3, 4, 8], help="in 1/255")
     parser.add_argument("--fgsm-epsilons", type=float, nargs="+", default=[0.1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 255])
     parser.add_argument("--pgd-steps", type=int, default=40)
@@ -103,7 +104,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def run_loop() -> None:
-    """Evaluate the network under each attack at each epsilon."""
+    """Evaluate the network under each attack and epsilon, and print the accuracies."""
     options = parse_arguments()
     torch.set_num_threads(options.threads)
     torch.backends.cudnn.allow_tf32 = False
@@ -123,14 +124,14 @@ def run_loop() -> None:
     images = (images.float() / 255).to(options.device, memory_format=layout)
     labels = labels.to(options.device)
 
-    found = {"clean": {0.0: accuracy(model, images, labels, options.batch)}}
+    accuracies = {"clean": {0.0: accuracy(model, images, labels, options.batch)}}
     for name in options.attacks:
         attack = attack_by_foolbox if name in ("fgsm", "pgd") else attack_by_autoattack
-        found[name] = {}
+        accuracies[name] = {}
         for epsilon in options.fgsm_epsilons if name == "fgsm" else options.epsilons:
             adversarial = attack(name, model, images, labels, epsilon / 255, options)
-            found[name][epsilon] = accuracy(model, adversarial, labels, options.batch)
-    print(json.dumps(found))
+            accuracies[name][epsilon] = accuracy(model, adversarial, labels, options.batch)
+    print(json.dumps(accuracies))
 
 
 if __name__ == "__main__":

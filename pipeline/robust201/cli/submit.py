@@ -77,7 +77,7 @@ def ray(
             f"{'neither' if sweep is None else 'both'}. See: robust201 submit ray --help"
         )
     access = check_access(address, find_token(), insecure=insecure)
-    if access.is_readable_on_the_way:
+    if access.sends_token_in_plain_text:
         console.say(f"The token crosses the network unencrypted to {access.address}; a tunnel or https would hide it.")
     if sweep is not None:
         job = _read_job(sweep, architectures, datasets, keys, recipes, limit, None, allow_code)

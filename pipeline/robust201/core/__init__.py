@@ -1,1 +1,1 @@
-"""What every room speaks in: records, errors, files, processes; no torch, no Ray."""
+"""Foundations of all folders: records, errors, files, processes; without torch or Ray."""

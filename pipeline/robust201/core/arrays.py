@@ -1,7 +1,7 @@
-"""Arrays in NumPy's .npy format, read so that any damage to a file is a ValueError.
+"""Reader of NumPy's .npy format that raises ValueError for any damaged file.
 
-`numpy.load` evaluates the header as Python, so a damaged one ends in errors of the tokenizer or the parser, and a shape
-that is damaged asks for memory. See numpy.lib.format for the format.
+`numpy.load` evaluates the header as Python, so a damaged header raises errors of the tokenizer or parser, and a damaged
+shape allocates memory. See numpy.lib.format for the format.
 """
 
 import math
@@ -18,7 +18,7 @@ from robust201.core.files import open_file
 
 _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
-"""Bytes of the header's length by version of the format."""
+"""Size in bytes of the header length field, by format version."""
 
 _MAX_HEADER_BYTES = 1 << 16
 _FIELD = re.compile(r"'(\w+)': ('[^']*'|True|False|\((?:\d+L?, ?)*(?:\d+L?,?)?\))")
@@ -26,11 +26,11 @@ _DTYPE = re.compile(r"'([<>|=]?(?:[iuf][1248]|b1))'")
 
 
 def read_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
-    """Read a file of numbers, or map it into memory to be read where it is used.
+    """Read a numeric .npy file, or map it into memory.
 
     Raises:
-        OSError: it cannot be read (FileNotFoundError: there is none).
-        ValueError: it is no whole .npy file of numbers.
+        OSError: the file cannot be read (FileNotFoundError: it does not exist).
+        ValueError: it is not a complete .npy file of numbers.
     """
     with open_file(path, None) as stream:
         n_bytes = os.fstat(stream.fileno()).st_size
@@ -38,13 +38,13 @@ def read_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
         order: Any = "F" if is_fortran else "C"
         _check_size(n_bytes - stream.tell(), dtype, shape)
         n_values: int = math.prod(shape)
-        if mapped and n_values:  # nothing cannot be mapped
+        if mapped and n_values:  # an empty array cannot be mapped
             return np.memmap(path, dtype, "r", stream.tell(), shape, order)
         return np.fromfile(stream, dtype, n_values).reshape(shape, order=order)
 
 
 def parse_npy(open_content: Callable[[], BinaryIO], n_bytes: int) -> NDArray[Any]:
-    """Read an array of numbers from a stream of so many bytes, such as a member of an archive; ValueError as above."""
+    """Read a numeric array from a stream of `n_bytes`, such as an archive member (ValueError as in `read_npy`)."""
     with open_content() as stream:
         dtype, shape, is_fortran = read_header(stream)
         _check_size(n_bytes - stream.tell(), dtype, shape)
@@ -54,11 +54,11 @@ def parse_npy(open_content: Callable[[], BinaryIO], n_bytes: int) -> NDArray[Any
 
 
 def read_header(stream: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    """Read type, shape and whether the first axis varies fastest; ValueError if it is no header of numbers."""
+    """Return dtype, shape and whether the order is Fortran's; ValueError if it is not a header of a numeric array."""
     head = stream.read(len(_MAGIC) + 2)
     length_bytes = _LENGTH_BYTES.get(head[-2]) if len(head) == len(_MAGIC) + 2 else None
     if not head.startswith(_MAGIC) or length_bytes is None:
-        raise ValueError("other content")
+        raise ValueError("not a .npy file")
     length = int.from_bytes(stream.read(length_bytes), "little")
     if length > _MAX_HEADER_BYTES:
         raise ValueError(f"a header of {length:,} bytes")

@@ -1,4 +1,4 @@
-"""How to cite the paper that the evaluation follows, and robust201 itself."""
+"""BibTeX entries of the paper that the evaluation follows, and of robust201."""
 
 PAPER_BIBTEX = """@inproceedings{jung2023neural,
   title     = {Neural Architecture Design and Robustness: A Dataset},
@@ -9,7 +9,7 @@ PAPER_BIBTEX = """@inproceedings{jung2023neural,
 
 
 def software_bibtex(version: str) -> str:
-    """Write the BibTeX entry of a version of robust201."""
+    """Return the BibTeX entry of a version of robust201."""
     return f"""@software{{robust201,
   title   = {{robust201: Robustness Evaluation of Architecture Search Spaces}},
   author  = {{{{The robust201 developers}}}},

@@ -1,4 +1,4 @@
-"""CSV files whose text a spreadsheet shows and never evaluates."""
+"""CSV files whose text spreadsheets display but never evaluate."""
 
 import re
 from pathlib import Path
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _FORMULA = re.compile(r"(^|[;\t\r\n])(?=\s*[=+\-@＝＋－＠].)", re.DOTALL)
-"""Where a formula may begin: at the start of a cell, and after the separators of other locales."""
+"""Start of a formula: at the start of a cell, and after the separators of other locales."""
 
 
 def write_csv(path: Path, frame: "pd.DataFrame", *, index: bool = False) -> None:
-    """Write a table, with an apostrophe before text that spreadsheets would evaluate as a formula.
+    """Write a table with an apostrophe before text that spreadsheets would evaluate as a formula.
 
-    Names of keys, recipes and architectures may come from other people's files. Numbers, negative ones among them, are
+    Names of keys, recipes and architectures may come from other people's files. Numbers, including negative ones, are
     written with all digits.
     """
     safe = frame.rename(columns=_as_text, index=_as_text).rename_axis(index=_as_text)

@@ -1,23 +1,23 @@
-"""The one tree of exceptions, and the exit code each of them ends the command line with.
+"""The exceptions of robust201, and the exit code of the command line for each.
 
     RobustError
     ├── InputError            exit 2: bad input, nothing started
     │   ├── ConfigError           the sweep YAML or a command-line argument
-    │   ├── ArchitectureError     an index or cell string that names no architecture
-    │   ├── CheckpointError       weights missing, damaged, foreign or of another network
-    │   ├── NetworkError          a network that cannot be evaluated as it is (an EvaluationError, too)
-    │   ├── DatasetError          images missing, damaged or of the wrong form
+    │   ├── ArchitectureError     an invalid index or cell string
+    │   ├── CheckpointError       weights that are missing, damaged, in an unknown format or for another network
+    │   ├── NetworkError          a network that cannot be evaluated as it is (also an EvaluationError)
+    │   ├── DatasetError          images that are missing, damaged or have the wrong format
     │   ├── ResultsError          an exported dataset, or a file of it, is missing or damaged
-    │   └── FormatVersionError    a results folder that another version wrote
+    │   └── FormatVersionError    a results folder in the format of another version
     ├── EvaluationError       exit 3: a unit failed, or the sweep is incomplete
     │   ├── PerturbationError     an attack or corruption broke its contract
-    │   ├── WorkerBrokenError     a worker's device failed; only a new process can go on
-    │   ├── RayLostError          Ray, or the process connected to it, ended or fell silent
+    │   ├── WorkerBrokenError     a worker's device failed; only a new process can continue
+    │   ├── RayLostError          Ray, or the process connected to it, ended or stopped responding
     │   └── IncompleteError       evaluations of the plan are missing
-    └── StorageError          exit 4: results full, held by another driver, or damaged
-        ├── LeaseHeldError        another driver works in this results folder
+    └── StorageError          exit 4: disk full, or results locked by another driver or damaged
+        ├── LeaseHeldError        another driver is using this results folder
         ├── ShardDamagedError     a shard whose bytes do not match its name
-        ├── StorageFullError      no space left on the device
+        ├── StorageFullError      no space left on the disk
         └── StorageLibraryError   the library of the shards' URL is not installed (exit 2)
 
 Every message reads `<what failed> for <unit or file>: expected X, got Y. <what to do>`.
@@ -27,37 +27,37 @@ import difflib
 from collections.abc import Iterable
 
 MAX_MESSAGE = 1500
-"""Characters of a message; what a file or a user said is in its middle, and may be megabytes."""
+"""Maximum length of a message in characters: text quoted from a file or a user may be megabytes."""
 
 _MESSAGE_END = 400
 _MESSAGE_BEGINNING = 1050
 
 _SHORTEST_BEGINNING = 3
-"""Minimum length of a beginning that identifies a name."""
+"""Minimum length of a prefix that identifies a name."""
 
 
 def shorten(message: str) -> str:
-    """Leave the middle of a text out that is longer than `MAX_MESSAGE`, and say how much that is."""
+    """Replace the middle of a text that is longer than `MAX_MESSAGE` by the number of characters left out."""
     if len(message) <= MAX_MESSAGE:
         return message
     left_out = len(message) - _MESSAGE_BEGINNING - _MESSAGE_END
     return f"{message[:_MESSAGE_BEGINNING]}… ({left_out:,} characters left out) …{message[-_MESSAGE_END:]}"
 
 
-def one_line(said: object, most: int = 300) -> str:
-    """What others said, on one line, with at most so many characters and no full stop; its type if that is nothing."""
-    return " ".join(str(said).split())[:most].rstrip(".") or type(said).__name__
+def one_line(text: object, max_length: int = 300) -> str:
+    """Return a text as one line of at most `max_length` characters without a full stop; if empty, the object's type."""
+    return " ".join(str(text).split())[:max_length].rstrip(".") or type(text).__name__
 
 
 def describe_content(error: Exception) -> str:
-    """Describe on one short line what is wrong with the content of a file that could not be read."""
-    if isinstance(error, UnicodeDecodeError):  # its representation holds the whole file
-        return "it is no text"
+    """Describe in one short line why the content of a file cannot be read."""
+    if isinstance(error, UnicodeDecodeError):  # its representation contains the whole file
+        return "it is not valid UTF-8"
     return f"it lacks {error}" if isinstance(error, KeyError) else one_line(error)
 
 
 class RobustError(Exception):
-    """Base of every error that robust201 raises on purpose; a message that is too long is shortened."""
+    """Base of every error that robust201 raises on purpose; long messages are shortened."""
 
     exit_code = 3
 
@@ -76,21 +76,21 @@ class ConfigError(InputError):
 
 
 class ArchitectureError(InputError, KeyError):
-    """An index or string names no architecture of the space (also a KeyError, as with the published helper)."""
+    """An index or string is not an architecture of the space (also a KeyError, as in the published helper)."""
 
     __str__ = Exception.__str__  # KeyError would show the message as a quoted literal
 
 
 class CheckpointError(InputError):
-    """Weights are missing, damaged, of a foreign format, or belong to another network."""
+    """Weights are missing, damaged, in an unknown format, or belong to another network."""
 
 
 class DatasetError(InputError):
-    """Images or labels are missing, damaged or of the wrong form."""
+    """Images or labels are missing, damaged or have the wrong format."""
 
 
 class ResultsError(InputError, FileNotFoundError):
-    """An exported dataset or a file of it is missing or damaged (also a FileNotFoundError, as once published)."""
+    """An exported dataset or a file of it is missing or damaged (also a FileNotFoundError, as published)."""
 
 
 class FormatVersionError(InputError):
@@ -104,7 +104,7 @@ class EvaluationError(RobustError):
 
 
 class NetworkError(InputError, EvaluationError):
-    """A network cannot be evaluated as it is (also an EvaluationError, as of one that a sweep's worker finds)."""
+    """A network cannot be evaluated as it is (also an EvaluationError, since a worker of a sweep may find it)."""
 
 
 class PerturbationError(EvaluationError):
@@ -112,11 +112,11 @@ class PerturbationError(EvaluationError):
 
 
 class WorkerBrokenError(EvaluationError):
-    """A worker's device failed, so that nothing else can be computed in its process."""
+    """A worker's device failed, so its process cannot compute anything else."""
 
 
 class RayLostError(EvaluationError):
-    """Ray, or the process connected to it, ended or fell silent."""
+    """Ray, or the process connected to it, ended or stopped responding."""
 
 
 class IncompleteError(EvaluationError):
@@ -124,7 +124,7 @@ class IncompleteError(EvaluationError):
 
 
 class StorageError(RobustError):
-    """The results folder is full, held by another driver, or damaged."""
+    """The disk is full, or the results folder is locked by another driver or damaged."""
 
     exit_code = 4
 
@@ -134,11 +134,11 @@ class LeaseHeldError(StorageError):
 
 
 class ShardDamagedError(StorageError):
-    """A shard's bytes do not match the hash in its name, or that its disk has lost."""
+    """A shard's bytes do not match the hash in its name, or its disk has lost them."""
 
 
 class StorageFullError(StorageError):
-    """No space is left on the device that holds the results."""
+    """No space is left on the disk of the results."""
 
 
 class StorageLibraryError(StorageError):
@@ -152,24 +152,26 @@ class RobustWarning(UserWarning):
 
 
 _MAX_NAME = 100
-"""Characters by which names are compared."""
+"""Number of leading characters by which names are compared."""
 
 
 def closest(name: str, candidates: Iterable[str]) -> str:
-    """Name the candidate nearest to an unknown name, ready to append to an error message.
+    """Suggest the candidate closest to an unknown name, as a sentence to append to an error message.
 
-    ``" Did you mean 'pgd'?"`` (with its leading space), or the list of up to 25 known names where nothing is near.
-    Case does not count, and a name that begins a candidate (`eps`) is nearer than one that resembles it (`steps`).
+    Returns ``" Did you mean 'pgd'?"`` (with the leading space), or up to 25 known names if no candidate is close.
+    Case is ignored, and a candidate that begins with the name (`eps`) is preferred to a similar one (`steps`).
     """
     known = [str(candidate) for candidate in candidates]
     if not known:
         return ""
     folded = {candidate.casefold(): candidate for candidate in reversed(known)}
-    wanted = name[:_MAX_NAME].casefold()
-    begun = [candidate for candidate in folded if len(wanted) >= _SHORTEST_BEGINNING and candidate.startswith(wanted)]
-    near = [wanted] if wanted in folded else sorted(begun, key=len)
-    match = near or difflib.get_close_matches(wanted, folded, n=1, cutoff=0.6)
-    if match:
-        return f" Did you mean {folded[match[0]]!r}?"
-    shown = ", ".join(known[:25])
-    return f" Known: {shown}{', …' if len(known) > 25 else ''}."
+    query = name[:_MAX_NAME].casefold()
+    with_prefix = [
+        candidate for candidate in folded if len(query) >= _SHORTEST_BEGINNING and candidate.startswith(query)
+    ]
+    matches = [query] if query in folded else sorted(with_prefix, key=len)
+    best = matches or difflib.get_close_matches(query, folded, n=1, cutoff=0.6)
+    if best:
+        return f" Did you mean {folded[best[0]]!r}?"
+    names = ", ".join(known[:25])
+    return f" Known: {names}{', …' if len(known) > 25 else ''}."

@@ -1,4 +1,4 @@
-"""Files on disk: regular files, read without waiting; atomic writes, after which a file is whole or absent; locks."""
+"""Files on disk: non-blocking reads of regular files, atomic writes (a file is complete or absent), and locks."""
 
 import contextlib
 import errno
@@ -23,7 +23,7 @@ _MAX_AMOUNT = 1e30
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
-"""What `numpy.save` says of a full device, in an error without an errno."""
+"""Message of `numpy.save` if the disk is full; its error has no errno."""
 
 
 def show_bytes(count: float) -> str:
@@ -32,9 +32,9 @@ def show_bytes(count: float) -> str:
 
 
 class IrregularFileError(OSError, ValueError):
-    """A path leads to something other than a regular file, or to a file above its size limit; `str` is the reason.
+    """A path is not a regular file, or the file exceeds its size limit; `str` is the reason.
 
-    Also a ValueError, since readers treat both like wrong content.
+    Also a ValueError, since readers treat both cases like invalid content.
     """
 
     def __str__(self) -> str:
@@ -50,28 +50,30 @@ _KINDS = {
 
 
 def describe_kind(mode: int) -> str:
-    """Name the kind of file that has a mode (`st_mode`), such as ``a named pipe``."""
+    """Return the kind of file of a mode (`st_mode`), such as ``a named pipe``."""
     return _KINDS.get(stat.S_IFMT(mode), "a device")
 
 
 def open_file(path: Path, max_bytes: int | None, mode: str = "rb", *, buffering: int = -1) -> BinaryIO:
-    """Open a regular file of at most `max_bytes`; the only way to open a file that this process did not make itself.
+    """Open a regular file of at most `max_bytes`; use it for every file that this process did not write itself.
 
-    A plain `open` of a named pipe waits for its other end, in a thread beyond the reach of any signal, and reading a
-    device may never end. `max_bytes` is None where a file may have any size: it is then read in pieces.
+    A plain `open` of a named pipe blocks until its other end is opened, and signals cannot interrupt that in a thread;
+    reading a device may never end. `max_bytes` is None if a file may have any size, because it is read in pieces.
 
     Raises:
-        OSError: the file cannot be opened (FileNotFoundError: there is none; IsADirectoryError: it is a folder).
+        OSError: the file cannot be opened (FileNotFoundError: it does not exist; IsADirectoryError: it is a folder).
         IrregularFileError: it is a pipe, a socket or a device, or too large.
     """
 
     def open_regular(_path: str, flags: int) -> int:
         try:
             descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, 0o666)
-        except BlockingIOError:  # an NFS client holds a delegation on this regular file, which the server recalls
+        except (
+            BlockingIOError
+        ):  # another NFS client has a delegation on this regular file, and the server is recalling it
             descriptor = os.open(path, flags | os.O_NOCTTY, 0o666)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # a socket, or a pipe to be written to that nobody reads
+            if error.errno == errno.ENXIO:  # a socket, or a pipe opened for writing that has no reader
                 raise _irregular(path, describe_kind(path.stat().st_mode)) from error
             raise
         try:
@@ -99,49 +101,49 @@ def _irregular(path: Path, kind: str) -> IrregularFileError:
 
 
 def check_file(path: Path, max_bytes: int | None = None) -> None:
-    """Raise what `open_file` raises: for a library that opens a path itself."""
+    """Raise the errors of `open_file`, for a path that a library opens itself."""
     open_file(path, max_bytes).close()
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
-    """Read a whole file of at most so many bytes (raises as `open_file`)."""
+    """Read a whole file of at most `max_bytes` (raises as `open_file`)."""
     with open_file(path, max_bytes) as stream:
-        # A read of so many bytes reserves memory for all of them at once, so the limit itself is never asked for.
+        # A read reserves memory for all requested bytes at once, so request the size of the file and not the limit.
         return stream.read(os.fstat(stream.fileno()).st_size)
 
 
 def read_text(path: Path, max_bytes: int) -> str:
-    """Read a whole UTF-8 file of at most so many bytes (raises as `open_file`; UnicodeDecodeError: no UTF-8)."""
+    """Read a UTF-8 file of at most `max_bytes` (raises as `open_file`; UnicodeDecodeError: not valid UTF-8)."""
     return read_file(path, max_bytes).decode()
 
 
 def sha256_of(path: Path, max_bytes: int | None = None) -> str:
-    """Hash a file's bytes: 64 lower-case hex digits of SHA-256 (raises as `open_file`)."""
+    """Return the SHA-256 of a file: 64 lower-case hex digits (raises as `open_file`)."""
     return digest_of(path, hashlib.sha256, max_bytes)
 
 
 def digest_of(path: Path, hasher: "Callable[[], hashlib._Hash]", max_bytes: int | None = None) -> str:
-    """Hash a file's bytes with a new `hasher`: lower-case hex digits (raises as `open_file`)."""
+    """Return the digest of a file by a new `hasher`: lower-case hex digits (raises as `open_file`)."""
     with open_file(path, max_bytes) as stream:
         return hashlib.file_digest(cast(BufferedReader, stream), hasher).hexdigest()
 
 
 MAX_JSON_BYTES = 1 << 30
-"""Largest JSON file of our own: the hashes of every network's weights take some megabytes."""
+"""Maximum size of a JSON file of robust201: the hashes of all networks' weights take some megabytes."""
 
 MAX_STATE_BYTES = 1 << 20
-"""Largest file with the state of a process or of a folder: lease, heartbeat, progress, format."""
+"""Maximum size of a state file of a process or folder: lease, heartbeat, progress, format."""
 
 MAX_LISTED_BYTES = 16 << 30
-"""Largest file of an exported dataset, which is read in pieces."""
+"""Maximum size of a file of an exported dataset, which is read in pieces."""
 
 
 def load_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """Read a JSON file of our own.
+    """Read a JSON file of robust201.
 
     Raises:
-        OSError: the file cannot be opened (FileNotFoundError: there is none).
-        ValueError: it is not JSON or not a regular file, or too large.
+        OSError: the file cannot be opened (FileNotFoundError: it does not exist).
+        ValueError: it is not JSON, not a regular file, or too large.
     """
     try:
         return json.loads(read_text(path, max_bytes))
@@ -152,7 +154,7 @@ def load_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
 
 
 def fsync_folder(folder: Path) -> None:
-    """Make the entries of a folder durable, so that a rename in it survives a power cut."""
+    """Make the entries of a folder durable, so that a rename in it survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -161,11 +163,11 @@ def fsync_folder(folder: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, with those above it, unless it is there.
+    """Create a folder and its parents if they do not exist.
 
     Raises:
-        InputError: a file has its name, or it cannot be made there.
-        StorageFullError: no space is left on the device.
+        InputError: a file has this name, or the folder cannot be created.
+        StorageFullError: no space is left on the disk.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -180,37 +182,37 @@ def make_folder(path: Path) -> None:
 
 
 def is_amount(value: object) -> bool:
-    """Whether a value of a JSON file is a plausible amount: a number, not negative and not absurdly large."""
+    """Return whether a value of a JSON file is a plausible amount: a number from 0 to below 1e30."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MAX_AMOUNT
 
 
 def visible_entries(folder: Path) -> list[str]:
-    """Names in a folder, sorted, without those that begin with a dot; none where there is no folder."""
+    """Return the sorted names in a folder that do not begin with a dot; none if the folder does not exist."""
     return sorted(entry.name for entry in folder.iterdir() if entry.name[0] != ".") if folder.is_dir() else []
 
 
 def check_output_file(path: Path) -> None:
-    """Check that a file may be written under a name that a user gave, before anything is computed for it.
+    """Check that a file can be written at a user's path, before anything is computed for it.
 
     Raises:
-        InputError: the name is that of a folder, of something else that is no file, or lies below a file.
+        InputError: the path is a folder or another kind of file, or lies below a file.
     """
-    above = next((folder for folder in path.parents if folder.exists()), path.parent)
+    ancestor = next((folder for folder in path.parents if folder.exists()), path.parent)
     if path.is_dir():
         got = "a folder"
     elif path.exists() and not path.is_file():
         got = "something that is neither a file nor a folder"
-    elif not above.is_dir():
-        got = f"a name below {above}, which is no folder"
+    elif not ancestor.is_dir():
+        got = f"a path below {ancestor}, which is not a folder"
     else:
         return
-    raise InputError(f"Writing failed for {path}: expected the name of a file, got {got}. Choose another name.")
+    raise InputError(f"Writing failed for {path}: expected the path of a file, got {got}. Choose another path.")
 
 
 def _full(path: Path, error: OSError) -> StorageFullError:
     return StorageFullError(
-        f"Writing failed for {path}: expected free space on the device, got none ({error.strerror or error}). "
-        "Free some space and run the same command again; finished work is kept."
+        f"Writing failed for {path}: expected free space on the disk, got none ({error.strerror or error}). "
+        "Free some space and run the same command again; finished work is not lost."
     )
 
 
@@ -218,24 +220,24 @@ def _is_full(error: OSError) -> bool:
     return error.errno in _FULL or (error.errno is None and _SHORT_WRITE.search(str(error)) is not None)
 
 
-def _failed_to_write(place: Path | str, error: OSError) -> StorageError:
+def _failed_to_write(path: Path | str, error: OSError) -> StorageError:
     if _is_full(error):
-        return _full(Path(place), error)
+        return _full(Path(path), error)
     return StorageError(
-        f"Writing failed for {place}: expected to read and write there, got {error.strerror or error}. "
+        f"Writing failed for {path}: expected read and write access, got {error.strerror or error}. "
         "Check the path and its permissions, and run the same command again."
     )
 
 
 LEFTOVER_SECONDS = 24 * 3600.0
-"""Age from which a temporary file counts as left behind by a process that was killed: no write takes that long."""
+"""Age from which a temporary file is considered abandoned by a killed process: no write takes that long."""
 
 
 def remove_leftovers(root: Path, *, clock: Callable[[], float] = time.time) -> int:
-    """Delete what processes that were killed left below a folder: temporary files and claims to a lease; count them.
+    """Delete temporary files and lease claims that killed processes left below a folder, and return their number.
 
-    Should a clock that jumped make a file in the making look old, its writer fails with a `StorageError` and nothing is
-    lost. `clock` returns seconds since the epoch, to compare with the times of files.
+    If a clock jump makes an unfinished file look old, its writer fails with a `StorageError` and nothing is lost.
+    `clock` returns seconds since the epoch, which are compared with the modification times of files.
     """
     removed = 0
     for folder, _, names in os.walk(root):
@@ -250,20 +252,20 @@ def remove_leftovers(root: Path, *, clock: Callable[[], float] = time.time) -> i
 
 
 WRITE_STEPS = ("opened", "written", "flushed", "renamed")
-"""Moments of an atomic write, in order, at which `on_step` is called: crash tests kill the process at each of them."""
+"""Steps of an atomic write, in order; `on_step` is called after each, where crash tests kill the process."""
 
 
-def _go_on(_step: str) -> None:
-    """Do nothing at a step of an atomic write."""
+def _ignore_step(_step: str) -> None:
+    """Do nothing after a step of an atomic write."""
 
 
 @dataclass
 class NewFile:
-    """A file in the making (see `new_file`).
+    """An unfinished file (see `new_file`).
 
     Attributes:
-        stream: where the bytes go.
-        name: the final name; it may be set late, for files that are named by their content.
+        stream: destination of the bytes.
+        name: final name; it may be set at the end, for files that are named by their content.
     """
 
     stream: BinaryIO
@@ -271,17 +273,17 @@ class NewFile:
 
 
 @contextmanager
-def new_file(folder: Path, name: str = "", *, on_step: Callable[[str], None] = _go_on) -> Iterator[NewFile]:
+def new_file(folder: Path, name: str = "", *, on_step: Callable[[str], None] = _ignore_step) -> Iterator[NewFile]:
     """Open a file for writing that appears under its name only when the block ends without an error.
 
-    The bytes go to a temporary file in the same folder (hidden, ending in ``.tmp``), which is flushed to the disk,
-    renamed, and the folder flushed: readers see the old file or the new one, never a part. Missing folders are made, an
-    existing file is replaced. Where the name is left empty, the block sets `NewFile.name`. `on_step` is called with
-    each of `WRITE_STEPS`.
+    The bytes are written to a hidden temporary file in the same folder (ending in ``.tmp``), which is flushed to disk
+    and renamed; then the folder is flushed. Readers see the old file or the complete new one. Missing folders are
+    created, and an existing file is replaced. If `name` is empty, the block sets `NewFile.name`. `on_step` is called
+    with each of `WRITE_STEPS`.
 
     Raises:
-        StorageFullError: no space is left on the device; the temporary file is removed.
-        StorageError: the folder cannot be written to; likewise.
+        StorageFullError: no space is left on the disk; the temporary file is removed.
+        StorageError: the folder is not writable; the temporary file is removed.
     """
     temporary = folder / f".{name}.{secrets.token_hex(6)}.tmp"
     try:
@@ -300,17 +302,17 @@ def new_file(folder: Path, name: str = "", *, on_step: Callable[[str], None] = _
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        # The block may have failed on another file, one that it copies from.
-        is_own = _is_full(error) or error.filename in {None, str(temporary)}
-        raise _failed_to_write(folder / name if is_own else error.filename, error) from error
+        # The error may concern another file, such as one that the block copies from.
+        concerns_this_file = _is_full(error) or error.filename in {None, str(temporary)}
+        raise _failed_to_write(folder / name if concerns_this_file else error.filename, error) from error
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
 @contextmanager
-def atomic_write(path: Path, *, on_step: Callable[[str], None] = _go_on) -> Iterator[BinaryIO]:
-    """Open a file for writing under a name that is known beforehand (see `new_file`)."""
+def atomic_write(path: Path, *, on_step: Callable[[str], None] = _ignore_step) -> Iterator[BinaryIO]:
+    """Open a file for writing whose name is known in advance (see `new_file`)."""
     with new_file(path.parent, path.name, on_step=on_step) as new:
         yield new.stream
 
@@ -324,20 +326,20 @@ def write_text(path: Path, text: str) -> None:
 LOCK_FILE = ".lock"
 
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-"""What the system says of a file system that has no locks."""
+"""Errors of a file system without locks."""
 
 
 @contextmanager
 def sole_writer(folder: Path, doing: str) -> Iterator[None]:
-    """Keep other processes of this machine from filling the same folder, made if absent, for the length of a block.
+    """Keep other processes of this machine from writing into a folder during a block; create the folder if missing.
 
-    The lock is that of `fcntl.flock` on a file in the folder: it dies with its process, and the file goes with the
-    block. On a file system without such locks nobody is kept out. `doing` is for the error, such as ``"Exporting"``.
+    The lock is `fcntl.flock` on a file in the folder. It ends with its process; the file is removed after the block.
+    On a file system without such locks, nothing is locked. `doing` begins the message, such as ``"Exporting"``.
 
     Raises:
-        StorageError: another process is at it, or the folder cannot be written to.
-        StorageFullError: no space is left on the device.
-        InputError: the folder cannot be made.
+        StorageError: another process has the lock, or the folder is not writable.
+        StorageFullError: no space is left on the disk.
+        InputError: the folder cannot be created.
     """
     make_folder(folder)
     path = folder / LOCK_FILE
@@ -351,13 +353,13 @@ def sole_writer(folder: Path, doing: str) -> Iterator[None]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise StorageError(
-                    f"{doing} failed for {folder}: expected to be the only one that writes there, got another process "
-                    "that does. Wait until it ends, or choose another folder."
+                    f"{doing} failed for {folder}: another process is writing there. "
+                    "Wait until it ends, or choose another folder."
                 ) from error
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
-            # Whoever held the lock may have removed the file after it was opened here: then this is a lock on nothing.
+            # The previous owner may have removed the file after it was opened here; then the lock is on a deleted file.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
                     break
@@ -366,15 +368,15 @@ def sole_writer(folder: Path, doing: str) -> Iterator[None]:
 
 
 BUNDLED_FOLDERS = ("jobs", "benchmark_data")
-"""What ships with robust201 beside its code; in a checkout, other folders lie beside the package too."""
+"""Folders that ship with robust201 beside its code; a checkout has other folders there, too."""
 
 
 def bundled(name: str) -> Path:
-    """Find a file such as ``jobs/demo.yaml`` that ships with robust201, in a checkout and in an installed wheel."""
+    """Return the path of a file that ships with robust201, such as ``jobs/demo.yaml``, in a checkout or a wheel."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise InputError(
             f"Looking up a bundled file failed for {name}: expected a name below the package, such as jobs/demo.yaml, "
-            "got a path that leads out of it. Write the path without bundled:"
+            "got a path outside it. Write the path without bundled:"
         )
     for root in _bundled_roots():
         candidate = root / name
@@ -387,7 +389,7 @@ def bundled(name: str) -> Path:
 
 
 def portable_name(path: Path) -> str:
-    """Shorten a path to ``bundled:`` and the name by which `bundled` finds it, any other path to its last name."""
+    """Shorten a bundled path to ``bundled:`` and its name (see `bundled`), and any other path to its last component."""
     for root in _bundled_roots():
         for folder in BUNDLED_FOLDERS:
             if path.is_relative_to(root / folder):
@@ -396,6 +398,6 @@ def portable_name(path: Path) -> str:
 
 
 def _bundled_roots() -> tuple[Path, ...]:
-    """Return the folders that bundled files lie in: of a wheel, of a job's archive, of a checkout."""
+    """Return the roots of bundled files: in a wheel, in a job's archive, and in a checkout."""
     package = Path(__file__).resolve().parent.parent
     return package / "_bundled", package.parent, package.parent.parent

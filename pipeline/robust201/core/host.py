@@ -1,4 +1,4 @@
-"""Which host, boot and process this is: what a process id needs beside it to mean anything."""
+"""Identity of the host, its boot and a process: a process id is meaningful only together with them."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ from pathlib import Path
 _PROC = Path("/proc")
 
 MAX_THREADS = 1024
-"""The most threads of one operation that we allow: with tens of thousands, torch ends the process by a signal."""
+"""Maximum number of threads of one operation: with tens of thousands, torch crashes the process."""
 
 _DEAD_STATES = frozenset("ZX")
 """Zombie and dead (third field of ``/proc/<pid>/stat``, see proc(5))."""
@@ -16,13 +16,13 @@ _DEAD_STATES = frozenset("ZX")
 
 @dataclass(frozen=True, slots=True)
 class HostId:
-    """Where process ids mean the same.
+    """The scope within which a process id identifies a process.
 
     Attributes:
         host: name of the host, for messages.
-        machine: what distinguishes hosts of one name (``/etc/machine-id``), or ``""``.
-        boot_id: Linux's ``/proc/sys/kernel/random/boot_id``, or ``""`` where there is none.
-        pid_namespace: the container's namespace of process ids, or ``""``.
+        machine: ``/etc/machine-id``, which distinguishes hosts with the same name, or ``""``.
+        boot_id: Linux's ``/proc/sys/kernel/random/boot_id``, or ``""``.
+        pid_namespace: process id namespace of the container, or ``""``.
     """
 
     host: str
@@ -55,19 +55,19 @@ def _read_link(path: Path) -> str:
 
 
 def process_start(pid: int) -> int | None:
-    """Read when a process of this host started; None if it is gone, hidden or a zombie.
+    """Return the start time of a process of this host; None if it is gone, hidden or a zombie.
 
-    In clock ticks since boot (field 22 of ``/proc/<pid>/stat``, see proc(5)).
+    The time is in clock ticks since boot (field 22 of ``/proc/<pid>/stat``, see proc(5)).
     """
     fields = _read_stat(pid)
     return None if fields is None or fields[0] in _DEAD_STATES else int(fields[19])
 
 
 def has_ended(pid: int, start: int | None) -> bool | None:
-    """Judge whether a process of this host has ended; None if that cannot be seen from here.
+    """Return whether a process of this host has ended; None if that cannot be determined.
 
-    Its `start` (see `process_start`) distinguishes it from a later one of the same id; None if unknown. It is not seen
-    where the process of this id is hidden (proc(5), ``hidepid``), there is no ``/proc``, or `start` is unknown.
+    `start` (see `process_start`; None if unknown) distinguishes the process from a later one with the same id. The
+    result is None if the process is hidden (proc(5), ``hidepid``), there is no ``/proc``, or `start` is unknown.
     """
     fields = _read_stat(pid)
     if fields is not None:
@@ -75,17 +75,17 @@ def has_ended(pid: int, start: int | None) -> bool | None:
             return True
         return None if start is None else int(fields[19]) != start
     try:
-        os.kill(pid, 0)  # sends nothing
+        os.kill(pid, 0)  # only checks that the process exists
     except ProcessLookupError:
         return True
     except PermissionError:
-        return None  # another user's
+        return None  # the process of another user
     return None
 
 
 def _read_stat(pid: int) -> list[str] | None:
-    """Fields of ``/proc/<pid>/stat`` from the third, the state, on; None if it is gone or hidden."""
+    """Return the fields of ``/proc/<pid>/stat`` from the third (the state) on; None if it is gone or hidden."""
     text = _read_line(_PROC / str(pid) / "stat")
-    # The second field is the command in parentheses and may hold spaces and parentheses itself.
+    # The second field, the command in parentheses, may contain spaces and parentheses itself.
     fields = text.rpartition(")")[2].split()
     return fields if len(fields) >= 20 else None

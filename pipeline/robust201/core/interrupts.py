@@ -1,10 +1,10 @@
-"""Ctrl-C, SIGTERM and SIGUSR1: a run drains, everything else ends as on Ctrl-C.
+"""Handling of Ctrl-C, SIGTERM and SIGUSR1: a run drains; every other command ends as on Ctrl-C.
 
-SIGUSR1 is what a batch system sends some time before a job's time limit (`sbatch --signal`).
+A batch system sends SIGUSR1 some time before a job's time limit (`sbatch --signal`).
 
-Python calls the handler of a signal between any two instructions of the main thread. An exception raised there is
-printed and dropped in a destructor, and in an import it leaves a half-imported module, which raises something else. So
-the interrupt is raised only outside imports, again after it was dropped, and replaces errors that it causes.
+Python calls a signal handler between any two instructions of the main thread. An exception raised in a destructor is
+printed and dropped, and one raised in an import leaves a half-imported module, which causes other errors. Therefore
+the interrupt is raised outside imports only, raised again if it was dropped, and replaces errors that it causes.
 """
 
 import signal
@@ -21,11 +21,11 @@ from typing import Any
 _ENDING = (signal.SIGTERM, signal.SIGUSR1)
 _RETRY_SECONDS = 0.02
 _MAX_IMPORT_SECONDS = 10.0
-"""Time after which a signal interrupts an import, too: the import may hang."""
+"""Time after which a signal interrupts even an import, which may hang."""
 
 
 class SignalInterrupt(KeyboardInterrupt):
-    """A signal asked to stop at once; a plain KeyboardInterrupt in a worker was raised by user code."""
+    """A signal requested an immediate stop; in a worker, a plain KeyboardInterrupt comes from user code."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"signal {signum}")
@@ -35,16 +35,16 @@ class SignalInterrupt(KeyboardInterrupt):
 class DrainDeadlineError(BaseException):
     """Draining took too long, so the evaluations in progress are abandoned.
 
-    It is not an `Exception`, so that the code of an evaluation does not catch it.
+    Not an `Exception`, so that evaluation code does not catch it.
     """
 
 
 @dataclass
 class DrainRequest:
-    """Whether a run was asked to drain.
+    """State of a request to drain a run.
 
     Attributes:
-        signal: number of the signal that asked; None as long as none did.
+        signal: number of the signal that requested it; None if there is no request yet.
         is_expired: whether the deadline for draining has passed.
     """
 
@@ -57,15 +57,15 @@ class DrainRequest:
 
     @property
     def is_time_limit(self) -> bool:
-        """Whether it was the signal of a time limit that is near, rather than somebody who wants the run to stop."""
+        """Whether the signal announced a time limit, and no person asked the run to stop."""
         return self.signal == signal.SIGUSR1
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let the deadline interrupt a block; once it has passed, none begins.
+        """Let the deadline interrupt a block; after the deadline, the block is not entered.
 
         Raises:
-            DrainDeadlineError: it has passed, before the block or in the middle of it.
+            DrainDeadlineError: the deadline has passed before or during the block.
         """
         self._is_interruptible = True
         try:
@@ -76,7 +76,7 @@ class DrainRequest:
             self._is_interruptible = False
 
     def expire(self) -> None:
-        """Note that the deadline has passed; called in the main thread, where it interrupts an interruptible block."""
+        """Mark the deadline as passed and interrupt an interruptible block; must be called in the main thread."""
         self.is_expired = True
         if self._is_interruptible:
             raise DrainDeadlineError
@@ -88,13 +88,13 @@ def _stop(signum: int) -> None:
 
 @contextmanager
 def _interrupting() -> Iterator[Callable[[Callable[[], None], FrameType | None], None]]:
-    """Yield a function for signal handlers, which calls its argument to raise an interrupt from the block.
+    """Yield a function with which signal handlers raise an interrupt in the block.
 
-    It calls it outside imports, and again after the interrupt was dropped. Its second argument is the frame that the
-    signal interrupted.
+    Its first argument raises the interrupt; it is called outside imports, and again if the interrupt was dropped. Its
+    second argument is the frame that the signal interrupted.
 
     Raises:
-        SignalInterrupt: it was raised. Other exceptions are replaced by it from then on.
+        SignalInterrupt: an interrupt was raised; it also replaces all later exceptions.
     """
     stopped: SignalInterrupt | None = None
     latest: Callable[[], None] | None = None
@@ -115,7 +115,7 @@ def _interrupting() -> Iterator[Callable[[Callable[[], None], FrameType | None],
             raise
 
     def interrupt_later(raise_interrupt: Callable[[], None], since: float | None = None) -> None:
-        # A timer of the system, not a thread: the main thread may hold any lock here.
+        # A system timer and not a thread, because the main thread may own any lock here.
         nonlocal previous_alarm
         replaced = signal.signal(signal.SIGALRM, lambda _signum, frame: interrupt(raise_interrupt, frame, since))
         if previous_alarm is None:  # SIG_DFL is falsy
@@ -155,38 +155,38 @@ def _is_importing(frame: FrameType | None) -> bool:
 def draining_on_signals(say: Callable[[str], None], drain_seconds: float | None = None) -> Iterator[DrainRequest]:
     """Turn the first Ctrl-C, SIGTERM or SIGUSR1 into a request to drain; the second interrupts at once.
 
-    `say` receives a line about the request, whose deadline (`DrainRequest.interruptible`) is `drain_seconds` later.
+    `say` receives a line about the request. The deadline (see `DrainRequest.interruptible`) is `drain_seconds` later.
     """
     request = DrainRequest()
     timer: threading.Timer | None = None
-    has_rung, is_over = threading.Event(), threading.Event()
-    ringing = threading.Lock()
+    deadline_passed, is_over = threading.Event(), threading.Event()
+    ending = threading.Lock()
 
-    def ring() -> None:
-        # Only a signal interrupts what the main thread waits for; once our handler is gone, it would end the process.
-        with ringing:
+    def on_deadline() -> None:
+        # Only a signal interrupts a wait of the main thread; after our handler is removed, it would end the process.
+        with ending:
             if not is_over.is_set():
-                has_rung.set()
+                deadline_passed.set()
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     def handle(signum: int, frame: FrameType | None) -> None:
         nonlocal timer
-        if has_rung.is_set() and not request.is_expired and not is_over.is_set():
-            request.is_expired = True  # at once, although the interrupt may come later
+        if deadline_passed.is_set() and not request.is_expired and not is_over.is_set():
+            request.is_expired = True  # immediately, although the interrupt may be delayed
             interrupt(request.expire, frame)
             return
         if request():
-            is_over.set()  # the deadline must not replace this interrupt, which may come later
+            is_over.set()  # the deadline must not replace this interrupt, which may be delayed
             interrupt(partial(_stop, signum), frame)
             return
         request.signal = signum
         if drain_seconds is not None:
-            timer = threading.Timer(drain_seconds, ring)
+            timer = threading.Timer(drain_seconds, on_deadline)
             timer.daemon = True
             timer.start()
-        # From a thread, because the signal may have come in the middle of another line.
+        # In a thread, because the signal may have interrupted the output of another line.
         limit = "" if drain_seconds is None else f", or in {drain_seconds:g} s"
-        line = f"Stopping after the evaluations in progress{limit}; a second signal stops at once."
+        line = f"Stopping after the evaluations in progress{limit}; a second signal stops immediately."
         threading.Thread(target=say, args=(line,), daemon=True).start()
 
     if threading.current_thread() is not threading.main_thread():
@@ -199,7 +199,7 @@ def draining_on_signals(say: Callable[[str], None], drain_seconds: float | None 
         finally:
             if timer is not None:
                 timer.cancel()
-            with ringing:
+            with ending:
                 is_over.set()
             for number, handler in previous.items():
                 signal.signal(number, handler)
@@ -207,9 +207,9 @@ def draining_on_signals(say: Callable[[str], None], drain_seconds: float | None 
 
 @contextmanager
 def ending_signals_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGUSR1 end a command as Ctrl-C does, so that temporary files and leases are removed.
+    """Let SIGTERM and SIGUSR1 end a command like Ctrl-C, so that temporary files and leases are removed.
 
-    Ctrl-C, unless it is ignored, becomes a `SignalInterrupt`, too.
+    Ctrl-C also becomes a `SignalInterrupt`, unless it is ignored.
     """
     ending = list(_ENDING)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:

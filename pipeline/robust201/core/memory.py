@@ -1,4 +1,4 @@
-"""Memory of this process: when it looks for garbage, and what it keeps or gives back of what was freed."""
+"""Memory of this process: garbage collection, and whether freed memory is kept or returned to the system."""
 
 import ctypes
 import gc
@@ -6,41 +6,41 @@ import sys
 from functools import cache
 from typing import Any, Final
 
-_USUAL: Final = gc.get_threshold()
-_RARE: Final = (20_000, *_USUAL[1:])
-"""Thresholds of Python's three generations: new objects before a look at the youngest, then looks before one at older
-objects."""
+_DEFAULT_THRESHOLDS: Final = gc.get_threshold()
+_RARE_THRESHOLDS: Final = (20_000, *_DEFAULT_THRESHOLDS[1:])
+"""Thresholds of Python's three generations: the number of new objects that triggers a collection of the youngest, then
+the number of collections of a generation that triggers one of the next."""
 
-# Parameters of glibc's mallopt (malloc.h). The first is capped at 32 MiB on 64-bit machines.
+# Parameters of glibc's mallopt (malloc.h). M_MMAP_THRESHOLD is capped at 32 MiB on 64-bit machines.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MMAP_BYTES = 32 * 2**20
 _TRIM_BYTES = 2**30
 
 
 def collect_rarely() -> None:
-    """Look for garbage only after 20,000 new objects: in processes of robust201's own, until they compute.
+    """Collect garbage only after every 20,000 new objects, while a process of robust201 starts.
 
-    Imports make some 200,000 objects that the collector tracks, all of which stay: looking for garbage among them,
-    while they are made and when the process ends, was a quarter of a short run.
+    Imports create about 200,000 tracked objects that live until exit. Scanning them during the imports and at exit took
+    a quarter of the time of a short run.
     """
-    gc.set_threshold(*_RARE)
+    gc.set_threshold(*_RARE_THRESHOLDS)
 
 
 def collect_as_usual() -> None:
-    """End `collect_rarely`, if it was called: what a process that computes or reads shards drops may hold much memory.
+    """Restore the thresholds if `collect_rarely` has changed them, because computations can create large garbage.
 
-    What was made before is never looked at again.
+    Objects created before are not scanned again.
     """
-    if gc.get_threshold() == _RARE:
+    if gc.get_threshold() == _RARE_THRESHOLDS:
         gc.freeze()
-        gc.set_threshold(*_USUAL)
+        gc.set_threshold(*_DEFAULT_THRESHOLDS)
 
 
 def give_back_freed_memory() -> None:
-    """Give memory that Arrow and glibc keep for later back to the system.
+    """Return memory cached by Arrow and glibc to the operating system.
 
-    Arrow's allocator (mimalloc) keeps whatever it once had, several times what a reader of row groups uses, and glibc
-    keeps freed blocks below the last one in use. Both are meant for programs that will soon ask for as much again.
+    Arrow's allocator (mimalloc) never shrinks on its own and can keep several times what reading row groups needs;
+    glibc keeps freed blocks below the last one in use. Both assume that the program soon allocates as much again.
     """
     import pyarrow as pa
 
@@ -52,20 +52,20 @@ def give_back_freed_memory() -> None:
 
 @cache
 def keep_freed_memory() -> bool:
-    """Ask glibc to keep up to 1 GiB of freed memory in this process instead of giving it back.
+    """Let glibc keep up to 1 GiB of freed memory in this process instead of returning it to the system.
 
-    Feature maps of a few MiB come and go with every batch. By default glibc returns them to the kernel, which then has
-    to map and zero every page again: up to a third of a gradient's time. The setting holds for the whole process, so
-    the reference engine gains from it too. It changes no number.
+    Feature maps of a few MiB are allocated and freed with every batch. By default glibc returns them to the kernel,
+    which must map and zero every page again: up to a third of a gradient's time. The setting is process-wide, so
+    the reference engine benefits from it, too. It does not affect results.
     """
     mallopt = _glibc_function("mallopt")
     if mallopt is None:
         return False
-    # Without the first, setting the second would fix the first at its small default.
+    # Setting only the trim threshold would fix the mmap threshold at its small default.
     return bool(mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES))
 
 
 @cache
 def _glibc_function(name: str) -> Any:
-    """Return a function of malloc.h; None where there is no glibc."""
+    """Return a function of malloc.h; None without glibc."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform.startswith("linux") else None

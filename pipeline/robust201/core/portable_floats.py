@@ -1,8 +1,8 @@
-"""Float64 arithmetic with equal bits on every processor: the exponential function and fused multiply-adds.
+"""Float64 arithmetic that is bit-identical on every processor: the exponential function and fused multiply-adds.
 
-Both consist of additions and multiplications, which IEEE 754 defines to the last bit. `numpy.exp` takes Intel's SVML on
-processors with AVX-512, whose last bit is wrong for 4% of arguments, and the C library elsewhere, where it is wrong for
-0.1%. Images that are cut to 8 bits show that bit: a blurred grey area is 254 or 255.
+Both consist of additions and multiplications, which IEEE 754 defines to the last bit. `numpy.exp` uses Intel's SVML on
+processors with AVX-512, whose last bit is wrong for 4% of arguments, and elsewhere the C library, whose last bit is
+wrong for 0.1%. That bit is visible in images truncated to 8 bits: a blurred grey area is 254 or 255.
 """
 
 from decimal import Context, Decimal
@@ -21,14 +21,14 @@ _SPLITTER = 2.0**27 + 1
 """Factor that splits a float64 into two halves of 26 bits (Dekker, 1971)."""
 
 _MIN_ARGUMENT = -745.2
-"""Below it, the exponential is less than half of the smallest float64."""
+"""Below this argument, the exponential is less than half of the smallest float64."""
 
 
 def exp(x: _Floats) -> _Floats:
     """Compute the exponential function, rounded to the nearest float64.
 
-    exp(x) = 2^n 2^(i/256) exp(r) with |r| < 0.0014, computed in about 80 bits. A few results in a hundred million lie
-    so close to the middle between two floats that they may be rounded to the wrong one, the same one everywhere.
+    exp(x) = 2^n 2^(i/256) exp(r) with |r| < 0.0014, computed with about 80 bits. A few results in a hundred million are
+    so close to the midpoint of two floats that they may be rounded to the wrong one; it is the same one everywhere.
 
     Args:
         x: any shape, at most 709.
@@ -59,9 +59,9 @@ def exp(x: _Floats) -> _Floats:
 
 
 def fused_multiply_add(a: _Floats, b: _Floats, c: _Floats) -> _Floats:
-    """Compute a * b + c, of any shapes that broadcast, with the errors of product and sum added at the end.
+    """Compute a * b + c (with broadcasting), adding the errors of product and sum at the end.
 
-    Nearly all results are rounded once; the others, a few in a billion, are the wrong one of two neighbouring floats.
+    Nearly all results are rounded once; a few in a billion are rounded to the wrong neighbouring float.
     """
     product, product_error = _two_product(a, b)
     total, total_error = _two_sum(product, c)
@@ -70,7 +70,7 @@ def fused_multiply_add(a: _Floats, b: _Floats, c: _Floats) -> _Floats:
 
 @cache
 def _tables() -> tuple[tuple[float, float, float], _Floats, _Floats]:
-    """Compute log(2) / 256 in three parts and the powers 2^(i/256) in two, by decimal arithmetic in software."""
+    """Compute log(2) / 256 in three parts and the powers 2^(i/256) in two, with decimal arithmetic."""
     context = Context(prec=50)
     step = context.divide(context.ln(Decimal(2)), Decimal(_STEPS))
     first = float(np.ldexp(np.rint(np.ldexp(float(step), 40)), -40))

@@ -1,6 +1,6 @@
-"""The arithmetic that a network runs in: fp32, tf32 or bf16.
+"""The precision of a network's arithmetic: fp32, tf32 or bf16.
 
-It decides numbers, so it belongs to the protocol: results of one precision never stand in for those of another.
+The precision affects results, so it is part of the protocol: results in one precision never replace those in another.
 """
 
 from typing import TYPE_CHECKING, Final, Literal, get_args
@@ -17,13 +17,13 @@ PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 
 - ``fp32``: IEEE float32 throughout, on every device. TF32 is off.
 - ``tf32``: float32 tensors; convolutions and matrix products on CUDA reduce their inputs to TF32 (float32's range, 10
-  mantissa bits of 23) and add the products up in float32. It exists on CUDA devices of compute capability 8.0 and
-  higher; nothing else may compute under this name.
-- ``bf16``: what enters a convolution, its weights, and the feature maps from the first convolution to the last cell's
-  output are bfloat16 (float32's range, 7 mantissa bits), and so are the gradients on the way back through them.
-  Convolutions add up in float32; each kernel rounds its output once. BatchNorm, where it is not folded into a
-  convolution, keeps its float32 numbers and rounds its output. Behind the last cell, BatchNorm, pooling and classifier
-  are float32, TF32 off; the gradient of the pixels is handed out as float32.
+  mantissa bits of 23) and accumulate the products in float32. It requires a CUDA device of compute capability 8.0 or
+  higher; other devices reject it.
+- ``bf16``: inputs and weights of convolutions, and the feature maps from the first convolution to the last cell's
+  output, are bfloat16 (float32's range, 7 mantissa bits), and so are the gradients in the backward pass through them.
+  Convolutions accumulate in float32; each kernel rounds its output once. BatchNorm, if not folded into a convolution,
+  computes in float32 and rounds its output. After the last cell, BatchNorm, pooling and classifier are float32 with
+  TF32 off; the gradient of the pixels is returned as float32.
 
 Sources: PyTorch's notes "CUDA semantics" (TensorFloat-32, reduced precision reduction in BF16 GEMMs) and "Numerical
 accuracy" (docs.pytorch.org/docs/stable/notes/cuda.html, .../numerical_accuracy.html).
@@ -33,10 +33,10 @@ _TF32_CAPABILITY: Final = (8, 0)
 
 
 def check_precision(name: str, device: "torch.device | None" = None) -> None:
-    """Check that a precision exists, and that a device, where one is given, has it.
+    """Check that a precision exists, and that the device, if given, supports it.
 
     Raises:
-        ConfigError: there is no such precision (the closest is named), or the device does not have it.
+        ConfigError: there is no such precision (the message suggests the closest), or the device does not support it.
     """
     if name not in PRECISIONS:
         raise ConfigError(
@@ -44,17 +44,17 @@ def check_precision(name: str, device: "torch.device | None" = None) -> None:
         )
     if name != "tf32" or device is None:
         return
-    # A device without TF32 ignores the switches and computes float32: right numbers under a wrong label.
-    found = _what_lacks_tf32(device)
-    if found:
+    # A device without TF32 ignores the switches and computes in float32: correct numbers with a wrong label.
+    unsupported = _describe_device_without_tf32(device)
+    if unsupported:
         raise ConfigError(
             "Choosing the arithmetic failed for precision tf32: expected a CUDA device of compute capability 8.0 or "
-            f"higher, got {found}. Set precision to fp32 or bf16, or compute on such a GPU."
+            f"higher, got {unsupported}. Set precision to fp32 or bf16, or compute on such a GPU."
         )
 
 
-def _what_lacks_tf32(device: "torch.device") -> str:
-    """Describe a device that has no TF32; an empty string where it has."""
+def _describe_device_without_tf32(device: "torch.device") -> str:
+    """Describe a device that does not support TF32; return an empty string if it does."""
     import torch
 
     if device.type != "cuda" or torch.version.cuda is None:
@@ -71,12 +71,12 @@ def has_avx512() -> bool:
 
 
 def check_gradients(name: Precision, device: "torch.device") -> None:
-    """Check that a device computes correct gradients in a precision.
+    """Check that a device computes gradients correctly in a precision.
 
     Without AVX-512, PyTorch 2.13's transposed convolutions in bfloat16 are wrong (docs/protocol.md).
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: its gradients are wrong.
     """
     if name == "bf16" and device.type == "cpu" and not has_avx512():
         raise ConfigError(
@@ -87,7 +87,7 @@ def check_gradients(name: Precision, device: "torch.device") -> None:
 
 
 def map_dtype(name: Precision) -> "torch.dtype":
-    """Type of the feature maps and of the convolutions' weights: bfloat16 or float32."""
+    """Return the dtype of feature maps and convolution weights: bfloat16 or float32."""
     import torch
 
     return torch.bfloat16 if name == "bf16" else torch.float32

@@ -1,7 +1,7 @@
-"""Processes that work for this one: they come from a fork server, and end with the process that started them.
+"""Worker processes: they are started by a fork server and end with the process that started them.
 
-The fork server has imported the libraries once, so a worker adds only what it allocates itself. Workers end with the
-process that started them, however that ends: an orphan would go on reading, or put a file among those of somebody else.
+The fork server has imported the libraries once, so a worker adds only the memory it allocates itself. Workers end with
+the process that started them, however it ends: an orphan could read on, or write into a folder that is in use again.
 """
 
 import multiprocessing
@@ -19,7 +19,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def fork_server(modules: Sequence[str]) -> ForkServerContext:
-    """Make the context of processes that begin with some modules imported: those of the first call in a process."""
+    """Return a context whose processes start with modules imported; only the first call of a process sets them."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*modules])
     return context
@@ -27,16 +27,16 @@ def fork_server(modules: Sequence[str]) -> ForkServerContext:
 
 @contextmanager
 def holding_interrupts() -> Iterator[None]:
-    """Let Ctrl-C, SIGTERM and SIGUSR1 wait until the block has ended, as the start of a process must not stop halfway.
+    """Delay Ctrl-C, SIGTERM and SIGUSR1 until the block has ended, for the start of a process.
 
-    A process that is half started is waited for by nobody, and complains when it finds its parent gone. The fork server
-    that the block starts, and so its workers, never hear Ctrl-C, which a terminal sends to all of them.
+    Nobody waits for a partly started process, and it prints errors when its parent is gone. The fork server that the
+    block starts, and so its workers, never receive Ctrl-C, which a terminal sends to all of them.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # signals reach the main thread only
         return
-    held: list[int] = []
-    previous = {number: signal.signal(number, lambda number, _frame: held.append(number)) for number in _ENDING}
+    pending: list[int] = []
+    previous = {number: signal.signal(number, lambda number, _frame: pending.append(number)) for number in _ENDING}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -44,14 +44,14 @@ def holding_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in previous.items():
             signal.signal(number, handler)
-        if held:
-            signal.raise_signal(held[0])
+        if pending:
+            signal.raise_signal(pending[0])
 
 
 def end_with_parent(stopped: Connection | None = None) -> None:
-    """Let this process, a worker, end when its parent has died, and leave Ctrl-C to the parent, which hears it too.
+    """Make this worker process end when its parent dies, and leave Ctrl-C to the parent, which also receives it.
 
-    It ends at once when the other end of the pipe `stopped` is closed, too.
+    It also ends as soon as the other end of the pipe `stopped` is closed.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_wait_and_end, args=(stopped,), daemon=True).start()

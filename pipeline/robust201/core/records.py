@@ -1,6 +1,6 @@
-"""The plain records that every layer speaks in: no torch, no Ray, no disk.
+"""Plain records shared by all folders, without torch, Ray or disk access.
 
-Words (architecture, key, strength, evaluation, unit, part, bundle, protocol, shard) are those of ARCHITECTURE.md.
+ARCHITECTURE.md defines the words: architecture, key, strength, evaluation, unit, part, bundle, protocol, shard.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-if TYPE_CHECKING:  # the records are also those of a machine where a package is missing: `robust201 doctor` says which
+if TYPE_CHECKING:  # `robust201 doctor` imports the records even if a package is missing, to report it
     import numpy as np
     from numpy.typing import NDArray
 
 CLEAN_STRENGTH = 0.0
 
 MAX_CLASSES = 32_767
-"""The most classes of a dataset: results store their number as a signed integer of two bytes."""
+"""Maximum number of classes of a dataset: results store it as a signed 16-bit integer."""
 
 ArchitectureId: TypeAlias = int | str
-"""Names an architecture within its space: an index, or text that begins with a letter."""
+"""Id of an architecture within its space: an index, or text that begins with a letter."""
 
 
 def canonical_json(value: Any) -> str:
-    """Text of a JSON value that is the same for equal values: sorted keys, no spaces, shortest floats, no NaN."""
+    """Return the same text for equal JSON values: sorted keys, no spaces, shortest floats, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def content_digest(value: Any) -> str:
-    """32 hex digits (128 bits of SHA-256) that name a JSON value by its content."""
+    """Return the first 32 hex digits of the SHA-256 of a JSON value."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:32]
 
 
@@ -38,8 +38,8 @@ class FieldProblem(NamedTuple):
     """A field with an invalid value.
 
     Attributes:
-        field: its name.
-        text: what is wrong with it, and what to do.
+        field: name of the field.
+        text: the fault and the remedy.
     """
 
     field: str
@@ -59,19 +59,21 @@ class Normalisation:
 
     @property
     def problem(self) -> FieldProblem | None:
-        """Return the first field that cannot be of pixels in [0, 1]; None if both are valid."""
+        """Return the first field that is impossible for pixels in [0, 1]; None if both are valid."""
         for name, values in (("mean", self.mean), ("std", self.std)):
             # NaN compares as false.
             if not all(0 <= value <= 1 for value in values) or (name == "std" and 0 in values):
                 expected = "numbers from 0 to 1" if name == "mean" else "numbers above 0 and up to 1"
                 shown = ", ".join(f"{value:g}" for value in values)
-                divide = " Divide those of pixels from 0 to 255 by 255." if max(values) > 1 else " Correct them."
+                divide = (
+                    " If they are for pixels from 0 to 255, divide by 255." if max(values) > 1 else " Correct them."
+                )
                 return FieldProblem(name, f"expected {expected}, since pixels are in [0, 1], got {shown}.{divide}")
         return None
 
 
-PIXELS_AS_THEY_ARE = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-"""Of RGB images that networks are shown without a normalisation."""
+NO_NORMALISATION = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+"""Identity normalisation of RGB images."""
 
 
 Split: TypeAlias = Literal["test", "train"]
@@ -79,7 +81,7 @@ Split: TypeAlias = Literal["test", "train"]
 
 @dataclass(frozen=True, slots=True)
 class ImageSelection:
-    """Which images of a dataset: a class-stratified subset of a split, or all of it."""
+    """Selection of images of a dataset: a class-stratified subset of a split, or the whole split."""
 
     split: Split
     count: int | None = None
@@ -91,15 +93,15 @@ class ImageSet:
     """Images of one dataset's test split, or a selection of them.
 
     Attributes:
-        images: (N, C, H, W) uint8, C 3 (RGB) or 1 (grey). Images that a user hands over as arrays may also be float32
+        images: (N, C, H, W) uint8, C 3 (RGB) or 1 (grey). Images that a user passes as arrays may also be float32
             in [0, 1] (see `images.user_arrays`).
         labels: (N,) int64 in [0, n_classes).
         indices: (N,) int64, each image's row in the dataset's full split, ascending.
-        normalisation: what the networks of this dataset were trained with.
+        normalisation: that of the training of this dataset's networks.
         sha256: 64 hex digits of `images`, `labels` and `indices` together (see `image_hash`).
-        class_names: names of the class folders that the images lie in, by label; empty where there are none.
-        decoder: libraries and versions that decided the pixels, by what they did (see `images.decoding`).
-        n_split: images in the full split; 0 where these are all.
+        class_names: names of the class folders of the images, by label; empty if there are none.
+        decoder: libraries and versions that produced the pixels, by step (see `images.decoding`).
+        n_split: images in the full split; 0 if this is the full split.
     """
 
     dataset: str
@@ -118,16 +120,16 @@ class ImageSet:
 
 
 def image_hash(images: NDArray[Any], labels: NDArray[np.int64], indices: NDArray[np.int64]) -> str:
-    """Hash what a network is shown to 64 hex digits: shape, pixels, labels and indices, in that order."""
+    """Return the SHA-256 (64 hex digits) of shape, pixels, labels and indices, in that order."""
     digest = hashlib.sha256(canonical_json(list(images.shape)).encode())
     for array in (images, labels.astype("<i8"), indices.astype("<i8")):
-        digest.update(array.tobytes())  # in C order, however the array lies in memory
+        digest.update(array.tobytes())  # in C order, whatever the memory layout
     return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationProtocol:
-    """Everything but architecture, checkpoint and strength that decides a number.
+    """Everything that decides a number except architecture, checkpoint and strength.
 
     Attributes:
         payload: JSON value: dataset and its hash, image selection, key, attack parameters without their strengths,
@@ -144,15 +146,15 @@ class EvaluationProtocol:
 
 
 def show_architecture(architecture: ArchitectureId) -> str:
-    """Name an architecture in text: ``#21``, or ``resnet18``."""
+    """Return the display name of an architecture: ``#21``, or ``resnet18``."""
     return f"#{architecture}" if isinstance(architecture, int) else architecture
 
 
 def unit_id(space: str, architecture: ArchitectureId, checkpoint_sha256: str, protocol_digest: str) -> str:
-    """Name a unit by its content: 32 hex digits.
+    """Return the id of a unit, a digest of its content: 32 hex digits.
 
-    Strengths are no part of it: an evaluation is named by (unit id, strength), so that one more epsilon is one more
-    evaluation of the same unit.
+    Strengths are not included: an evaluation is identified by (unit id, strength), so that another epsilon adds an
+    evaluation to the same unit.
     """
     text = f"{space}\n{architecture}\n{checkpoint_sha256}\n{protocol_digest}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -160,15 +162,15 @@ def unit_id(space: str, architecture: ArchitectureId, checkpoint_sha256: str, pr
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """One state of an architecture's parameters, named by its content.
+    """One state of an architecture's parameters, identified by its content.
 
     Attributes:
-        sha256: 64 hex digits of the weights' file, or of the recipe of random weights.
-        recipe: name of the training that made them; empty where nobody named it.
-        epochs: length of the training, or epoch of the snapshot; None where unknown, or within an epoch.
-        seed: of the training, or of random weights; None where unknown.
-        is_random: whether nothing was trained.
-        steps: iterations of the training until then; None where unknown.
+        sha256: 64 hex digits of the weights file, or of the recipe of random weights.
+        recipe: name of the training recipe; empty if it has none.
+        epochs: length of the training, or epoch of the snapshot; None if unknown, or within an epoch.
+        seed: seed of the training, or of random weights; None if unknown.
+        is_random: whether the weights are untrained.
+        steps: training iterations so far; None if unknown.
     """
 
     sha256: str
@@ -180,7 +182,7 @@ class Weights:
 
     @property
     def name(self) -> str:
-        """Short name among the weights of a network, such as ``e200-s777``, ``i1500-s0`` or ``random-s0``; or empty."""
+        """Short name that distinguishes a network's weights, such as ``e200-s777``, ``i1500-s0`` or ``random-s0``."""
         parts = [self.recipe or ("random" if self.is_random else "")]
         if self.epochs is not None:
             parts += [f"e{self.epochs}"]
@@ -190,7 +192,7 @@ class Weights:
         return "-".join(filter(None, parts))
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON value of the fields; steps came after the others, and are left out where they are unknown."""
+        """Return the fields as JSON, without `steps` if unknown: older payloads do not have it."""
         return {name: value for name, value in asdict(self).items() if name != "steps" or value is not None}
 
 
@@ -204,9 +206,9 @@ class Unit:
         strengths: ascending, on the task's axis: epsilons in units of 1/255 (Linf) or of pixels in [0, 1] (L2),
             severities 1 to 5, or `(CLEAN_STRENGTH,)`.
         checkpoint_sha256: hash of the weights (see `Weights`).
-        weights: short name of the weights where a network has several in its sweep; else empty.
-        columns: columns of a measure; empty where images are shown and answers measured.
-        makes_images: whether it has no results, but makes the images that a transfer shows (`runtime.sweep`).
+        weights: short name of the weights if the sweep has several for the network; else empty.
+        columns: columns of a measure; empty if predictions are measured.
+        makes_images: whether it produces no results, but the images of a transfer attack (`runtime.sweep`).
     """
 
     id: str
@@ -223,12 +225,12 @@ class Unit:
 
     @property
     def label(self) -> str:
-        """Readable name for messages and logs, such as ``#21 cifar10 pgd``."""
+        """Display name for messages and logs, such as ``#21 cifar10 pgd``."""
         return f"{self.network_label} {'images of ' if self.makes_images else ''}{self.key}"
 
     @property
     def network_label(self) -> str:
-        """Readable name of the network alone, such as ``#21 cifar10``: what is wrong with it is reported once."""
+        """Display name of the network alone, such as ``#21 cifar10``, for faults reported once per network."""
         weights = f" {self.weights}" if self.weights else ""
         return f"{show_architecture(self.architecture)}{weights} {self.dataset}"
 
@@ -251,10 +253,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Parts of one network on one dataset that one worker computes with the weights loaded once.
+    """Parts of one network and dataset that one worker computes after loading the weights once.
 
     Attributes:
-        seconds: how long it takes, by estimate.
+        seconds: estimated duration.
     """
 
     architecture: ArchitectureId
@@ -264,28 +266,28 @@ class Bundle:
 
     @property
     def network(self) -> tuple[str, ArchitectureId]:
-        """What a worker loads for it, whichever its weights are."""
+        """Dataset and architecture that a worker loads for the bundle, whatever the weights."""
         return self.dataset, self.architecture
 
     def keep(self, parts: Sequence[Part]) -> Bundle:
-        """Keep what is left of its parts, and of its time the share that their images at all strengths are."""
-        whole, left = (sum(len(p.strengths) * (p.stop - p.start) for p in some) for some in (self.parts, parts))
-        return Bundle(self.architecture, self.dataset, tuple(parts), self.seconds * left / whole)
+        """Return a bundle of the remaining parts, with the time in proportion to their images and strengths."""
+        total, remaining = (sum(len(p.strengths) * (p.stop - p.start) for p in group) for group in (self.parts, parts))
+        return Bundle(self.architecture, self.dataset, tuple(parts), self.seconds * remaining / total)
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationResult:
-    """One strength of a part, measured: one row of a shard.
+    """The measurements of one strength of a part: one row of a shard.
 
     Attributes:
-        strength: the one strength of it that this is.
-        values: columns (see `tasks.columns`): of answers `accuracy` () float64, `cm` (C, C) int32 or, beyond 256
-            classes where no matrix is asked for, `outcome_counts` (2,) int32, and, where asked for, `confidence_label`
+        strength: one of the part's strengths.
+        values: columns (see `tasks.columns`). For predictions: `accuracy` () float64; `cm` (C, C) int32 or, with more
+            than 256 classes and no matrix requested, `outcome_counts` (2,) int32; if requested, `confidence_label`
             (C, C), `confidence_argmax` (C, C), `confidence_prediction` (2,) float64 and `predictions` (n,) uint8 or
-            uint16; of a measure its own, () or (n,) float64.
-        seconds: wall time of the evaluation; where the fused engine attacks several strengths at once, that of all of
-            them lies with the strength that is complete first, and only their sum means something.
-        provenance: versions, host and device that made it; never part of identity.
+            uint16. For a measure: its own columns, () or (n,) float64.
+        seconds: wall time of the evaluation. If the fused engine attacks several strengths at once, the strength that
+            finishes first has the time of all of them, and only their sum is meaningful.
+        provenance: versions, host and device that computed it; never part of identity.
     """
 
     part: Part
@@ -296,14 +298,14 @@ class EvaluationResult:
 
 
 class Receipt(NamedTuple):
-    """What a worker reports to the driver of one committed shard: a few hundred bytes.
+    """A worker's report to the driver about one committed shard: a few hundred bytes.
 
     Attributes:
-        unit_id: the unit that the shard's evaluations belong to.
+        unit_id: unit of the shard's evaluations.
         strengths: strengths in the shard.
         start: first image position.
         stop: one past the last image position.
-        seconds: wall time of the work in it.
+        seconds: wall time of the shard's work.
     """
 
     unit_id: str
@@ -319,9 +321,9 @@ class UnitFailure:
     """A part that could not be evaluated.
 
     Attributes:
-        kind: ``"application"`` (an error in the evaluation), ``"killed"`` (its worker died each time), ``"memory"``.
+        kind: ``"application"`` (an error in the evaluation), ``"killed"`` (its worker died every time), ``"memory"``.
         traceback: the worker's traceback, or ``""``.
-        attempt: which attempt failed, from 1.
+        attempt: number of the failed attempt, from 1.
     """
 
     part: Part

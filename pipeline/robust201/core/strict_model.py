@@ -1,29 +1,29 @@
-"""Base model and field types of every part of a YAML."""
+"""Base model and field types of all YAML sections."""
 
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 MAX_COUNT = 1_000_000
-"""Upper limit of fields whose value multiplies the work, such as steps: above it, a mistake is likelier than a wish."""
+"""Upper limit of fields that multiply the work, such as steps: a larger value is more likely a typing error."""
 
 PositiveInt = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Channels = Annotated[int, Field(ge=1, le=1_024)]
 Cells = Annotated[int, Field(ge=1, le=100)]
-"""Sizes of a skeleton, up to far above any that was published."""
+"""Sizes of a skeleton; the limits are far above any published size."""
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class StrictModel(BaseModel):
-    """Base of what a YAML gives: immutable; unknown fields, and booleans instead of numbers, are rejected."""
+    """Immutable base model that rejects unknown fields, and booleans in place of numbers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     @field_validator("*", mode="before")
     @classmethod
     def _reject_booleans(cls, value: object, info: ValidationInfo) -> object:
-        # To Python true is the number 1.
+        # bool is a subclass of int.
         items = value if isinstance(value, list | tuple) else (value,)
         booleans = [item for item in items if isinstance(item, bool)]
         if booleans and cls.model_fields[str(info.field_name)].annotation is not bool:

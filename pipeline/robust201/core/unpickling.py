@@ -1,11 +1,11 @@
-"""Pickles of other people's files, read through a list of allowed globals: no code of theirs ever runs.
+"""Reader of third-party pickles with an allow list of globals, so that their code is never executed.
 
-A pickle is a program; every global that it names is an import. `load_pickle` looks each name up in a table of our own
-constructors and refuses all others, so nothing is imported on a file's behalf. The constructors check what they are
-given, because even harmless types can be asked for absurd sizes.
+A pickle is a program; every global that it names is an import. `load_pickle` looks each name up in a table of safe
+constructors and rejects all others, so a file cannot import anything. The constructors check their arguments, because
+even harmless types can be requested with huge sizes.
 
 Formats: NATS-Bench records (`NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2`), whose tensors carry whole `torch.save`
-files inside them, and the python-2 pickles of CIFAR and ImageNet16. `load_torch` reads files of `torch.save` likewise.
+files inside them, and the Python 2 pickles of CIFAR and ImageNet16. `load_torch` reads `torch.save` files likewise.
 """
 
 import io
@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import CheckpointError, InputError
 
-# Pickles name the class, our constructors receive this instead: an immutable stand-in that cannot be called.
+# Stands for the class in pickles that name it: immutable, and not callable.
 _NDARRAY = "numpy.ndarray"
 _ARRAY_KINDS = "biuf"
 
 # A function's __call__ is an immutable object, while a pickle's BUILD opcode could change the attributes of a function.
 _sealed: Callable[[Callable[..., Any]], Any] = attrgetter("__call__")
 
-# What a damaged or hostile file makes the pickle machine, numpy and torch raise.
+# Errors that the unpickler, NumPy and torch raise on a damaged or malicious file.
 _DAMAGE = (
     pickle.UnpicklingError,
     EOFError,
@@ -54,11 +54,11 @@ _DAMAGE = (
 
 
 class _ForbiddenGlobalError(Exception):
-    """A pickle names a global that is not in the table."""
+    """A pickle names a global that is not allowed."""
 
 
 class _TooLargeError(Exception):
-    """A pickle holds more bytes than the caller expects of it."""
+    """A pickle is larger than the caller allows."""
 
 
 class _Dtype:
@@ -69,13 +69,13 @@ class _Dtype:
     def __init__(self, spec: str | bytes) -> None:
         dtype = np.dtype(spec.decode("ascii") if isinstance(spec, bytes) else spec)
         if dtype.kind not in _ARRAY_KINDS:
-            raise ValueError(f"arrays of dtype {dtype} are not read")
+            raise ValueError(f"arrays of dtype {dtype} are not supported")
         self._dtype = dtype
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         order, *layout = state[1:5]
         if any(part is not None for part in layout):
-            raise ValueError("structured dtypes are not read")
+            raise ValueError("structured dtypes are not supported")
         if order in {">", b">"}:
             self._dtype = self._dtype.newbyteorder(">")
 
@@ -91,7 +91,7 @@ def _dtype_of(value: object) -> np.dtype[Any]:
 
 
 class _Array(np.ndarray[Any, np.dtype[Any]]):
-    """An array under construction, which takes its state with a `_Dtype`."""
+    """An array under construction, whose pickled state contains a `_Dtype`."""
 
     def __setstate__(self, state: Any, /) -> None:
         shape, dtype, fortran, raw = state[-4:]
@@ -124,7 +124,7 @@ def _encode_latin1(text: str, encoding: str) -> bytes:
 
 
 def _load_storage(raw: bytes) -> Any:
-    # The published records hold a whole torch.save file here, which PyTorch itself would unpickle without any limit.
+    # The published records contain a whole torch.save file here; PyTorch itself would unpickle it without restriction.
     import torch
 
     try:
@@ -141,21 +141,21 @@ def _rebuild_tensor(storage: Any, offset: int, size: Any, stride: Any, *_ignored
 
     if not isinstance(storage, torch.storage.TypedStorage):
         raise TypeError("a tensor without a storage")
-    held = storage._size()  # type: ignore[no-untyped-call]  # the public len() warns
-    if offset < 0 or offset + math.prod(size) > held:
-        raise ValueError(f"a tensor of shape {tuple(size)} in a storage of {held} values")
+    n_values = storage._size()  # type: ignore[no-untyped-call]  # the public len() warns
+    if offset < 0 or offset + math.prod(size) > n_values:
+        raise ValueError(f"a tensor of shape {tuple(size)} in a storage of {n_values} values")
     return torch._utils._rebuild_tensor_v2(storage, offset, size, stride, False, OrderedDict())  # type: ignore[no-untyped-call]
 
 
 def _forbidden_torch_global(error: BaseException) -> str | None:
-    """Find the global that made `torch.load(…, weights_only=True)` refuse a file; None where there was none."""
+    """Return the global because of which `torch.load(…, weights_only=True)` rejected a file, or None."""
     match = re.search(r"GLOBAL ([\w.]+)", str(error))
     return None if match is None else match.group(1).rstrip(".")
 
 
-def _both_numpy_homes(module: str, name: str, constructor: Any) -> dict[tuple[str, str], Any]:
-    # numpy 2 renamed numpy.core to numpy._core; files carry the name of the numpy that wrote them.
-    return {(f"numpy.{home}.{module}", name): constructor for home in ("core", "_core")}
+def _in_numpy_1_and_2(module: str, name: str, constructor: Any) -> dict[tuple[str, str], Any]:
+    # NumPy 2 renamed numpy.core to numpy._core; files contain the name of the version that wrote them.
+    return {(f"numpy.{package}.{module}", name): constructor for package in ("core", "_core")}
 
 
 NUMPY_GLOBALS: Mapping[tuple[str, str], Any] = MappingProxyType(
@@ -163,9 +163,9 @@ NUMPY_GLOBALS: Mapping[tuple[str, str], Any] = MappingProxyType(
         ("numpy", "ndarray"): _NDARRAY,
         ("numpy", "dtype"): _sealed(_numpy_dtype),
         ("_codecs", "encode"): _sealed(_encode_latin1),
-        **_both_numpy_homes("multiarray", "_reconstruct", _sealed(_reconstruct_array)),
-        **_both_numpy_homes("multiarray", "scalar", _sealed(_numpy_scalar)),
-        **_both_numpy_homes("numeric", "_frombuffer", _sealed(_array_from_buffer)),
+        **_in_numpy_1_and_2("multiarray", "_reconstruct", _sealed(_reconstruct_array)),
+        **_in_numpy_1_and_2("multiarray", "scalar", _sealed(_numpy_scalar)),
+        **_in_numpy_1_and_2("numeric", "_frombuffer", _sealed(_array_from_buffer)),
     }
 )
 """Arrays and scalars of numbers: CIFAR's python version and ImageNet16 (with ``encoding="latin1"``)."""
@@ -174,16 +174,16 @@ NATS_GLOBALS: Mapping[tuple[str, str], Any] = MappingProxyType(
     {
         ("collections", "OrderedDict"): OrderedDict,
         ("numpy", "dtype"): _sealed(_numpy_dtype),
-        **_both_numpy_homes("multiarray", "scalar", _sealed(_numpy_scalar)),
+        **_in_numpy_1_and_2("multiarray", "scalar", _sealed(_numpy_scalar)),
         ("torch._utils", "_rebuild_tensor_v2"): _sealed(_rebuild_tensor),
         ("torch.storage", "_load_from_bytes"): _sealed(_load_storage),
     }
 )
-"""What NATS-Bench records name: ordered dictionaries, numpy scalars and CPU tensors."""
+"""Globals of NATS-Bench records: ordered dictionaries, NumPy scalars and CPU tensors."""
 
 
 class _AllowListUnpickler(pickle._Unpickler):
-    """Python's own implementation of the unpickler: that in C fills 64 GB for the memo of a file of nine bytes."""
+    """Unpickler in Python: a file of nine bytes makes the C implementation allocate 64 GB for its memo."""
 
     def __init__(self, stream: BinaryIO, allowed: Mapping[tuple[str, str], Any], encoding: str) -> None:
         super().__init__(stream, encoding=encoding)
@@ -197,20 +197,20 @@ class _AllowListUnpickler(pickle._Unpickler):
 
 
 class _BoundedStream(io.RawIOBase):
-    """Counts what is read and stops at a limit, so that a few compressed kilobytes cannot fill the memory."""
+    """Stream with a limit on the bytes read, so that a small compressed file cannot exhaust the memory."""
 
     def __init__(self, stream: BinaryIO, limit: int) -> None:
         super().__init__()
         self._read: Callable[[int], bytes] = stream.read
-        self._left = limit
+        self._n_remaining = limit
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any, /) -> int:
         chunk = self._read(len(buffer))
-        self._left -= len(chunk)
-        if self._left < 0:
+        self._n_remaining -= len(chunk)
+        if self._n_remaining < 0:
             raise _TooLargeError
         buffer[: len(chunk)] = chunk
         return len(chunk)
@@ -233,15 +233,15 @@ def load_pickle(
     encoding: str = "ASCII",
     max_bytes: int = 1 << 33,
 ) -> Any:
-    """Read one pickle, decompressed already, without running any code that it names.
+    """Read one pickle from a decompressed stream without executing any code that it names.
 
     `allowed` maps ``(module, name)`` to the object that the pickle receives for it: `NATS_GLOBALS` or `NUMPY_GLOBALS`.
-    The encoding is that of python-2 strings: ``"latin1"`` for CIFAR and ImageNet16. After decompression it may have
-    `max_bytes`. Arrays of numbers come as plain `numpy.ndarray` at the top and in nested dictionaries.
+    `encoding` is for Python 2 strings: ``"latin1"`` for CIFAR and ImageNet16. `max_bytes` limits the decompressed
+    size. Numeric arrays at the top level and in nested dictionaries are returned as plain `numpy.ndarray`.
 
     Raises:
-        InputError: of the type `error`: a global outside the list, also inside the nested torch bytes of a tensor; a
-            truncated or damaged pickle; one larger than `max_bytes`.
+        InputError: of the type `error`: the pickle, or a tensor nested in it, names a global that is not allowed; or
+            it is truncated, damaged or larger than `max_bytes`.
     """
     bounded = io.BufferedReader(_BoundedStream(stream, max_bytes), buffer_size=1 << 16)
     try:
@@ -249,8 +249,8 @@ def load_pickle(
     except _ForbiddenGlobalError as forbidden:
         known = ", ".join(sorted({".".join(key) for key in allowed}))
         raise error(
-            f"Unpickling failed for {name}: expected no globals but {known}, got {forbidden}. "
-            "The file could run foreign code where it is loaded without a list; get it again from its publisher."
+            f"Unpickling failed for {name}: expected only the globals {known}, got {forbidden}. "
+            "Loaded without an allow list, the file could execute its own code; get it again from its publisher."
         ) from None
     except _TooLargeError:
         raise error(
@@ -260,35 +260,34 @@ def load_pickle(
     except _DAMAGE as damage:
         reason = (str(damage).splitlines() or [""])[0] or type(damage).__name__
         raise error(
-            f"Unpickling failed for {name}: expected a whole pickle, got a truncated or damaged one ({reason}). "
-            "Get the file again."
+            f"Unpickling failed for {name}: the pickle is truncated or damaged ({reason}). Get the file again."
         ) from damage
 
 
 _ZIP_MAGIC = b"PK\x03\x04"
 _PICKLE_PROTOCOLS = range(2, 6)
 TORCH_MAGIC_BYTES = 8
-"""Number of bytes by which `is_torch_file` recognises a file."""
+"""Number of leading bytes by which `is_torch_file` recognises a file."""
 
 
-def is_torch_file(beginning: bytes) -> bool:
-    """Whether a file that begins so looks like one of `torch.save`: a zip archive, or before PyTorch 1.6 a pickle.
+def is_torch_file(head: bytes) -> bool:
+    """Return whether the first bytes look like a `torch.save` file: a zip archive, or a pickle before PyTorch 1.6.
 
-    A safetensors file begins with a length in eight bytes. The lower half may look like either, but the upper is zero.
+    A safetensors file begins with an eight-byte length. Its lower half may look like either, but its upper half is 0.
     """
-    is_pickle = beginning[:1] == pickle.PROTO and beginning[1] in _PICKLE_PROTOCOLS
-    return any(beginning[4:TORCH_MAGIC_BYTES]) and (is_pickle or beginning.startswith(_ZIP_MAGIC))
+    is_pickle = head[:1] == pickle.PROTO and head[1] in _PICKLE_PROTOCOLS
+    return any(head[4:TORCH_MAGIC_BYTES]) and (is_pickle or head.startswith(_ZIP_MAGIC))
 
 
 def _check_torch_archive(stream: BinaryIO) -> str | None:
-    """Describe an archive that is not read: one of TorchScript, or with members larger than it; None for others."""
+    """Return why an archive is rejected (TorchScript, or members larger than the archive), or None."""
     if stream.read(len(_ZIP_MAGIC)) != _ZIP_MAGIC:
         return None
     with zipfile.ZipFile(stream) as archive:
         members = archive.infolist()
     if any(PurePosixPath(member.filename).name == "constants.pkl" for member in members):
         return _TORCHSCRIPT
-    # torch.save compresses nothing.
+    # torch.save never compresses.
     if sum(member.file_size for member in members) > stream.seek(0, io.SEEK_END):
         return "a compressed one"
     return None
@@ -302,13 +301,13 @@ _SAVE_TENSORS = (
 
 
 def load_torch(stream: BinaryIO, name: str, *, what: str = "weights", error: type[InputError] = CheckpointError) -> Any:
-    """Read a `torch.save` file: containers, tensors (all of them to the CPU) and numpy float64 scalars, nothing else.
+    """Read a `torch.save` file of containers, tensors (loaded to the CPU) and NumPy float64 scalars only.
 
-    The scalars are in NAS-Bench-201's records (`params`); numpy renamed their constructor's module in version 2, and
-    the published files carry the old name. The stream has to be seekable, at the file's beginning.
+    The scalars occur in NAS-Bench-201's records (`params`); NumPy 2 renamed the module of their constructor, and the
+    published files contain the old name. The stream must be seekable and at the beginning of the file.
 
     Raises:
-        InputError: of the type `error`: the file names another global, is TorchScript or compressed, or is truncated or
+        InputError: of the type `error`: the file names another global, is TorchScript, or is compressed, truncated or
             damaged.
     """
     import torch
@@ -326,7 +325,7 @@ def load_torch(stream: BinaryIO, name: str, *, what: str = "weights", error: typ
         if problem is None:
             stream.seek(0)
             with torch.serialization.safe_globals(numpy_names), warnings.catch_warnings():
-                # torch warns of pickle protocols newer than its own; what it cannot read it refuses.
+                # torch warns about pickle protocols newer than its own; it raises an error for files it cannot read.
                 warnings.simplefilter("ignore", UserWarning)
                 return torch.load(stream, map_location="cpu", weights_only=True)
     except (*_DAMAGE, zipfile.BadZipFile) as damage:
@@ -334,8 +333,8 @@ def load_torch(stream: BinaryIO, name: str, *, what: str = "weights", error: typ
         if forbidden is None:
             raise error(f"{failed} a truncated, damaged or foreign one. Get or save the file again.") from damage
         raise error(
-            f"{failed} one that names {forbidden}, whose code would be executed. {_SAVE_TENSORS}; never open a file "
-            "of others without weights_only."
+            f"{failed} one that names {forbidden}, whose code would be executed. {_SAVE_TENSORS}; never open "
+            "other people's files without weights_only."
         ) from damage
     advice = f"{_SAVE_TENSORS}." if problem == _TORCHSCRIPT else "Get the file again from its publisher."
     raise error(f"{failed} {problem}. {advice}")

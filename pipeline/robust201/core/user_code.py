@@ -1,4 +1,4 @@
-"""Functions in Python files of the user's own: named by hash, executed in workers; one line says why one fails."""
+"""User functions in Python files: identified by hash, executed in workers, with one-line error messages."""
 
 import hashlib
 import importlib.abc
@@ -17,10 +17,10 @@ _MAX_CODE_BYTES = 16 << 20
 
 
 def read_code(path: Path) -> bytes:
-    """Read a user's file.
+    """Read a user's Python file.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the file cannot be read.
     """
     try:
         return read_file(path, _MAX_CODE_BYTES)
@@ -32,22 +32,22 @@ def read_code(path: Path) -> bytes:
 
 
 def hash_file(path: Path) -> str:
-    """SHA-256 of a user's file (see `read_code`): 64 hex digits."""
+    """Return the SHA-256 of a user's file (see `read_code`): 64 hex digits."""
     return hashlib.sha256(read_code(path)).hexdigest()
 
 
 def hash_files(files: Mapping[str, Path]) -> dict[str, str]:
-    """Hash several files, by the field that names each."""
+    """Return the SHA-256 of several files, by field."""
     return {field: hash_file(path) for field, path in files.items()}
 
 
 @dataclass(frozen=True)
 class UserFunction:
-    """A function in a file of the user's.
+    """A function in a user's file.
 
     Attributes:
-        sha256: of the file; empty before anybody hashed it.
-        origin: the user's own file, where `path` is a copy of it.
+        sha256: hash of the file; empty if it is not hashed yet.
+        origin: the user's file, if `path` is a copy of it.
         distribution: name and version of the installed package that registers it, such as ``my-attacks==1.2``.
     """
 
@@ -65,12 +65,12 @@ class UserFunction:
         return UserFunction(path, self.name, sha256, self.origin or self.path, self.distribution)
 
     def identity(self) -> dict[str, str]:
-        """What decides its numbers: a JSON value without the path."""
+        """Return the JSON value that identifies the function in a protocol; it does not contain the path."""
         origin = {"distribution": self.distribution} if self.distribution else {}
         return {"function": self.name, "file_sha256": self.sha256} | origin
 
     def load(self) -> Callable[..., Any]:
-        """Execute the file, once per process and content, and find the function.
+        """Execute the file, once per process and content, and return the function.
 
         Raises:
             ConfigError: the file differs from the hash, cannot be executed, or has no such function.
@@ -79,8 +79,8 @@ class UserFunction:
         digest = hashlib.sha256(source).hexdigest()
         if digest != self.sha256:
             raise ConfigError(
-                f"Loading {self.label} failed: expected the file that was planned (SHA-256 {self.sha256[:16]}…), got "
-                f"another ({digest[:16]}…). Start the run again to plan with the new file."
+                f"Loading {self.label} failed: the file has changed since it was planned (SHA-256 "
+                f"{self.sha256[:16]}…, now {digest[:16]}…). Start the run again to plan with the new file."
             )
         module_name = f"robust201_user_{digest[:16]}"
         if module_name not in sys.modules:
@@ -88,17 +88,19 @@ class UserFunction:
         module = sys.modules[module_name]
         function = getattr(module, self.name, None)
         if not callable(function):
-            own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module_name]
+            functions = [
+                name for name, value in vars(module).items() if getattr(value, "__module__", None) == module_name
+            ]
             raise ConfigError(
                 f"Loading {self.label} failed: expected a function of that name, got none. Define it, or name another "
-                f"one.{closest(self.name, own) if own else ''}"
+                f"one.{closest(self.name, functions) if functions else ''}"
             )
         loaded: Callable[..., Any] = function
         return loaded
 
 
 class _SourceLoader(importlib.abc.SourceLoader):
-    """Loads the source that was hashed, whatever the file or a compiled copy beside it may hold by now."""
+    """Loads the hashed source, even if the file or its compiled copy has changed since."""
 
     def __init__(self, path: Path, source: bytes) -> None:
         self._path = path
@@ -127,14 +129,13 @@ def _execute(path: Path, source: bytes, module_name: str, label: str) -> None:
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         del sys.modules[module_name]
         raise ConfigError(
-            f"Loading {label} failed: expected a file that can be executed, got {describe_failure(error)}. "
-            "Correct the file."
+            f"Loading {label} failed: executing the file raised {describe_failure(error)}. Correct the file."
         ) from error
 
 
 def describe_failure(error: BaseException) -> str:
-    """An error that the user's code raised, in one line."""
-    # Workers execute a copy, whose hash is all that the protocol holds: a file beside it could change unseen.
-    alone = " (a user's file can import installed packages, but not the files beside it)"
+    """Describe an error raised by user code in one line."""
+    # Workers execute a copy, and the protocol has only its hash: changes to a file beside it would go unnoticed.
+    import_hint = " (a user's file can import installed packages, but not the files beside it)"
     text = f"{type(error).__name__}: {one_line(error, 200)}" if str(error) else type(error).__name__
-    return text + alone if isinstance(error, ModuleNotFoundError) else text
+    return text + import_hint if isinstance(error, ModuleNotFoundError) else text

@@ -1,7 +1,7 @@
-"""Images of every dataset: one table of datasets, one table of the forms they are read in, and selections of them.
+"""Images of every dataset: the table of datasets, the table of file forms, and selections of images.
 
-To add a dataset: a row in `images.specs`, and where its files have a form of their own, one module with a
-`find` and a `load` function and a row of `FORMS`. The table-wide tests then cover it.
+To add a dataset: a row in `images.specs`. If its files have a new form, also a module with a `find` and a `load`
+function, and a row of `FORMS`. The table-wide tests then cover it.
 
 Nothing here imports torch; pyarrow, Pillow and scikit-learn are imported by the loader that needs them.
 """
@@ -48,7 +48,7 @@ class Loader(Protocol):
     """Signature of a form's loader."""
 
     def __call__(self, spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages | ImageFiles:
-        """Read a split from what the form's `find` returned."""
+        """Read a split from the path that the form's `find` returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class Form:
     """One row of the table of forms.
 
     Attributes:
-        name: what the YAML and the command line call it.
-        looks_like: takes a row of the table of datasets; returns what to look for in a folder, for messages.
-        find: takes a row of the table of datasets, a file or folder and the split; returns what `load` reads, or None.
+        name: name in the YAML and on the command line.
+        looks_like: takes a row of the table of datasets; returns a description of the files, for messages.
+        find: takes a row of the table of datasets, a file or folder and the split; returns a path for `load`, or None.
         load: reads a split.
     """
 
@@ -106,24 +106,22 @@ def load_images(
     image_size: int | None = None,
     resize: Resize | None = None,
 ) -> ImageSet:
-    """Load a split of a dataset of `DATASETS`, of a row that is in no table (`images.specs.own_dataset`), or of a path.
+    """Load a split of a dataset of `DATASETS`, of a custom dataset (`images.specs.own_dataset`), or of a path.
 
-    With a path, the name may be any: the number of classes and the image size are then those of the files, unless
+    With a path, any name is allowed: the number of classes and the image size are taken from the files, unless
     `image_size` is given. `resize` is the rule for images of other sizes, which class folders and Parquet files may
-    hold. `count` takes a class-stratified subset (see `select`); of class folders, no other image is decoded.
+    contain. `count` selects a class-stratified subset (see `select`); in class folders, only its images are decoded.
 
-    The form is one of `FORMS`; None takes the first of the dataset's forms that is found. The path is a file, the
-    folder that holds the images, or a folder above it (directly, or in a folder named as the dataset); None searches
-    the data folder (`ROBUST201_DATA`). `verify` compares published checksums, sizes and image counts where the form has
-    them.
+    `form` is one of `FORMS`; None tries all forms of the dataset. `path` is a file, the folder of the images, or the
+    parent of this folder or of one named after the dataset; None searches the data folder (`ROBUST201_DATA`). `verify`
+    checks published checksums, sizes and image counts, if the form has them.
 
     Returns:
         Images (N, C, H, W) uint8, C-contiguous; indices are rows of the full split.
 
     Raises:
         ConfigError: no such dataset or form, the dataset has no such form, or the resize rule is wrong.
-        DatasetError: images are missing, damaged, of the wrong form or size, or have a label out of range; or `count`
-            is out of range.
+        DatasetError: images are missing, damaged, or have the wrong form, size or labels; or `count` is out of range.
     """
     spec = _spec_of(name, path, image_size, resize)
     if form is not None and form not in spec.forms:
@@ -135,15 +133,15 @@ def load_images(
     root = data_folder() if path is None else path
     for candidate in forms:
         for folder in dict.fromkeys((root, root / spec.name, root / spec.folder_name)):
-            found = candidate.find(spec, folder, split)
-            if found is not None:
-                return _image_set(spec, candidate.load(spec, found, split, verify=verify), count, seed)
-    looked_for = "; or ".join(f"{row.looks_like(spec)} ({row.name})" for row in forms)
-    got = "nothing of that" if root.exists() else "no such file or folder"
+            source = candidate.find(spec, folder, split)
+            if source is not None:
+                return _image_set(spec, candidate.load(spec, source, split, verify=verify), count, seed)
+    expected = "; or ".join(f"{row.looks_like(spec)} ({row.name})" for row in forms)
+    got = "none of these" if root.exists() else "no such file or folder"
     fetching = f"Run `robust201 fetch {spec.folder_name}`, or " if spec.folder_name in downloads() else ""
     advice = f"{fetching}{f'set {DATA_VARIABLE}' if path is None else 'correct the path'} to where they lie."
     raise DatasetError(
-        f"Loading the {split} images of {spec.name} failed for {root}: expected {looked_for}, got {got}. "
+        f"Loading the {split} images of {spec.name} failed for {root}: expected {expected}, got {got}. "
         f"{advice[0].upper()}{advice[1:]}"
     )
 
@@ -154,22 +152,22 @@ def _spec_of(name: str | DatasetSpec, path: Path | None, image_size: int | None,
     if name in DATASETS or path is None:
         if (image_size, resize) != (None, None):
             raise ConfigError(
-                f"Loading images failed for {name!r}: image_size and resize are for images of your own. Leave them out."
+                f"Loading images failed for {name!r}: image_size and resize are for custom images. Leave them out."
             )
         return dataset(name)
     return own_dataset(name, image_size=image_size or UNKNOWN_COUNT, resize=resize)
 
 
-def _image_set(spec: DatasetSpec, read: LabelledImages | ImageFiles, count: int | None, seed: int) -> ImageSet:
-    named = read.class_names if isinstance(read, ImageFiles) else ()
-    n_classes = spec.n_classes or len(named) or int(read.labels.max()) + 1
-    rows = None if count is None else select_rows(read.labels, n_classes, count=count, seed=seed, name=spec.name)
-    if isinstance(read, ImageFiles):
-        images = read.decode(rows)
+def _image_set(spec: DatasetSpec, loaded: LabelledImages | ImageFiles, count: int | None, seed: int) -> ImageSet:
+    class_names = loaded.class_names if isinstance(loaded, ImageFiles) else ()
+    n_classes = spec.n_classes or len(class_names) or int(loaded.labels.max()) + 1
+    rows = None if count is None else select_rows(loaded.labels, n_classes, count=count, seed=seed, name=spec.name)
+    if isinstance(loaded, ImageFiles):
+        images = loaded.decode(rows)
     else:
-        images = np.ascontiguousarray(read.images if rows is None else read.images[rows])
-    indices = np.arange(len(read.labels), dtype=np.int64) if rows is None else rows
-    labels = read.labels[indices]
+        images = np.ascontiguousarray(loaded.images if rows is None else loaded.images[rows])
+    indices = np.arange(len(loaded.labels), dtype=np.int64) if rows is None else rows
+    labels = loaded.labels[indices]
     return ImageSet(
         dataset=spec.name,
         images=images,
@@ -178,42 +176,41 @@ def _image_set(spec: DatasetSpec, read: LabelledImages | ImageFiles, count: int 
         n_classes=n_classes,
         normalisation=spec.normalisation,
         sha256=image_hash(images, labels, indices),
-        class_names=named,
-        decoder=read.decoder.decoder if isinstance(read, ImageFiles) else read.decoder,
-        n_split=len(read.labels),
+        class_names=class_names,
+        decoder=loaded.decoder.decoder if isinstance(loaded, ImageFiles) else loaded.decoder,
+        n_split=len(loaded.labels),
     )
 
 
 def select(images: ImageSet, *, count: int, seed: int) -> ImageSet:
-    """Choose a class-stratified subset, the same for equal arguments on every platform; its indices are ascending.
+    """Select a class-stratified subset with ascending indices, the same for equal arguments on every platform.
 
-    Class counts differ by at most one, except where a class has no more images to give. A larger count with the same
-    seed contains the smaller one's images; the seed decides the images of each class and which classes give one image
-    more.
+    Class counts differ by at most one, unless a class has too few images. With the same seed, a larger subset contains
+    the smaller one. The seed determines the images of each class, and the classes that contribute an extra image.
 
     Raises:
         DatasetError: `count` is below 1 or above the number of images.
     """
-    chosen = select_rows(images.labels, images.n_classes, count=count, seed=seed, name=images.dataset)
-    parts = (images.images[chosen], images.labels[chosen], images.indices[chosen])
+    rows = select_rows(images.labels, images.n_classes, count=count, seed=seed, name=images.dataset)
+    parts = (images.images[rows], images.labels[rows], images.indices[rows])
     return replace(images, images=parts[0], labels=parts[1], indices=parts[2], sha256=image_hash(*parts))
 
 
 def select_rows(labels: NDArray[np.int64], n_classes: int, *, count: int, seed: int, name: str) -> NDArray[np.int64]:
-    """Choose rows of a class-stratified subset by the labels alone, ascending (see `select`)."""
+    """Return the ascending rows of a class-stratified subset, given only the labels (see `select`)."""
     check_selection(count, len(labels), name)
     class_order = _shuffled(seed, n_classes, "image selection", "classes")
-    # An image's turn is its place in its own class, then its class's place: the first `count` turns are stratified.
+    # Rank images by their position within their class, then by class: the first `count` ranks are stratified.
     rank = np.empty(len(labels), np.int64)
-    for place, label in enumerate(class_order):
+    for class_position, label in enumerate(class_order):
         members = np.flatnonzero(labels == label)
         members = members[_shuffled(seed, len(members), "image selection", int(label))]
-        rank[members] = np.arange(len(members)) * n_classes + place
+        rank[members] = np.arange(len(members)) * n_classes + class_position
     return np.sort(np.argsort(rank, kind="stable")[:count])
 
 
 def check_selection(count: int, n_images: int, name: str) -> None:
-    """Check that so many images can be selected (see `select`)."""
+    """Check that `count` images can be selected (see `select`)."""
     if not 1 <= count <= n_images:
         raise DatasetError(
             f"Selecting images failed for {name}: expected a count from 1 to {n_images:,}, got {count:,}. "
@@ -222,6 +219,6 @@ def check_selection(count: int, n_images: int, name: str) -> None:
 
 
 def _shuffled(seed: int, count: int, *names: str | int) -> NDArray[np.int64]:
-    # Raw draws, not `permutation`: NumPy promises the stream of a bit generator, not that of a distribution.
-    draws = generator(seed, *names).bit_generator.random_raw(count)
-    return np.argsort(draws, kind="stable")
+    # Raw numbers and not `permutation`: NumPy guarantees the stream of a bit generator, but not of a distribution.
+    random_numbers = generator(seed, *names).bit_generator.random_raw(count)
+    return np.argsort(random_numbers, kind="stable")

@@ -1,8 +1,8 @@
-"""Adversarial images of a source network on disk, in blocks: made once, then shown to every other network.
+"""Blocks of adversarial images of a source network on disk, created once and shown to every other network.
 
 Layout: `<folder>/<strength>-<first position>-<one past the last>-<16 hex digits of its SHA-256>.npy`, each
-(n, 3, H, W) float32 in [0, 1]. Blocks are cut at fixed places, so that a run that was interrupted goes on with those
-that are missing, and files are never changed.
+(n, 3, H, W) float32 in [0, 1]. Block boundaries are fixed and files are immutable, so an interrupted run resumes by
+writing the missing blocks.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from robust201.core.errors import DatasetError, one_line
 from robust201.core.files import atomic_write, sha256_of
 
 BLOCK_IMAGES = 250
-"""Images in a block, rounded up to whole batches of draws."""
+"""Images per block, rounded up to whole batches."""
 
 _DIGITS = 16
 
@@ -27,10 +27,10 @@ class AdversarialStore:
     """Adversarial images of a selection of test images.
 
     Args:
-        folder: of one source, attack and selection of images; need not exist yet.
+        folder: folder of one source, attack and selection of images; created on the first write.
         indices: (N,) int64, rows of the full test split in the selection, ascending.
-        batch_size: images that share draws, which no block divides.
-        block_images: images in a block, rounded up to whole batches.
+        batch_size: batch size of the random numbers; block sizes are multiples of it.
+        block_images: images per block, rounded up to whole batches.
     """
 
     def __init__(
@@ -42,16 +42,18 @@ class AdversarialStore:
         self._blocks: dict[tuple[float, int], NDArray[np.float32]] = {}
 
     def missing(self, strengths: Sequence[float]) -> Iterator[tuple[tuple[float, ...], int, int]]:
-        """List the blocks that are not there: strengths, first position, one past the last."""
-        there = {path.name.rpartition("-")[0] for path in self.folder.glob("*.npy")}
+        """Yield the missing blocks: strengths, first position, one past the last."""
+        existing = {path.name.rpartition("-")[0] for path in self.folder.glob("*.npy")}
         for start in range(0, len(self._indices), self._step):
             stop = self._stop(start)
-            lacking = tuple(strength for strength in strengths if _stem(strength, start, stop) not in there)
-            if lacking:
-                yield lacking, start, stop
+            missing_strengths = tuple(
+                strength for strength in strengths if _stem(strength, start, stop) not in existing
+            )
+            if missing_strengths:
+                yield missing_strengths, start, stop
 
     def write(self, strength: float, start: int, pixels: NDArray[np.float32]) -> None:
-        """Write the block that begins at a position: (n, 3, H, W) float32."""
+        """Write the block that starts at a position: (n, 3, H, W) float32."""
         stream = io.BytesIO()
         np.save(stream, np.ascontiguousarray(pixels), allow_pickle=False)
         content = stream.getvalue()
@@ -60,7 +62,7 @@ class AdversarialStore:
             file.write(content)
 
     def __call__(self, strength: float, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Read the images of some rows of the full test split, (n,) int64, all of them in the selection.
+        """Return the images of rows of the full test split, (n,) int64, all of them in the selection.
 
         Raises:
             DatasetError: a block is missing or damaged.
@@ -76,32 +78,32 @@ class AdversarialStore:
         return min(start + self._step, len(self._indices))
 
     def _block(self, strength: float, start: int) -> NDArray[np.float32]:
-        """Map a block, whose hash is compared once a process."""
+        """Memory-map a block; its hash is checked once per process."""
         if (strength, start) not in self._blocks:
             stem = _stem(strength, start, self._stop(start))
-            found = sorted(self.folder.glob(f"{stem}-*.npy"))
-            if not found:
+            paths = sorted(self.folder.glob(f"{stem}-*.npy"))
+            if not paths:
                 raise DatasetError(
                     f"Reading adversarial images failed for {self.folder / stem}: expected a file, got none. "
-                    "Start the run again, which makes it."
+                    "Start the run again to create it."
                 )
-            self._blocks[strength, start] = _read_block(found[0], self._stop(start) - start)
+            self._blocks[strength, start] = _read_block(paths[0], self._stop(start) - start)
         return self._blocks[strength, start]
 
 
 def _read_block(path: Path, count: int) -> NDArray[np.float32]:
-    """Map a block of so many images; a `DatasetError` says that it is damaged."""
+    """Memory-map a block of `count` images; raise DatasetError if it is damaged."""
     try:
         digest = sha256_of(path)[:_DIGITS]
         array = read_npy(path, mapped=True)
-        sound = path.stem.endswith(f"-{digest}") and array.dtype == np.float32 and array.ndim == 4
+        is_valid = path.stem.endswith(f"-{digest}") and array.dtype == np.float32 and array.ndim == 4
         got = f"{digest} and {array.dtype} {array.shape}"
     except (OSError, ValueError) as error:
-        sound, got = False, one_line(error)
-    if not sound or len(array) != count:
+        is_valid, got = False, one_line(error)
+    if not is_valid or len(array) != count:
         raise DatasetError(
-            f"Reading adversarial images failed for {path}: expected the SHA-256 that its name ends with and {count} "
-            f"images as float32, got {got}. It is damaged: delete it, and the next run makes it again."
+            f"Reading adversarial images failed for {path}: expected the SHA-256 in its name and {count} "
+            f"float32 images, got {got}. The file is damaged: delete it, and the next run creates it again."
         )
     return array
 

@@ -1,4 +1,4 @@
-"""What every loader returns, and the checks that loaders share."""
+"""The return value of all loaders, and checks that they share."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ _MAX_IMAGE_BYTES = 4 << 30
 
 
 class LabelledImages(NamedTuple):
-    """Images (N, C, H, W) uint8 and labels (N,) int64 in the order of the files, and what decoded them."""
+    """Images (N, C, H, W) uint8 and labels (N,) int64 in file order, and the libraries that decoded them."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
@@ -26,13 +26,13 @@ class LabelledImages(NamedTuple):
 
 
 def read_verified(path: Path, checksum: Checksum | None) -> bytes:
-    """Read a whole file and compare it with its published checksum, if there is one.
+    """Read a whole file and check it against its published checksum, if there is one.
 
-    Where no digest of the single file is published (CIFAR's binary version), the one that was recorded when its
-    verified archive was unpacked stands in.
+    If no digest of the single file is published (CIFAR's binary version), the one recorded when its verified archive
+    was unpacked is used.
 
     Raises:
-        DatasetError: the file is missing, cannot be read, or is another.
+        DatasetError: the file is missing, unreadable, or not the published one.
     """
     try:
         content = read_file(path, _MAX_IMAGE_BYTES)
@@ -61,7 +61,7 @@ def _recorded_sha256(path: Path) -> str | None:
 
 
 def check_count(path: Path, count: int, spec: DatasetSpec, split: Split) -> None:
-    """Compare the number of images with that of the full split, where it is known."""
+    """Check the number of images against that of the full split, if known."""
     expected = spec.n_test if split == "test" else spec.n_train
     if expected not in {UNKNOWN_COUNT, count}:
         raise DatasetError(
@@ -71,10 +71,10 @@ def check_count(path: Path, count: int, spec: DatasetSpec, split: Split) -> None
 
 
 def check_labels(path: Path, labels: NDArray[np.integer], n_classes: int, *, first: int = 0) -> None:
-    """Check that every label, as the file holds it, names a class, `first` being the lowest label.
+    """Check that every label in a file is a class; `first` is the lowest label.
 
     Raises:
-        DatasetError: a label is out of range; the first such row is named.
+        DatasetError: a label is out of range; the message names the first such row.
     """
     wrong = np.flatnonzero((labels < first) | (labels >= first + n_classes))
     if len(wrong):
@@ -93,7 +93,7 @@ def read_files(
     published: Mapping[str, Checksum] | None,
     read: Callable[[Path, Checksum | None], LabelledImages],
 ) -> LabelledImages:
-    """Read the files of a split, and join them in their order; with published checksums, count the images, too."""
+    """Read and concatenate the files of a split; with published checksums, also check the number of images."""
     parts = [read(folder / name, published[name] if published else None) for name in names]
     images, labels = (np.concatenate(arrays) for arrays in zip(*(part[:2] for part in parts), strict=True))
     if published:

@@ -1,4 +1,4 @@
-"""Official CIFAR-10 and CIFAR-100, binary and Python versions.
+"""Reader of the official CIFAR-10 and CIFAR-100, binary and Python versions.
 
 Binary (CIFAR page of A. Krizhevsky): records of the label byte (CIFAR-100: coarse, then fine) and 3,072 bytes of
 pixels, channel first. Python: pickles of {data: (N, 3072) uint8, labels or fine_labels: list}, pixels in the same
@@ -25,10 +25,10 @@ class _Layout:
     """Files and fields of one version of one dataset.
 
     Attributes:
-        download: name in the registry, which holds the folder's name and the members' checksums.
+        download: name in the registry, which has the folder's name and the members' checksums.
         files: split to its files, in order.
         label: position of the label byte in a binary record, or key of the labels in a pickle.
-        label_bytes: label bytes in front of the pixels of a binary record.
+        label_bytes: number of label bytes before the pixels of a binary record.
     """
 
     download: str
@@ -58,26 +58,26 @@ PYTHON = {
 
 
 def find_folder(layouts: Mapping[str, _Layout], spec: DatasetSpec, root: Path, split: Split) -> Path | None:
-    """Find the folder of a version: the official folder below `root`, or `root` itself."""
+    """Return the folder of a version: the official folder below `root`, or `root` itself."""
     layout = layouts[spec.name]
-    named = root / registry.download(layout.download).folder
-    if named.is_dir():
-        return named
+    official_folder = root / registry.download(layout.download).folder
+    if official_folder.is_dir():
+        return official_folder
     return root if (root / layout.files[split][0]).is_file() else None
 
 
 def folder_name(layouts: Mapping[str, _Layout], spec: DatasetSpec) -> str:
-    """Name the official folder of a version, for messages."""
+    """Return the name of a version's official folder, for messages."""
     return registry.download(layouts[spec.name].download).folder
 
 
 def load_binary(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
     """Load a split of the binary version, (N, 3, 32, 32) uint8, in the order of the files.
 
-    `verify` compares sizes (no checksums of single files are published) and the number of images.
+    `verify` checks sizes (checksums of single files are not published) and the number of images.
 
     Raises:
-        DatasetError: a file is missing, of a wrong size, or holds a label out of range.
+        DatasetError: a file is missing or has the wrong size or a label out of range.
     """
     layout = BINARY[spec.name]
     record = layout.label_bytes + 3 * spec.image_size**2
@@ -87,7 +87,7 @@ def load_binary(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) ->
         if not content or len(content) % record:
             raise DatasetError(
                 f"Reading images failed for {file}: expected records of {record:,} bytes, got {len(content):,} bytes. "
-                f"The file is cut short or not of {spec.name}; fetch it again."
+                f"The file is truncated or not of {spec.name}; fetch it again."
             )
         records = np.frombuffer(content, np.uint8).reshape(-1, record)
         labels = records[:, int(layout.label)].astype(np.int64)
@@ -102,10 +102,10 @@ def load_binary(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) ->
 def load_python(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
     """Load a split of the Python version through the allow-list unpickler, in the order of the files.
 
-    `verify` compares the published MD5 of every file and the number of images.
+    `verify` checks every file against its published MD5, and the number of images.
 
     Raises:
-        DatasetError: a file is missing, damaged, another, or holds a label out of range.
+        DatasetError: a file is missing or damaged, or has the wrong MD5 or a label out of range.
     """
     layout = PYTHON[spec.name]
 

@@ -1,8 +1,9 @@
 """Folders of JPEG or PNG files, one folder per class, in the order of torchvision's `ImageFolder`.
 
-Classes are numbered by the sorted names of their folders, unless a file `labels.json` beside them numbers them: a JSON
-object from the name of each folder to its label. So ten classes of ImageNet can keep their numbers among a thousand.
-Files that are neither JPEG nor PNG by their name are left out; other images are rejected, since torchvision reads them.
+Classes are numbered by the sorted names of their folders, unless a file `labels.json` next to them numbers them: a JSON
+object that maps each folder's name to its label. Thus ten classes of ImageNet can keep their labels among a thousand.
+Files whose names are not those of images are ignored. Images other than JPEG and PNG are rejected and not ignored,
+because torchvision reads them.
 """
 
 import json
@@ -35,13 +36,12 @@ _SPLIT_FOLDERS: dict[Split, tuple[str, ...]] = {"test": ("test", "val"), "train"
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Labelled image files, which are decoded when they are needed.
+    """Labelled image files, decoded on demand.
 
     Attributes:
         files: (N,) in torchvision's order.
         labels: (N,) int64.
-        class_names: names of the classes by label; empty where `labels.json` gives the labels.
-        decoder: decodes them.
+        class_names: class names by label; empty if `labels.json` gives the labels.
     """
 
     files: tuple[Path, ...]
@@ -50,25 +50,25 @@ class ImageFiles:
     decoder: ImageDecoder
 
     def decode(self, rows: NDArray[np.int64] | None) -> NDArray[np.uint8]:
-        """Decode the images of some rows, or all: (n, C, H, H) uint8."""
-        chosen = self.files if rows is None else [self.files[row] for row in rows]
-        return self.decoder.decode_all(((str(file), partial(_read, file)) for file in chosen), len(chosen))
+        """Decode the images of the given rows, or all, to (n, C, H, H) uint8."""
+        files = self.files if rows is None else [self.files[row] for row in rows]
+        return self.decoder.decode_all(((str(file), partial(_read, file)) for file in files), len(files))
 
 
 def find_folders(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
-    """Find the folder of the class folders: `test`, `val` or `train` in `root`; for the test split, else `root`."""
+    """Return the parent of the class folders: `test`, `val` or `train` in `root`, or for the test split `root`."""
     candidates = [root / name for name in _SPLIT_FOLDERS[split]] + ([root] if split == "test" else [])
-    return next((folder for folder in candidates if _holds_classes(folder)), None)
+    return next((folder for folder in candidates if _has_classes(folder)), None)
 
 
 def load_folders(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> ImageFiles:
-    """List the images of class folders with their labels; they are decoded later.
+    """Return the image files of class folders with their labels.
 
-    `verify` compares their number with the row's.
+    `verify` checks the number of images.
 
     Raises:
-        DatasetError: a class folder is empty or holds images of another kind, the number of classes is not that of the
-            dataset, or `labels.json` does not number every class.
+        DatasetError: a class folder is empty or has images of another kind, the number of classes differs from the
+            dataset's, or `labels.json` does not number every class.
     """
     names = _class_names(path)
     numbers = _read_numbers(path, names)
@@ -90,7 +90,7 @@ def load_folders(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -
     return ImageFiles(tuple(files), array, names if numbers is None else (), ImageDecoder(spec))
 
 
-def _holds_classes(folder: Path) -> bool:
+def _has_classes(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     return any(next(_walk(folder / name), None) is not None for name in _class_names(folder))
@@ -104,7 +104,7 @@ def _list_images(folder: Path) -> list[Path]:
     images = list(_walk(folder))
     if not images:
         raise DatasetError(
-            f"Reading images failed for {folder}: this class folder holds no JPEG or PNG file. Fill or remove it."
+            f"Reading images failed for {folder}: this class folder has no JPEG or PNG file. Fill or remove it."
         )
     other = next((file for file in images if file.suffix.lower() in _OTHER_IMAGES), None)
     if other is not None:
@@ -113,7 +113,7 @@ def _list_images(folder: Path) -> list[Path]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Yield the images of a folder and the folders in it, in torchvision's order."""
+    """Yield the images of a folder and its subfolders in torchvision's order."""
     for parent, _, names in sorted(os.walk(folder, followlinks=True)):
         for name in sorted(names):
             if name.lower().endswith(_SUFFIXES + _OTHER_IMAGES):
@@ -131,7 +131,7 @@ def _read_numbers(folder: Path, names: tuple[str, ...]) -> dict[str, int] | None
             raise TypeError(f"a {type(numbers).__name__}")  # noqa: TRY301 - worded below
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise DatasetError(
-            f"Reading labels failed for {path}: expected a JSON object, got another file ({one_line(error)}). Correct "
+            f"Reading labels failed for {path}: the file is not a JSON object ({one_line(error)}). Correct "
             "or remove it."
         ) from error
     for name in names:
@@ -146,11 +146,11 @@ def _read_numbers(folder: Path, names: tuple[str, ...]) -> dict[str, int] | None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a dictionary; a ValueError names what is there twice, of which JSON readers would keep the last."""
+    """Build a dict; raise ValueError on duplicate keys, of which JSON readers would keep only the last."""
     numbers = dict(pairs)
     if len(numbers) != len(pairs):
-        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise ValueError(f"{twice!r} twice")
+        duplicate = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"{duplicate!r} twice")
     return numbers
 
 

@@ -1,8 +1,8 @@
-"""Corrupted images on disk, published or generated: `<folder>/<corruption>.npy`, opened and verified.
+"""Reader of corrupted images on disk, published or generated: `<folder>/<corruption>.npy`.
 
 Layout (CIFAR-10-C and CIFAR-100-C, Hendrycks and Dietterich, 2019): each file is (5 N, H, W, 3) uint8 with the N images
-at severity 1, then at severity 2, …; `labels.npy` (5 N,) uint8, beyond 256 classes uint16, repeats the test labels five
-times. A generated folder (`images.generated_folder`) bears a manifest, and neither kind is ever opened as the other.
+at severity 1, then at severity 2, …; `labels.npy` (5 N,), uint8 or (beyond 256 classes) uint16, repeats the test labels
+five times. A generated folder (`images.generated_folder`) has a manifest; neither kind can be opened as the other.
 """
 
 import hashlib
@@ -37,12 +37,12 @@ _BLOCK_ROWS = 512
 
 
 class CorruptedStore:
-    """Corrupted versions of a selection of test images, read from disk as they are asked for.
+    """Corrupted versions of a selection of test images, read from disk on demand.
 
     Args:
-        rows: (n,) int64, where in each severity's block the selected images lie.
+        rows: (n,) int64, rows of the selected images in each severity's block.
         n_rows: images in each severity's block.
-        manifest: how they were generated; None for published ones.
+        manifest: manifest of generated images; None for published ones.
     """
 
     def __init__(
@@ -66,36 +66,36 @@ class CorruptedStore:
         self._digests: dict[str, str] = {}
 
     def __call__(self, key: str, severity: int, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Read corrupted images of some rows of the full test split, (n,) int64, all of them in the selection.
+        """Return corrupted images, (n, 3, H, W) uint8 and C-contiguous.
 
-        They are (n, 3, H, W) uint8, C-contiguous.
+        `indices` are rows of the full test split, (n,) int64, all of them in the selection.
 
         Raises:
-            DatasetError: no such file, a file of another shape, a severity out of range or a row not selected.
+            DatasetError: the file is missing or has the wrong shape, or a severity or row is out of range.
         """
         if severity not in range(1, N_SEVERITIES + 1):
             raise DatasetError(
                 f"Reading corrupted images failed for {self._path(key)}: expected a severity from 1 to {N_SEVERITIES}, "
                 f"got {severity}. Correct the severities of the sweep."
             )
-        places = np.searchsorted(self.indices, indices)
-        found = np.minimum(places, len(self.indices) - 1)
-        missing = np.flatnonzero(self.indices[found] != indices)
+        positions = np.searchsorted(self.indices, indices)
+        positions_in_range = np.minimum(positions, len(self.indices) - 1)
+        missing = np.flatnonzero(self.indices[positions_in_range] != indices)
         if len(missing):
             raise DatasetError(
                 f"Reading corrupted images failed for {self._path(key)}: expected rows of the selection of "
                 f"{len(self.indices):,} images, got row {int(indices[missing[0]])}. Open the store with these images."
             )
-        chosen = self._open(key)[int(severity) - 1, self._rows[found]]
-        return np.ascontiguousarray(chosen.transpose(0, 3, 1, 2))
+        pixels = self._open(key)[int(severity) - 1, self._rows[positions_in_range]]
+        return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
 
     def digest(self, key: str) -> str:
-        """Hash the selected images of a corruption at all five severities; read once a process.
+        """Return the hash of the selected images of a corruption at all five severities, read once per process.
 
-        SHA-256 is taken over the shape, the selected rows of the test split and the pixels.
+        It is the SHA-256 of the shape, the selected rows of the test split and the pixels.
 
         Raises:
-            DatasetError: no such file, a file of another shape, or a generated file that has changed since it was made.
+            DatasetError: the file is missing or has the wrong shape, or a generated file has changed.
         """
         if key not in self._digests:
             array = self._open(key)
@@ -111,10 +111,10 @@ class CorruptedStore:
         return self._digests[key]
 
     def identity(self, key: str) -> dict[str, Any]:
-        """Say what decides the pixels of a corruption: the part of a protocol that names them, a JSON value.
+        """Return the protocol fields that identify the pixels of a corruption, as JSON.
 
-        `source` and `sha256` (see `digest`); generated ones also `generator_version` and `seed`, and `frost` (name and
-        hash) where the corruption is frost.
+        They are `source` and `sha256` (see `digest`), and for generated images `generator_version`, `seed` and, for the
+        corruption frost, `frost` (name and hash).
         """
         identity: dict[str, Any] = {"source": self.source, "sha256": self.digest(key)}
         if self._manifest is not None:
@@ -122,7 +122,7 @@ class CorruptedStore:
         return identity
 
     def verify(self, key: str, *, expected: Mapping[str, Any]) -> None:
-        """Make sure that a corruption's `identity` is the one that was planned; the pixels are read once a process."""
+        """Check that a corruption's `identity` equals the planned one; the pixels are read once per process."""
         got = self.identity(key)
         if canonical_json(got) == canonical_json(dict(expected)):
             return
@@ -134,7 +134,7 @@ class CorruptedStore:
         )
 
     def check(self, key: str) -> None:
-        """Make sure that a corruption's file is there and of the right shape, without reading its pixels."""
+        """Check that a corruption's file exists and has the right shape, without reading its pixels."""
         self._open(key)
 
     def _check_unchanged(self, key: str, manifest: Manifest) -> None:
@@ -144,14 +144,14 @@ class CorruptedStore:
         if got != expected:
             raise DatasetError(
                 f"Verifying corrupted images failed for {path}: expected sha256 {expected}, got {got}. The file is "
-                "damaged or not whole; delete it, and the next run or `robust201 corrupt` makes it again."
+                "damaged or incomplete; delete it, and the next run or `robust201 corrupt` creates it again."
             )
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.npy"
 
     def _open(self, key: str) -> NDArray[np.uint8]:
-        """Map a file: (5, N, H, W, 3) uint8."""
+        """Memory-map a file: (5, N, H, W, 3) uint8."""
         if key not in self._files:
             array = _map_npy(self._path(key), (N_SEVERITIES * self._n_rows, *self._image_size, 3), self.source)
             self._files[key] = array.reshape(N_SEVERITIES, self._n_rows, *array.shape[1:])
@@ -166,20 +166,20 @@ def open_published(
     verify: Literal["shape", "full"] = "shape",
     keys: Sequence[str] | None = None,
 ) -> CorruptedStore:
-    """Open published corrupted images: the `.npy` files of a folder, or of the published archive's folder in it.
+    """Open published corrupted images: the `.npy` files in a folder, or in the published archive's folder below it.
 
-    The full test split has `n_images`; with `verify` ``"full"``, each file's MD5 is compared with the published one. Of
-    the corruptions, `keys` are looked at now; None for all that lie there.
+    `n_images` is the size of the full test split. With `verify` ``"full"``, each file is checked against its published
+    MD5. `keys` are the corruptions to check now; None checks all that exist.
 
     Raises:
-        DatasetError: the dataset has no published corruptions, the folder holds generated ones, or a file is missing,
-            of another shape, of other labels, or has another MD5.
+        DatasetError: the dataset has no published corruptions, the folder contains generated ones, or a file is missing
+            or has the wrong shape, labels or MD5.
     """
     archive = dataset(images.dataset).corruptions
     if archive is None:
         raise DatasetError(
-            f"Opening published corruptions failed for {images.dataset}: expected a dataset that has them, got none "
-            "published for this one. Set `source: generated`."
+            f"Opening published corruptions failed for {images.dataset}: none are published for "
+            "this dataset. Set `source: generated`."
         )
     entry = download(archive)
     if not (folder / LABELS).exists() and (folder / entry.folder / LABELS).exists():
@@ -206,11 +206,11 @@ def open_published(
 
 
 def open_generated(folder: Path, images: ImageSet, recipe: GeneratorRecipe) -> CorruptedStore:
-    """Open corrupted images, generated by a recipe from these images or from a set that they are part of.
+    """Open corrupted images that were generated with a recipe from these images or from a superset of them.
 
     Raises:
-        DatasetError: there is no manifest, or the images were made from other images or with other settings.
-        FormatVersionError: another version wrote the folder.
+        DatasetError: there is no manifest, or the corruptions have other clean images or another recipe.
+        FormatVersionError: the folder has another version's format.
     """
     manifest = read_folder_manifest(folder)
     check_recipe(folder, manifest, recipe)
@@ -225,16 +225,16 @@ def open_generated(folder: Path, images: ImageSet, recipe: GeneratorRecipe) -> C
 
 
 def _find_rows(folder: Path, images: ImageSet, n_images: int) -> NDArray[np.int64]:
-    """Find the selected images among those that were corrupted, by index and by content."""
-    held: NDArray[np.int64] = _load_npy(folder / INDICES, (n_images,), "int64", "generated")
+    """Return the rows of the selected images among the corrupted ones, checked by index and by content."""
+    corrupted_indices: NDArray[np.int64] = _load_npy(folder / INDICES, (n_images,), "int64", "generated")
     base = _load_npy(folder / BASE, (n_images, 32), "uint8", "generated")
-    rows = np.minimum(np.searchsorted(held, images.indices), n_images - 1)
-    same = (held[rows] == images.indices) & (base[rows] == image_digests(images.images)).all(axis=1)
+    rows = np.minimum(np.searchsorted(corrupted_indices, images.indices), n_images - 1)
+    same = (corrupted_indices[rows] == images.indices) & (base[rows] == image_digests(images.images)).all(axis=1)
     if not same.all():
         raise DatasetError(
             f"Opening generated corruptions failed for {folder}: expected corruptions of all {len(images):,} selected "
-            f"images of {images.dataset}, got none of row {int(images.indices[~same][0])} as it is now "
-            f"({int((~same).sum()):,} such rows). They were made from other images; generate in another folder, or "
+            f"images of {images.dataset}, got none of the current row {int(images.indices[~same][0])} "
+            f"({int((~same).sum()):,} such rows). The clean images differ; generate in another folder, or "
             "delete this one."
         )
     return rows
@@ -248,7 +248,7 @@ def _check_labels(folder: Path, images: ImageSet, rows: NDArray[np.int64], n_row
     if len(wrong):
         severity, position = wrong[0]
         raise DatasetError(
-            f"Opening {source} corruptions failed for {path}: expected the test labels five times over, got label "
+            f"Opening {source} corruptions failed for {path}: expected the test labels repeated five times, got label "
             f"{labels[severity, position]} instead of {images.labels[position]} for row {images.indices[position]} at "
             f"severity {severity + 1}. The files belong to other images, or to the same images in another order."
         )
@@ -269,8 +269,8 @@ def _map_npy(path: Path, shape: tuple[int, ...], source: str, dtype: str = "uint
         ) from error
     except (OSError, ValueError) as error:
         raise DatasetError(
-            f"Opening {source} corruptions failed for {path}: expected an array of shape {shape}, got a file that is "
-            f"no whole .npy array ({error}). {remedy}."
+            f"Opening {source} corruptions failed for {path}: expected an array of shape {shape}, got an "
+            f"incomplete or damaged .npy file ({error}). {remedy}."
         ) from error
     if array.shape != shape or array.dtype != np.dtype(dtype):
         raise DatasetError(
@@ -285,5 +285,5 @@ def _check_md5(path: Path, expected: str) -> None:
     if got != expected:
         raise DatasetError(
             f"Verifying published corruptions failed for {path}: expected md5 {expected}, got {got}. "
-            "The file is damaged or another; fetch it again."
+            "The file is damaged or not the published one; fetch it again."
         )

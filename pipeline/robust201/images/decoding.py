@@ -1,8 +1,8 @@
-"""JPEG and PNG files as arrays: decoding, and the rule by which images of any size get one size.
+"""Decoding of JPEG and PNG files to arrays of one size.
 
-Pixels of a JPEG depend on the JPEG library inside Pillow, those of a resized image on Pillow. The hash of an image set
-covers its pixels, so other libraries that give other pixels give another identity; `ImageDecoder.decoder` says which
-libraries these were.
+Pixels of a JPEG depend on the JPEG library inside Pillow, and pixels of a resized image on Pillow. The hash of an image
+set covers its pixels, so libraries that give different pixels give different identities; `ImageDecoder.decoder` records
+the libraries.
 """
 
 import io
@@ -23,18 +23,18 @@ _MODES = {3: "RGB", 1: "L"}
 """Pillow's mode by number of channels."""
 
 _GREY_MODES = ("1", "L", "LA")
-_BIT_DEPTH_AT = 24
-"""Place of the bit depth in a PNG: after the signature (8 bytes), length and name of IHDR (8), width and height (8)."""
+_BIT_DEPTH_OFFSET = 24
+"""Offset of the bit depth in a PNG: after the signature (8 bytes), length and name of IHDR (8) and both sides (8)."""
 
 
 @dataclass
 class ImageDecoder:
-    """Decoder of the images of a dataset to arrays of one size; it records the libraries that decided pixels.
+    """Decodes the images of a dataset to arrays of one size, and records the libraries that affect the pixels.
 
     Attributes:
-        spec: the dataset: its channels, image size and resize rule.
-        image_size: height and width of every image; that of the first where the dataset states none.
-        decoder: what was done, ``"jpeg"`` or ``"resize"``, to the library and version that did it.
+        spec: the dataset, with its channels, image size and resize rule.
+        image_size: height and width of every image; by default those of the first image.
+        decoder: step, ``"jpeg"`` or ``"resize"``, to the name and version of its library.
     """
 
     spec: DatasetSpec
@@ -45,7 +45,7 @@ class ImageDecoder:
         self.image_size = self.spec.image_size
 
     def decode_all(self, images: Iterable[tuple[str, Callable[[], bytes]]], count: int) -> NDArray[np.uint8]:
-        """Decode images, each given by a label for messages and a function that reads it: (count, C, H, H) uint8."""
+        """Decode images, each a label for messages and a function that reads it, to (count, C, H, H) uint8."""
         pixels = np.empty((0, 0, 0, 0), np.uint8)
         for position, (label, read) in enumerate(images):
             image = self.decode(label, read())
@@ -58,27 +58,26 @@ class ImageDecoder:
         """Decode an image to (C, H, H) uint8.
 
         Raises:
-            DatasetError: it is not a JPEG or PNG of 8 bits, is of another size, or has colours where the dataset is
-                grey.
+            DatasetError: it is not a JPEG or PNG of 8 bits, has the wrong size, or is coloured in a grey dataset.
         """
         from PIL import Image, UnidentifiedImageError
 
         try:
             with Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG")) as image:
-                # Sizes are compared before decoding, so that a wrong image cannot fill the memory.
+                # Sizes are checked before decoding, so that a wrong image cannot exhaust the memory.
                 self._check_form(label, image)
-                if image.format == "PNG" and encoded[_BIT_DEPTH_AT] > 8:
-                    # Pillow would cut these to 8 bits, and its modes RGB and LA do not tell.
+                if image.format == "PNG" and encoded[_BIT_DEPTH_OFFSET] > 8:
+                    # Pillow would truncate these to 8 bits, and its modes RGB and LA do not show it.
                     raise DatasetError(
                         f"Decoding an image failed for {label}: expected 8 bits per channel, got a PNG of "
-                        f"{encoded[_BIT_DEPTH_AT]} bits. Convert it."
+                        f"{encoded[_BIT_DEPTH_OFFSET]} bits. Convert it."
                     )
                 jpeg = image.format == "JPEG"
                 pixels = np.asarray(self._resized(image.convert(_MODES[self.spec.channels])))
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            # What Pillow says of unknown bytes names only the object in memory that holds them.
+            # Pillow's message for unknown bytes names only the object in memory.
             reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
-            got = f"{len(encoded):,} bytes that are none{reason}" if encoded else "an empty file"
+            got = f"{len(encoded):,} bytes in another format{reason}" if encoded else "an empty file"
             raise DatasetError(
                 f"Decoding an image failed for {label}: expected a JPEG or PNG, got {got}. Replace or remove it."
             ) from error
@@ -108,7 +107,7 @@ class ImageDecoder:
             )
 
     def _resized(self, image: "Image") -> "Image":
-        """Apply the rule, with torchvision's rounding: of the longer side down, of the offsets to even numbers."""
+        """Apply the resize rule with torchvision's rounding: the longer side down, the offsets half to even."""
         rule = self.spec.resize
         if rule is None:
             return image

@@ -1,6 +1,6 @@
-"""Handwritten digits that scikit-learn ships: real images without a download, for the demo and the tests.
+"""The handwritten digits of scikit-learn: real images without a download, for the demo and the tests.
 
-`sklearn.datasets.load_digits` holds 1,797 images of 8x8 pixels in 0 to 16 (the test part of Alpaydin and Kaynak, 1998).
+`sklearn.datasets.load_digits` has 1,797 images of 8x8 pixels from 0 to 16 (the test part of Alpaydin and Kaynak, 1998).
 They are upscaled to 3x32x32 (see `images.upscaling`) and have a fixed split into 1,347 training and 450 test
 images.
 """
@@ -23,39 +23,40 @@ from robust201.images.specs import DatasetSpec
 from robust201.images.upscaling import upscale
 
 _SOURCE_SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
-"""Pixels (1797, 8, 8) uint8 and then labels (1797,) uint8 of scikit-learn's copy."""
+"""Hash of the pixels (1797, 8, 8) uint8 followed by the labels (1797,) uint8 of scikit-learn's copy."""
 
 _SOURCE_FILE = "datasets/data/digits.csv.gz"
-"""Where scikit-learn's package keeps them: a row per image, its pixels and then its label."""
+"""File in scikit-learn's package: one row per image, its pixels followed by its label."""
 
 _SPLIT_SEED = 201
 _BRIGHTEST = 16
+"""Largest pixel value of the source."""
 
 
 def find_digits(spec: DatasetSpec, root: Path, split: Split) -> Path:
-    """Find the digits: they come with scikit-learn, so whatever the folder holds, they are there."""
+    """Return `root`: the digits are part of scikit-learn, so they exist whatever the folder contains."""
     return root
 
 
 def choose_test_rows(labels: NDArray[np.int64], n_test: int) -> NDArray[np.int64]:
-    """Choose the fixed test split: ascending rows, a quarter of each class, by a seed that never changes."""
+    """Return the ascending rows of the fixed test split: a quarter of each class, chosen with a fixed seed."""
     classes, counts = np.unique(labels, return_counts=True)
     quotas = counts * n_test / len(labels)
-    chosen = np.floor(quotas).astype(np.int64)
-    # Largest remainders get the images that rounding down left over; ties go to the lower class.
-    order = np.argsort(chosen - quotas, kind="stable")
-    chosen[order[: n_test - chosen.sum()]] += 1
+    n_chosen = np.floor(quotas).astype(np.int64)
+    # The largest remainders get the images left over by rounding down; ties go to the lower class.
+    order = np.argsort(n_chosen - quotas, kind="stable")
+    n_chosen[order[: n_test - n_chosen.sum()]] += 1
     rows = []
-    for label, count in zip(classes, chosen, strict=True):
+    for label, count in zip(classes, n_chosen, strict=True):
         members = np.flatnonzero(labels == label)
-        draws = generator(_SPLIT_SEED, "digits", "split", int(label)).bit_generator.random_raw(len(members))
-        rows.append(members[np.argsort(draws, kind="stable")[:count]])
+        random_numbers = generator(_SPLIT_SEED, "digits", "split", int(label)).bit_generator.random_raw(len(members))
+        rows.append(members[np.argsort(random_numbers, kind="stable")[:count]])
     return np.sort(np.concatenate(rows))
 
 
 @functools.cache
 def _read_source() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Read scikit-learn's copy without importing scikit-learn, which takes a second and brings SciPy and pandas."""
+    """Read scikit-learn's copy without importing scikit-learn, which takes a second and imports SciPy and pandas."""
     package = importlib.util.find_spec("sklearn")
     file = None if package is None or package.origin is None else Path(package.origin).parent / _SOURCE_FILE
     if file is not None and file.is_file():
@@ -73,10 +74,10 @@ def _read_source() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 def load_digits(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
     """Load one of the two fixed splits of the digits, in the order of the source.
 
-    `verify` compares the source with the hash of the copy this was written for.
+    `verify` checks the hash of the source.
 
     Raises:
-        DatasetError: the installed scikit-learn ships other digits.
+        DatasetError: the digits of the installed scikit-learn differ.
     """
     pixels, labels = _read_source()
     digest = hashlib.sha256(pixels.tobytes() + labels.astype(np.uint8).tobytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""Images blended from two datasets, as in Kunhardt, Deza and Poggio (2021), with the label of either."""
+"""Images blended from two datasets, as in Kunhardt, Deza and Poggio (2021), with the label of one of them."""
 
 from fractions import Fraction
 from functools import cache
@@ -18,20 +18,20 @@ LabelFrom: TypeAlias = Literal["first", "second"]
 """Dataset that gives the label of a blend."""
 
 
-def exact_share(alpha: float) -> Fraction:
-    """Convert a share from 0 to 1 to the exact decimal number that its text has: .1 is 1/10, unlike the float.
+def exact_fraction(alpha: float) -> Fraction:
+    """Convert a fraction from 0 to 1 to the exact decimal number that it prints as: 0.1 is 1/10, unlike the float.
 
     Raises:
-        ConfigError: it is out of range.
+        ConfigError: alpha is out of range.
     """
     # NaN compares as false.
     if not 0 <= alpha <= 1:
-        raise ConfigError(f"Reading the share alpha failed: expected 0 to 1, got {alpha}. Correct alpha.")
+        raise ConfigError(f"Reading alpha failed: expected 0 to 1, got {alpha}. Correct alpha.")
     return Fraction(repr(float(alpha)))
 
 
 def check_same_size(first: ImageSet, second: ImageSet) -> None:
-    """Make sure that two sets of images can be blended.
+    """Check that two sets of images can be blended.
 
     Raises:
         DatasetError: their images differ in size.
@@ -44,55 +44,56 @@ def check_same_size(first: ImageSet, second: ImageSet) -> None:
 
 
 def blend(first: NDArray[np.uint8], second: NDArray[np.uint8], alpha: float) -> NDArray[np.uint8]:
-    """Blend images pixel by pixel: alpha x first + (1 - alpha) x second, computed exactly and rounded half up.
-
-    Both have the same shape, which is the result's.
-    """
+    """Return alpha x first + (1 - alpha) x second for images of one shape, computed exactly and rounded half up."""
     blended: NDArray[np.uint8] = _blended_values(float(alpha))[first, second]
     return blended
 
 
 @cache
 def _blended_values(alpha: float) -> NDArray[np.uint8]:
-    """Blend every pair of pixel values, (256, 256) uint8, with Python's integers: a share may have sixteen decimals."""
-    share = exact_share(alpha)
-    part, whole = share.numerator, share.denominator
+    """Return the blend of every pair of pixel values, (256, 256) uint8, in Python's exact integers."""
+    fraction = exact_fraction(alpha)
+    numerator, denominator = fraction.numerator, fraction.denominator
     values = range(256)
     return np.array(
-        [[(2 * (part * a + (whole - part) * b) + whole) // (2 * whole) for b in values] for a in values], np.uint8
+        [
+            [(2 * (numerator * a + (denominator - numerator) * b) + denominator) // (2 * denominator) for b in values]
+            for a in values
+        ],
+        np.uint8,
     )
 
 
 class Pairs(NamedTuple):
-    """Which image is blended with which: rows (n,) int64 of the first set, ascending, and of the second."""
+    """Pairing of images to blend: rows (n,) int64 of the first set, ascending, and of the second."""
 
     first: NDArray[np.int64]
     second: NDArray[np.int64]
 
 
 def pair(n_first: int, n_second: int, seed: int) -> Pairs:
-    """Draw a fixed pairing of two sets; each image is in at most one pair, each of the smaller set in one."""
+    """Draw a fixed pairing of two sets: each image is in at most one pair, and all of the smaller set are paired."""
     count = min(n_first, n_second)
-    # Raw draws, not `permutation`: NumPy guarantees the stream of a bit generator, not that of a distribution.
-    chosen = [
+    # Raw numbers and not `permutation`: NumPy guarantees the stream of a bit generator, but not of a distribution.
+    rows = [
         np.argsort(generator(seed, "fusion", name).bit_generator.random_raw(length), kind="stable")[:count]
         for name, length in (("first", n_first), ("second", n_second))
     ]
-    return Pairs(np.sort(chosen[0]), chosen[1])
+    return Pairs(np.sort(rows[0]), rows[1])
 
 
 def write_fusion(
     folder: Path, first: ImageSet, second: ImageSet, *, split: Split, alpha: float, label: LabelFrom, seed: int
 ) -> str:
-    """Write the blends of two splits with a fixed pairing, for testing; give their hash.
+    """Write the blends of two splits with a fixed pairing, and return their hash.
 
-    The pairing depends on the seed and the numbers of images alone, so both labels refer to the same images.
+    The pairing depends only on the seed and the numbers of images, so both choices of `label` give the same images.
 
     Raises:
-        DatasetError: the images differ in size, or the folder holds other images.
+        DatasetError: the images differ in size, or the folder contains other images.
         ConfigError: alpha is out of range.
     """
-    exact_share(alpha)
+    exact_fraction(alpha)
     check_same_size(first, second)
     recipe: dict[str, Any] = {
         "kind": "fusion",

@@ -1,8 +1,8 @@
-"""The form of a folder of generated corrupted images: what its manifest says and how its files are written.
+"""Format of a folder of generated corrupted images: its manifest and its files.
 
-The `.npy` files are laid out as the published ones are. Beside them lie `manifest.json` (made from what, how, and each
-file's hash), `indices.npy` ((N,) int64, the rows of the test split that were corrupted) and `base.npy` ((N, 32) uint8,
-SHA-256 of each clean image), which a published folder never has.
+The `.npy` files have the layout of the published ones. In addition there are `manifest.json` (source images, recipe and
+file hashes), `indices.npy` ((N,) int64, the corrupted rows of the test split) and `base.npy` ((N, 32) uint8, SHA-256 of
+each clean image), which a published folder never has.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ LABELS = "labels.npy"
 FORMAT = 1
 N_SEVERITIES = 5
 
-_MARKS = (MANIFEST, INDICES, BASE)
+_OWN_FILES = (MANIFEST, INDICES, BASE)
 
 
 @dataclass(frozen=True)
 class GeneratorRecipe:
-    """Everything but the clean images that determines generated pixels; the version is that of the semantics.
+    """Everything that determines generated pixels except the clean images.
 
-    `frost` is the name and the hash of the textures.
+    `generator_version` is the version of the semantics; `frost` has the name and hash of the textures.
     """
 
     generator_version: int
@@ -43,12 +43,12 @@ class GeneratorRecipe:
     frost: Mapping[str, str]
 
     def identity(self, key: str, version: int) -> dict[str, Any]:
-        """Say what decides the pixels of a version of a corruption, as a protocol holds it (see `made`)."""
+        """Return the protocol fields that identify the pixels of a version of a corruption."""
         identity: dict[str, Any] = {"generator_version": version, "seed": self.seed}
         return identity | ({"frost": dict(self.frost)} if key == "frost" else {})
 
-    def made(self, key: str, version: int, identity: Mapping[str, Any]) -> bool:
-        """Whether a corruption's identity, as a protocol holds it, is that of images made by this recipe."""
+    def matches(self, key: str, version: int, identity: Mapping[str, Any]) -> bool:
+        """Return whether the identity of a corruption in a protocol is that of images generated with this recipe."""
         return dict(identity) == {
             "source": "generated",
             "sha256": identity.get("sha256"),
@@ -61,11 +61,11 @@ class Manifest:
     """Contents of `manifest.json`.
 
     Attributes:
-        n_images: images a severity.
+        n_images: images per severity.
         images_sha256: `ImageSet.sha256` of the clean images.
-        recipe: what else decided the pixels.
-        files: file name to its `sha256` and, for corrupted images, the `libraries` that made it, and the
-            `generator_version` where it is not that of the recipe.
+        recipe: the recipe of the pixels.
+        files: file name to its `sha256` and, for corrupted images, the `libraries` that generated it, and the
+            `generator_version` if it differs from the recipe's.
     """
 
     dataset: str
@@ -87,16 +87,16 @@ class Manifest:
 
 
 def is_generated(folder: Path) -> bool:
-    """Say whether a folder bears any mark of generated images, a damaged one included."""
-    return any((folder / name).exists() for name in _MARKS)
+    """Return whether a folder has any file that only generated folders have, even a damaged one."""
+    return any((folder / name).exists() for name in _OWN_FILES)
 
 
 def read_folder_manifest(folder: Path) -> Manifest:
-    """Read what a folder of generated images says of itself.
+    """Read the manifest of a folder of generated images.
 
     Raises:
         DatasetError: there is no manifest, or it is damaged.
-        FormatVersionError: another version wrote it.
+        FormatVersionError: it has another version's format.
     """
     path = folder / MANIFEST
     try:
@@ -122,9 +122,9 @@ def read_folder_manifest(folder: Path) -> Manifest:
 
 
 def unfinished_keys(folder: Path, versions: Mapping[str, int]) -> list[str]:
-    """List the corruptions, of those with the versions that are wanted, without a whole file of that version.
+    """Return the corruptions of `versions` that lack a complete file of the required version.
 
-    A file that is not in the manifest may be of a run that was killed.
+    A file that is not in the manifest may come from a killed run.
     """
     if not (folder / MANIFEST).exists():
         return list(versions)
@@ -139,30 +139,30 @@ def unfinished_keys(folder: Path, versions: Mapping[str, int]) -> list[str]:
 
 
 def label_dtype(n_classes: int) -> str:
-    """Return the type of `labels.npy`: one byte, as in published folders, or two beyond 256 classes."""
+    """Return the dtype of `labels.npy`: one byte as in published folders, or two beyond 256 classes."""
     return "uint8" if n_classes <= 256 else "uint16"
 
 
 def image_digests(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Hash each of (N, 3, H, W) uint8 images by itself, to (N, 32) uint8, so that it is found again in a larger set."""
+    """Return the SHA-256 of each of (N, 3, H, W) uint8 images, (N, 32) uint8, to find it in a larger set."""
     digests = [hashlib.sha256(image.tobytes()).digest() for image in images]
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
 
 
-def refuse_published(folder: Path) -> None:
-    """Keep generated images out of a folder of published ones, which has arrays and no mark of generated ones."""
+def reject_published_folder(folder: Path) -> None:
+    """Reject a folder of published images, which has arrays but no file of generated folders."""
     if not is_generated(folder) and any(folder.glob("*.npy")):
         raise DatasetError(
             f"Generating corruptions failed for {folder}: expected an empty folder, got .npy files without a manifest, "
-            "as published ones are. Choose another folder."
+            "like published ones. Choose another folder."
         )
 
 
 def begin_folder(folder: Path, images: ImageSet, recipe: GeneratorRecipe) -> Manifest:
-    """Write what generated images are made from, before any of them; an equal folder is taken up as it is.
+    """Write the labels, indices, hashes and manifest of a folder before its images, or resume an equal folder.
 
     Raises:
-        DatasetError: the folder holds images of another selection or recipe.
+        DatasetError: the folder contains images of another selection or recipe.
     """
     if (folder / MANIFEST).exists():
         manifest = read_folder_manifest(folder)
@@ -186,13 +186,13 @@ def begin_folder(folder: Path, images: ImageSet, recipe: GeneratorRecipe) -> Man
 
 
 def check_recipe(folder: Path, manifest: Manifest, recipe: GeneratorRecipe) -> None:
-    """Compare what made a folder with what was asked for; a `DatasetError` names the first difference."""
-    found, wanted = asdict(manifest.recipe), asdict(recipe)
-    for name, value in wanted.items():
-        if found[name] != value:
+    """Compare a folder's recipe with the requested one; a `DatasetError` names the first difference."""
+    folder_recipe, requested = asdict(manifest.recipe), asdict(recipe)
+    for name, value in requested.items():
+        if folder_recipe[name] != value:
             raise DatasetError(
                 f"Opening generated corruptions failed for {folder}: expected {name} {_show(value)}, got "
-                f"{_show(found[name])}. Choose another folder, or delete this one to regenerate the images."
+                f"{_show(folder_recipe[name])}. Choose another folder, or delete this one to regenerate the images."
             )
 
 
@@ -201,9 +201,9 @@ def _show(value: object) -> str:
 
 
 def write_corruption(folder: Path, name: str, shape: tuple[int, int, int, int], blocks: Iterable[Any]) -> str:
-    """Write the images of one corruption, block by block (n, H, W, 3) uint8; give the SHA-256 of the file.
+    """Write the images of one corruption in blocks (n, H, W, 3) uint8, and return the SHA-256 of the file.
 
-    The file, such as ``"fog.npy"`` of shape (5 N, H, W, 3), appears when it is whole.
+    The file, such as ``"fog.npy"`` of shape (5 N, H, W, 3), appears when it is complete.
     """
     digest = hashlib.sha256()
     for left_over in folder.glob(f".{name}.*.tmp"):
@@ -216,14 +216,14 @@ def write_corruption(folder: Path, name: str, shape: tuple[int, int, int, int], 
 
 
 def npy_bytes(array: NDArray[Any]) -> bytes:
-    """The bytes that `numpy.save` writes for an array."""
+    """Return the bytes that `numpy.save` writes for an array."""
     stream = BytesIO()
     np.save(stream, array, allow_pickle=False)
     return stream.getvalue()
 
 
 def npy_stream(shape: tuple[int, ...], blocks: Iterable[NDArray[np.uint8]]) -> Iterator[bytes]:
-    """The bytes that `numpy.save` writes for a uint8 array, from consecutive blocks of its rows."""
+    """Yield the bytes that `numpy.save` writes for a uint8 array, given consecutive blocks of its rows."""
     stream = BytesIO()
     np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": shape})
     yield stream.getvalue()
@@ -232,7 +232,7 @@ def npy_stream(shape: tuple[int, ...], blocks: Iterable[NDArray[np.uint8]]) -> I
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of the libraries that generated pixels may depend on."""
+    """Return the versions of the libraries that may affect generated pixels."""
     import PIL
     import scipy
     from PIL import features

@@ -1,7 +1,7 @@
-"""Folders of images that robust201 made: a .npz file per split, in the format of a user's own, and its manifest.
+"""Folders of images written by robust201: an .npz file per split, in the format of custom images, and its manifest.
 
 Layout: `test.npz` or `train.npz` (see `images.npz`; further arrays give the origin of each image) and `test.json` or
-`train.json`. A sweep reads such a folder like a user's own images (`path`, `classes`, `image_size`).
+`train.json`. A sweep reads such a folder like custom images (`path`, `classes`, `image_size`).
 """
 
 import io
@@ -26,16 +26,16 @@ Rounding: TypeAlias = Literal["half-up", "down"]
 
 
 def to_8_bits(pixels: NDArray[Any], rounding: Rounding = "half-up") -> NDArray[np.uint8]:
-    """Round floats in [0, 1] of any shape to levels of 8 bits."""
+    """Round floats in [0, 1] of any shape to 8 bits."""
     rounded: NDArray[np.uint8] = np.floor(pixels.astype(np.float64) * 255 + (0.5 if rounding == "half-up" else 0.0))
     return rounded.astype(np.uint8)
 
 
 def find_split(folder: Path, split: Split, recipe: Mapping[str, Any]) -> str | None:
-    """Make sure that a split may be written to a folder, which need not exist; give its hash if it exists already.
+    """Check that a split may be written to a folder, and return the split's hash if it already exists.
 
     Raises:
-        DatasetError: the folder holds images of this split without a manifest, or made by another recipe.
+        DatasetError: the folder contains images of this split without a manifest, or of another recipe.
     """
     images, manifest = folder / f"{split}.npz", folder / f"{split}.json"
     if not manifest.exists():
@@ -46,19 +46,21 @@ def find_split(folder: Path, split: Split, recipe: Mapping[str, Any]) -> str | N
             )
         return None
     try:
-        found = load_json(manifest)
-        made, digest = dict(found["made"]), str(found["images_sha256"])
+        fields = load_json(manifest)
+        folder_recipe, digest = dict(fields["made"]), str(fields["images_sha256"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DatasetError(
-            f"Making images failed for {manifest}: expected the manifest of made images, got another file "
+            f"Making images failed for {manifest}: the file is not a manifest of images "
             f"({one_line(error)}). Choose another folder, or delete this one."
         ) from error
-    wanted = json.loads(canonical_json(recipe))
-    if made != wanted:
-        differing = next(name for name in sorted({*made, *wanted}) if made.get(name) != wanted.get(name))
+    requested = json.loads(canonical_json(recipe))
+    if folder_recipe != requested:
+        differing = next(
+            name for name in sorted({*folder_recipe, *requested}) if folder_recipe.get(name) != requested.get(name)
+        )
         raise DatasetError(
-            f"Making images failed for {folder}: expected {differing} {wanted.get(differing)!r}, got images made with "
-            f"{made.get(differing)!r}. Choose another folder, or delete this one."
+            f"Making images failed for {folder}: expected {differing} {requested.get(differing)!r}, got "
+            f"images made with {folder_recipe.get(differing)!r}. Choose another folder, or delete this one."
         )
     return digest if images.is_file() else None
 
@@ -75,7 +77,7 @@ def write_split(
 ) -> str:
     """Write the manifest of a split, and then its images; equal arguments give equal bytes.
 
-    The recipe holds everything that decides the images, `fields` further fields of the manifest, both as JSON values;
+    `recipe` is everything that determines the images, and `fields` are further fields of the manifest, both as JSON.
     `arrays` are further arrays of the .npz file. Returns the hash that sweeps use (see `core.records.image_hash`).
     """
     make_folder(folder)
@@ -99,7 +101,7 @@ def write_split(
 
 
 def describe_folder(folder: Path, n_classes: int, image_size: int) -> str:
-    """Give the YAML lines that name such a folder in a sweep."""
+    """Return the YAML lines for such a folder in a sweep."""
     name = re.sub(r"^[^A-Za-z0-9]+|[^\w.-]", "-", folder.name).lstrip("-") or "made"
-    path = json.dumps(str(folder), ensure_ascii=False)  # a quoted string of JSON is one of YAML
+    path = json.dumps(str(folder), ensure_ascii=False)  # a JSON string is also a YAML string
     return f"datasets:\n  {name}: {{path: {path}, classes: {n_classes}, image_size: {image_size}}}"

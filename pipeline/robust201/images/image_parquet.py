@@ -1,6 +1,6 @@
-"""Any Parquet file of images: columns `image` (JPEG or PNG bytes) and `label` (integers), one row per image.
+"""Parquet files of images: columns `image` (JPEG or PNG bytes) and `label` (integers), one row per image.
 
-The only module beside `shards` that imports pyarrow. `images.decoding` decodes the images.
+Besides `shards`, only this module imports pyarrow. `images.decoding` decodes the images.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ from robust201.images.specs import DatasetSpec
 
 
 def find_parquet(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
-    """Find the file: `root` itself, or `test.parquet` or `train.parquet` in it."""
+    """Return `root` if it is a file, or `test.parquet` or `train.parquet` in it."""
     if root.is_file():
         return root
     file = root / f"{split}.parquet"
@@ -25,13 +25,13 @@ def find_parquet(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
 
 
 def load_parquet(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load images from a Parquet file in the order of its rows, JPEG and PNG decoded to RGB.
+    """Load images from a Parquet file in row order, and decode them.
 
-    One's own Parquet has no published checksum to verify; every image and label is checked anyway.
+    A custom Parquet file has no published checksum to verify; every image and label is checked.
 
     Raises:
-        DatasetError: no Parquet file, a column is missing or of another type, an image cannot be decoded or has another
-            size, or a label is out of range; the first such row is named.
+        DatasetError: the file is not Parquet, a column is missing or has the wrong type, an image cannot be decoded or
+            has the wrong size, or a label is out of range; the message names the first such row.
     """
     table = _read_columns(path)
     labels = np.asarray(table["label"].to_numpy(), dtype=np.int64)
@@ -39,7 +39,7 @@ def load_parquet(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -
     decoder = ImageDecoder(spec)
     encoded = ((f"{path}, row {row}", cell.as_py) for row, cell in enumerate(table["image"]))
     images = decoder.decode_all(encoded, len(labels))
-    # Protocols of images that are not resized had no decoder before there were resize rules: their ids stay.
+    # Without a resize rule, protocols have no decoder, so that ids of older results stay valid.
     return LabelledImages(images, labels, {} if spec.resize is None else decoder.decoder)
 
 
@@ -56,7 +56,7 @@ def _read_columns(path: Path) -> Any:
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise DatasetError(
-            f"Reading images failed for {path}: expected a whole Parquet file, got one that cannot be read ({reason}). "
+            f"Reading images failed for {path}: the Parquet file cannot be read ({reason}). "
             "Check the path, or copy the file again."
         ) from error
     if not table.num_rows:
@@ -74,14 +74,14 @@ def _read_columns(path: Path) -> Any:
 def _check_columns(path: Path, types: dict[str, Any]) -> None:
     import pyarrow as pa
 
-    wanted = {
+    expected = {
         "image": ("bytes", lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind)),
         "label": ("integers", pa.types.is_integer),
     }
-    for name, (words, accepts) in wanted.items():
+    for name, (type_name, accepts) in expected.items():
         if name not in types or not accepts(types[name]):
             got = f"{name}: {types[name]}" if name in types else f"columns {', '.join(types) or 'none'}"
             raise DatasetError(
-                f"Reading images failed for {path}: expected a column {name!r} of {words}, got {got}. "
+                f"Reading images failed for {path}: expected a column {name!r} of {type_name}, got {got}. "
                 "Write the file with columns 'image' (JPEG or PNG bytes) and 'label' (integers)."
             )

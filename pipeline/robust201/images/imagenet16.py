@@ -1,7 +1,7 @@
 """ImageNet16-120: the first 120 classes of ImageNet at 16x16 pixels (Chrabaszcz et al., 2017; NAS-Bench-201).
 
-The published pickles hold {data: (N, 768) uint8, channel first; labels: list of 1 to 1000}. NAS-Bench-201 keeps labels
-1 to 120 in the order of the files and counts classes from 0 (AutoDL-Projects, DownsampledImageNet.py): 151,700 training
+The published pickles contain {data: (N, 768) uint8, channel first; labels: list of 1 to 1000}. NAS-Bench-201 keeps
+labels 1 to 120 in file order and counts classes from 0 (AutoDL-Projects, DownsampledImageNet.py): 151,700 training
 images from ten batches, 6,000 test images from `val_data`.
 """
 
@@ -24,7 +24,7 @@ _FILES: dict[Split, tuple[str, ...]] = {
 
 
 def find_imagenet16(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
-    """Find the folder of the pickles: `root` itself or `ImageNet16` below it."""
+    """Return the folder of the pickles: `ImageNet16` below `root`, or `root` itself."""
     for folder in (root / registry.download(spec.name).folder, root):
         if (folder / _FILES[split][0]).is_file():
             return folder
@@ -34,17 +34,17 @@ def find_imagenet16(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
 def load_imagenet16(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
     """Load a split of ImageNet16, (N, 3, 16, 16) uint8, and keep its first 120 classes, labelled 0 to 119.
 
-    `verify` compares the published MD5 of every file and the number of images.
+    `verify` checks every file against its published MD5, and the number of images.
 
     Raises:
-        DatasetError: a file is missing, damaged, another, or holds a label outside 1 to 1000.
+        DatasetError: a file is missing or damaged, or has the wrong MD5 or a label outside 1 to 1000.
     """
 
     def read(file: Path, checksum: Checksum | None) -> LabelledImages:
         batch = read_batch(file, checksum, "labels", spec.image_size)
         check_labels(file, batch.labels, _N_FILE_CLASSES, first=1)
-        kept = batch.labels <= spec.n_classes
-        return LabelledImages(batch.images[kept], batch.labels[kept] - 1)
+        in_subset = batch.labels <= spec.n_classes
+        return LabelledImages(batch.images[in_subset], batch.labels[in_subset] - 1)
 
     published = registry.download(spec.name).members if verify else None
     joined = read_files(spec, path, split, _FILES[split], published, read)

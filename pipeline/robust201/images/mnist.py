@@ -1,4 +1,4 @@
-"""MNIST (LeCun, Cortes and Burges, 1998): IDX files of 28x28 grey digits, as they are or as 3x32x32 like other images.
+"""MNIST (LeCun, Cortes and Burges, 1998): IDX files of 28x28 grey digits, unchanged or upscaled to 3x32x32.
 
 An IDX file begins with two zero bytes, a byte for the type (8: unsigned bytes), a byte for the number of axes, and the
 length of each axis as a big-endian 32-bit integer; the values follow.
@@ -23,7 +23,7 @@ _SIZE = 28
 _BRIGHTEST = 255
 _UNSIGNED_BYTES = 8
 _MAX_BYTES = 1 << 30
-"""Bytes of an unpacked file: twenty times those of the training images."""
+"""Maximum size of an unpacked file: twenty times that of the training images."""
 
 _FILES: dict[Split, tuple[str, str]] = {
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
@@ -33,7 +33,7 @@ _FILES: dict[Split, tuple[str, str]] = {
 
 
 def find_idx(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
-    """Find the folder of the files: `root` itself, or that which torchvision makes below it."""
+    """Return the folder of the files: `root`, or torchvision's folder below it."""
     for folder in (root, root / "MNIST" / "raw"):
         if _find_file(folder, _FILES[split][0]) is not None:
             return folder
@@ -43,10 +43,10 @@ def find_idx(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
 def load_idx(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
     """Load a split of MNIST in the order of its files; with three channels, upscaled (see `images.upscaling`).
 
-    `verify` compares the published MD5 of files that are packed, and the number of images.
+    `verify` checks packed files against their published MD5, and the number of images.
 
     Raises:
-        DatasetError: a file is missing, damaged or another.
+        DatasetError: a file is missing, damaged or not the published one.
     """
     pixels, labels = (_read(path, name, verify=verify) for name in _FILES[split])
     files = [path / name for name in _FILES[split]]
@@ -85,7 +85,9 @@ def _unpack(file: Path, content: bytes) -> bytes:
     except zlib.error as error:
         raise _damaged(file, f"a damaged one ({one_line(error)})") from error
     if not unpacker.eof:
-        raise _damaged(file, "one cut short" if not unpacker.unconsumed_tail else f"more than {show_bytes(_MAX_BYTES)}")
+        raise _damaged(
+            file, "a truncated one" if not unpacker.unconsumed_tail else f"more than {show_bytes(_MAX_BYTES)}"
+        )
     return unpacked
 
 

@@ -1,4 +1,4 @@
-"""NumPy archives of a user's own images: arrays `images` and `labels` in one .npz file per split; no pickle."""
+"""NumPy archives of custom images: arrays `images` and `labels` in one .npz file per split, without pickles."""
 
 import lzma
 import zipfile
@@ -20,7 +20,7 @@ _ARRAYS = ("images", "labels")
 
 
 def find_npz(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
-    """Find the file: `root` itself where its name ends with .npz, or `test.npz` or `train.npz` in it."""
+    """Return `root` if it is an .npz file, or `test.npz` or `train.npz` in it."""
     if root.is_file():
         return root if root.suffix == ".npz" else None
     file = root / f"{split}.npz"
@@ -28,11 +28,11 @@ def find_npz(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
 
 
 def load_npz(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load images from a NumPy archive, in the order of the arrays; `verify` compares their number with the row's.
+    """Load images from a NumPy archive, in the order of the arrays; `verify` checks their number.
 
     Raises:
-        DatasetError: no whole archive without pickles, an array is missing or of another type or shape, or a label is
-            out of range.
+        DatasetError: the file is damaged or contains pickles, an array is missing or has the wrong type or shape, or a
+            label is out of range.
     """
     arrays = _read_arrays(path)
     images = _channels_first(path, arrays["images"], spec)
@@ -52,9 +52,9 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with open_file(path, None) as stream:
             if not zipfile.is_zipfile(stream):
-                got = "a file that is none" if path.stat().st_size else "an empty file"
+                got = "another file" if path.stat().st_size else "an empty file"
                 raise DatasetError(
-                    f"Reading images failed for {path}: expected a whole .npz archive, got {got}. "
+                    f"Reading images failed for {path}: expected a complete .npz archive, got {got}. "
                     "Write it with numpy.savez, or copy it again."
                 )
             with zipfile.ZipFile(stream) as archive:
@@ -66,7 +66,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
                         f"{', '.join(members) or 'none'}. Write both with numpy.savez(file, images=…, labels=…)."
                     )
                 return {name: _read_member(archive, members[name]) for name in _ARRAYS}
-    # What zipfile says of encrypted members is a RuntimeError, of unknown compressions a NotImplementedError.
+    # zipfile raises RuntimeError for encrypted members, and NotImplementedError for unknown compressions.
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
         raise DatasetError(
             f"Reading images failed for {path}: expected a whole .npz archive of numbers, got one that cannot be read "
@@ -81,7 +81,7 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[A
 def _channels_first(path: Path, images: NDArray[Any], spec: DatasetSpec) -> NDArray[np.uint8]:
     n_channels, size = spec.channels, spec.image_size
     if size == UNKNOWN_COUNT and images.ndim == 4:
-        size = images.shape[2]  # rows or columns, whichever axis holds the channels
+        size = images.shape[2]  # rows or columns, depending on the axis of the channels
     first = images.ndim == 4 and images.shape[1:] == (n_channels, size, size)
     last = images.ndim == 4 and images.shape[1:] == (size, size, n_channels)
     if images.dtype != np.uint8 or not (first or last) or not len(images):

@@ -17,10 +17,10 @@ from robust201.images.downloads.registry import Checksum
 def read_batch(path: Path, checksum: Checksum | None, label_key: str, image_size: int) -> LabelledImages:
     """Read one pickled batch {data: (N, 3 * size * size) uint8, label_key: N integers}, written by Python 2.
 
-    Gives images (N, 3, size, size) uint8 and labels (N,) int64 as the file numbers them.
+    Returns images (N, 3, size, size) uint8 and labels (N,) int64 as in the file.
 
     Raises:
-        DatasetError: the file is missing, another, no pickle of that form, or holds a global that is not allowed.
+        DatasetError: the file is missing, not the published one or not such a pickle, or names a forbidden global.
     """
     content = io.BytesIO(read_verified(path, checksum))
     batch = load_pickle(content, name=str(path), allowed=NUMPY_GLOBALS, error=DatasetError, encoding="latin1")

@@ -1,6 +1,6 @@
-"""The selected images of a sweep as plain arrays: what workers read, whatever form the driver found the dataset in.
+"""The selected images of a sweep as plain arrays for workers, whatever the form of the dataset.
 
-So a worker opens no pickle and decodes no JPEG, and every machine sees the same bytes.
+Workers need not open pickles or decode JPEGs, and every machine reads the same bytes.
 """
 
 from pathlib import Path
@@ -17,14 +17,14 @@ _ARRAYS = ("images", "labels", "indices")
 
 
 def write_snapshot(folder: Path, images: ImageSet) -> None:
-    """Keep images as `.npy` files in a folder for each content, such as ``digits-<hash>``, in place of any there."""
+    """Write images as `.npy` files to a folder named by content, such as ``digits-<hash>``; replace existing files."""
     for name in _ARRAYS:
         with atomic_write(folder / f"{name}.npy") as stream:
             np.save(stream, getattr(images, name), allow_pickle=False)
 
 
 def read_snapshot(folder: Path, spec: DatasetSpec, sha256: str) -> ImageSet:
-    """Read what `write_snapshot` kept, and compare it with the hash that was planned.
+    """Read the files of `write_snapshot`, and check them against the planned hash.
 
     Raises:
         DatasetError: a file is missing or damaged.
@@ -34,12 +34,12 @@ def read_snapshot(folder: Path, spec: DatasetSpec, sha256: str) -> ImageSet:
     except (OSError, ValueError) as error:
         raise DatasetError(
             f"Reading the images of {spec.name} failed for {folder}: expected three .npy files, got {error}. "
-            "Is the results folder the same on every machine? Run the same command again, which replaces it."
+            "Is the results folder the same on every machine? Run the same command again to replace the files."
         ) from error
     got = image_hash(images, labels, indices)
     if got != sha256:
         raise DatasetError(
             f"Reading the images of {spec.name} failed for {folder}: expected the planned selection {sha256[:16]}, got "
-            f"{got[:16]}. Run the same command again, which replaces it."
+            f"{got[:16]}. Run the same command again to replace the files."
         )
     return ImageSet(spec.name, images, labels, indices, spec.n_classes, spec.normalisation, got)

@@ -1,15 +1,15 @@
-"""The table of datasets: what a network trained on one needs to know, and in which forms its images are read."""
+"""The table of datasets: classes, sizes and normalisation of each, and the file forms of its images."""
 
 from dataclasses import dataclass
 
 from robust201.core.errors import ConfigError, closest
-from robust201.core.records import PIXELS_AS_THEY_ARE, Normalisation
+from robust201.core.records import NO_NORMALISATION, Normalisation
 
 UNKNOWN_COUNT = 0
 """Number of images, of classes or of pixels per side that is unknown before images are read."""
 
 RESAMPLING_FILTERS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
-"""Names of Pillow's filters. All but `nearest` average over all pixels below them when they shrink an image."""
+"""Names of Pillow's filters. When shrinking an image, all but `nearest` average over the covered pixels."""
 
 MAX_SHORTER_SIDE = 8192
 """Upper limit of the shorter side in pixels after resizing."""
@@ -17,13 +17,13 @@ MAX_SHORTER_SIDE = 8192
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Rule by which images of any size get one size: resize the shorter side, then cut out the middle square.
+    """Rule that brings images to one size: resize the shorter side, then crop the central square.
 
-    The side of that square is the image size of the dataset. The defaults, with an image size of 224, are the rule by
-    which torchvision evaluates most of its networks on ImageNet.
+    The side of the square is the image size of the dataset. With an image size of 224, the defaults are torchvision's
+    rule for evaluating most of its networks on ImageNet.
 
     Attributes:
-        shorter_side: pixels of the shorter side after resizing; the other side keeps the ratio, rounded down.
+        shorter_side: pixels of the shorter side after resizing; the other side keeps the aspect ratio, rounded down.
         resampling: one of `RESAMPLING_FILTERS`.
     """
 
@@ -39,8 +39,7 @@ class Resize:
             )
         if image_size == UNKNOWN_COUNT:
             raise ConfigError(
-                "Resizing images failed: the size of the square to cut out is missing. State an image size, such as "
-                "224."
+                "Resizing images failed: the size of the square to crop is missing. State an image size, such as 224."
             )
         if not image_size <= self.shorter_side <= MAX_SHORTER_SIDE:
             raise ConfigError(
@@ -51,21 +50,21 @@ class Resize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSpec:
-    """One row of the table of datasets; the defaults are those of a dataset of the user's own.
+    """One row of the table of datasets; the defaults are for custom datasets.
 
     Attributes:
         name: the name in sweeps and exported files, such as ``"ImageNet16-120"``.
-        n_classes: number of classes; `UNKNOWN_COUNT` takes that of the files.
-        image_size: height and width in pixels; `UNKNOWN_COUNT` takes that of the first image.
+        n_classes: number of classes; `UNKNOWN_COUNT` means that of the files.
+        image_size: height and width in pixels; `UNKNOWN_COUNT` means that of the first image.
         channels: 3 (RGB), or 1 (grey).
-        resize: rule for images of other sizes; None takes images of the image size only.
+        resize: rule for images of other sizes; None rejects them.
         n_train: images in the full training split.
         n_test: images in the full test split.
-        class_names: one name a class, in the order of the labels.
+        class_names: one name per class, in label order.
         normalisation: per-channel mean and standard deviation of pixels in [0, 1].
-        forms: names of the forms (see `images.FORMS`) they are read in, tried in this order.
+        forms: names of the file forms (see `images.FORMS`), in the order in which they are tried.
         corruptions: name of the published corrupted test split in the registry of downloads, or None.
-        folder: name of its folder in the data folder, and of its download; empty for the dataset's name.
+        folder: name of its folder in the data folder and of its download; empty if it equals the dataset's name.
     """
 
     name: str
@@ -76,7 +75,7 @@ class DatasetSpec:
     resize: Resize | None = None
     n_train: int = UNKNOWN_COUNT
     n_test: int = UNKNOWN_COUNT
-    normalisation: Normalisation = PIXELS_AS_THEY_ARE
+    normalisation: Normalisation = NO_NORMALISATION
     licence: str = "not stated"
     citation: str = "a dataset of the user's own"
     forms: tuple[str, ...] = ("npz", "parquet", "folders")
@@ -89,7 +88,7 @@ class DatasetSpec:
 
 
 def _pixels(mean: tuple[float, float, float], std: tuple[float, float, float]) -> Normalisation:
-    """Turn a normalisation in units of 1/255 into one in units of the pixel range [0, 1]."""
+    """Convert a normalisation from units of 1/255 to the pixel range [0, 1]."""
     return Normalisation(
         (mean[0] / 255, mean[1] / 255, mean[2] / 255),
         (std[0] / 255, std[1] / 255, std[2] / 255),
@@ -126,7 +125,7 @@ def _cifar(name: str, class_names: tuple[str, ...], normalisation: Normalisation
 
 
 _ROWS = (
-    # Normalisations (in units of 1/255) of the first three: the training code of NAS-Bench-201
+    # The normalisations of the first three, in units of 1/255, are from the training code of NAS-Bench-201
     # (AutoDL-Projects, get_dataset_with_transform.py).
     _cifar("cifar10", _CIFAR10_CLASSES, _pixels((125.3, 123.0, 113.9), (63.0, 62.1, 66.7)), "CIFAR-10-C"),
     _cifar(
@@ -141,7 +140,7 @@ _ROWS = (
         image_size=16,
         n_train=151_700,
         n_test=6_000,
-        # Chrabaszcz et al. number the classes their own way, not by WordNet id, and publish no names with the files.
+        # Chrabaszcz et al. do not number the classes by WordNet id, and publish no names with the files.
         class_names=tuple(f"ImageNet16 label {label}" for label in range(1, 121)),
         normalisation=_pixels((122.68, 116.66, 104.01), (63.22, 61.26, 65.09)),
         licence="ImageNet terms of access: non-commercial research and education",
@@ -170,7 +169,7 @@ _ROWS = (
         n_train=60_000,
         n_test=10_000,
         class_names=tuple("0123456789"),
-        # Pixels as they are, as in the study of image distributions (Kunhardt, Deza and Poggio, 2021).
+        # No normalisation, as in the study of image distributions (Kunhardt, Deza and Poggio, 2021).
         licence="CC BY-SA 3.0",
         citation="Y. LeCun, C. Cortes, C. J. C. Burges, The MNIST Database of Handwritten Digits, 1998",
         forms=("idx", "parquet"),
@@ -183,12 +182,12 @@ _ROWS = (
         n_train=60_000,
         n_test=10_000,
         class_names=tuple("0123456789"),
-        # Pixels as they are, for networks of one input channel.
+        # No normalisation, for networks with one input channel.
         licence="CC BY-SA 3.0",
         citation="Y. LeCun, C. Cortes, C. J. C. Burges, The MNIST Database of Handwritten Digits, 1998; as published, "
         "28x28 pixels and one channel",
         forms=("idx", "parquet"),
-        normalisation=PIXELS_AS_THEY_ARE.of_channels(1),
+        normalisation=NO_NORMALISATION.of_channels(1),
         folder="mnist",
     ),
 )
@@ -198,7 +197,7 @@ DATASETS: dict[str, DatasetSpec] = {row.name: row for row in _ROWS}
 
 
 def dataset(name: str) -> DatasetSpec:
-    """Find a dataset's row of `DATASETS`; a `ConfigError` names the closest where there is none."""
+    """Return a dataset's row of `DATASETS`; if there is none, a `ConfigError` suggests the closest."""
     row = DATASETS.get(name)
     if row is None:
         raise ConfigError(f"Looking up a dataset failed for {name!r}: no such dataset.{closest(name, DATASETS)}")
@@ -213,7 +212,7 @@ def own_dataset(
     channels: int = 3,
     resize: Resize | None = None,
 ) -> DatasetSpec:
-    """Make the row of a dataset that is in no table, whose networks are shown pixels in [0, 1] as they are.
+    """Return the row of a custom dataset, without a normalisation.
 
     Raises:
         ConfigError: the resize rule is wrong, or the number of channels is neither 3 nor 1.
@@ -231,5 +230,5 @@ def own_dataset(
         class_names=tuple(map(str, range(n_classes))),
         channels=channels,
         resize=resize,
-        normalisation=PIXELS_AS_THEY_ARE.of_channels(channels),
+        normalisation=NO_NORMALISATION.of_channels(channels),
     )

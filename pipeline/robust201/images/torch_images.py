@@ -1,7 +1,7 @@
-"""Images saved by `torch.save`: the form in which Ilyas et al. (2019) published datasets of robust features.
+"""Images saved with `torch.save`, the format of the datasets of robust features of Ilyas et al. (2019).
 
-A folder such as `robust_CIFAR` holds `CIFAR_ims`, float images (N, 3, 32, 32) in [0, 1], and `CIFAR_lab`, integer
-labels (N,); each is one tensor, or a list of the tensors of consecutive batches. No checksums of them are published.
+A folder such as `robust_CIFAR` has `CIFAR_ims`, float images (N, 3, 32, 32) in [0, 1], and `CIFAR_lab`, integer
+labels (N,); each is one tensor, or a list of tensors of consecutive batches. Their checksums are not published.
 """
 
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ LABELS_FILE = "CIFAR_lab"
 def import_torch_images(
     source: Path, folder: Path, *, n_classes: int, split: Split = "train", rounding: Rounding = "half-up"
 ) -> int:
-    """Convert such a folder to the format of `images.image_folder`; give the images' height and width.
+    """Convert such a folder to the format of `images.image_folder`, and return the height and width of the images.
 
     Code named in the files is not executed (see `core.unpickling`). The hashes of both files are recorded.
 
     Raises:
-        DatasetError: a file is missing, damaged, of another form, or contains anything but tensors; or the target
-            folder holds other images.
+        DatasetError: a file is missing or damaged, has another format or contains anything but tensors; or the target
+            folder contains other images.
     """
     files = [source / name for name in (IMAGES_FILE, LABELS_FILE)]
     missing = [file.name for file in files if not file.is_file()]
@@ -55,7 +55,7 @@ def import_torch_images(
 
 
 def _read_tensors(file: Path, what: str) -> Sequence[Any]:
-    """Read one tensor, or the tensors of a list; `what` they are is for errors."""
+    """Read one tensor or a list of tensors; `what` describes them in errors."""
     import torch
 
     with open_file(file, None) as stream:
@@ -70,7 +70,7 @@ def _read_tensors(file: Path, what: str) -> Sequence[Any]:
     unusable = [tensor for tensor in tensors if tensor.layout is not torch.strided or tensor.device.type != "cpu"]
     if unusable:
         raise DatasetError(
-            f"Reading {what} failed for {file}: expected tensors that hold every number, got one that is "
+            f"Reading {what} failed for {file}: expected dense tensors on the CPU, got one that is "
             f"{unusable[0].layout} on {unusable[0].device}. Check the path."
         )
     return [tensor.detach() for tensor in tensors]
@@ -95,9 +95,9 @@ def _read_images(file: Path, count: int, rounding: Rounding) -> NDArray[np.uint8
     shape = tuple(tensors[0].shape[1:])
     is_square = len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2] > 0
     wrong = [tensor for tensor in tensors if tuple(tensor.shape[1:]) != shape or not tensor.is_floating_point()]
-    found = sum(len(tensor) for tensor in tensors if tensor.ndim)
-    if wrong or not is_square or found != count:
-        got = _describe((wrong or tensors)[0]) if wrong or not is_square else f"{found:,} images"
+    n_images = sum(len(tensor) for tensor in tensors if tensor.ndim)
+    if wrong or not is_square or n_images != count:
+        got = _describe((wrong or tensors)[0]) if wrong or not is_square else f"{n_images:,} images"
         raise DatasetError(
             f"Reading images failed for {file}: expected float images (N, 3, H, H), one for each of the {count:,} "
             f"labels, got {got}. Check the path."
@@ -118,7 +118,7 @@ def _check_range(file: Path, pixels: NDArray[np.float64]) -> None:
     if not (lowest >= 0 and highest <= 1):  # NaN compares as false
         raise DatasetError(
             f"Reading images failed for {file}: expected pixels in [0, 1], got {lowest:g} to {highest:g}. Give images "
-            "before any normalisation."
+            "without normalisation."
         )
 
 

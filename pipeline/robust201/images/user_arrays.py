@@ -1,4 +1,4 @@
-"""Images and labels that somebody hands over as arrays: their form checked, and brought to that of every image set."""
+"""Conversion of a user's arrays of images and labels to an image set, with checks."""
 
 from typing import Any
 
@@ -6,34 +6,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
-from robust201.core.records import PIXELS_AS_THEY_ARE, ImageSet
+from robust201.core.records import NO_NORMALISATION, ImageSet
 
 _ROUNDING = 1e-3
-"""How far 255 times a float may be from an integer: far more than the rounding of k / 255 in float32."""
+"""Maximum distance of 255 times a float from an integer: far more than the rounding of k / 255 in float32."""
 
 _FORMS = "uint8, or float32 or float64 in [0, 1]"
 
 
 def as_image_set(images: Any, labels: Any) -> ImageSet:
-    """Take images and labels from NumPy, from torch (on any device) or from lists, or an image set as it is.
+    """Convert images and labels from NumPy, torch (on any device) or lists; return an image set unchanged.
 
     Args:
         images: (N, C, H, W) or (N, H, W, C) with C = 3 (RGB) or 1 (grey); uint8, or float32 or float64 in [0, 1].
-            Floats that are multiples of 1/255 become uint8; if one is none, all stay floats. Or what
-            `robust201.images.load_images` returned, which has labels.
+            Floats become uint8 if all are multiples of 1/255. Or an image set, such as
+            `robust201.images.load_images` returns, which has labels.
         labels: (N,) integers from 0.
 
     Returns:
-        Images uint8, or float32; the number of classes is 0, since the network says it.
+        Images uint8 or float32; the number of classes is 0, because the network determines it.
 
     Raises:
-        DatasetError: another type, shape, length or range, or a shape that reads as both forms.
+        DatasetError: the type, shape, length or range is wrong, or the axis of the channels is ambiguous.
     """
     if isinstance(images, ImageSet):
         if labels is not None:
             raise DatasetError(
-                "Reading labels failed for the labels given: an image set has its own. Leave the labels out, or give "
-                "its arrays: images.images."
+                "Reading labels failed for the labels given: an image set has labels. Leave the labels out, or give "
+                "the set's array: images.images."
             )
         return images
     pixels = _as_array(images, "images")
@@ -56,30 +56,30 @@ def as_image_set(images: Any, labels: Any) -> ImageSet:
         labels=_as_labels(labels, len(array)),
         indices=np.arange(len(array)),
         n_classes=0,
-        normalisation=PIXELS_AS_THEY_ARE.of_channels(array.shape[1]),
+        normalisation=NO_NORMALISATION.of_channels(array.shape[1]),
         sha256="",
     )
 
 
 def check_label_range(labels: NDArray[np.int64], n_classes: int) -> None:
-    """Check that every label names one of the classes that a model answers; the first that does not is named."""
+    """Check that every label is a class of the model; the error names the first that is not."""
     wrong = np.flatnonzero((labels < 0) | (labels >= n_classes))
     if len(wrong):
         raise DatasetError(
-            f"Reading labels failed for image {wrong[0]}: expected 0 to {n_classes - 1}, as the model answers "
+            f"Reading labels failed for image {wrong[0]}: expected 0 to {n_classes - 1}, as the model has "
             f"{n_classes} classes, got {labels[wrong[0]]} ({len(wrong):,} such labels). "
             "Correct the labels or the model."
         )
 
 
-def _as_array(given: Any, what: str) -> NDArray[Any]:
+def _as_array(values: Any, what: str) -> NDArray[Any]:
     try:
-        # A tensor may lie on another device or in a graph, and NumPy has no bfloat16.
-        return np.asarray(given.detach().cpu().numpy() if hasattr(given, "detach") else given)
+        # A tensor may be on another device or require gradients, and NumPy has no bfloat16.
+        return np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values)
     except (TypeError, ValueError) as error:
-        kind = getattr(given, "dtype", type(given).__name__)
+        dtype = getattr(values, "dtype", type(values).__name__)
         raise DatasetError(
-            f"Reading {what} failed for the {what} given: expected a NumPy array or a tensor of numbers, got {kind}. "
+            f"Reading {what} failed for the {what} given: expected a NumPy array or a tensor of numbers, got {dtype}. "
             "Convert them."
         ) from error
 
@@ -95,7 +95,7 @@ def _as_pixels(pixels: NDArray[Any]) -> NDArray[Any]:
     if not (lowest >= 0 and highest <= 1):  # NaN compares as false
         raise DatasetError(
             f"Reading images failed for the images given: expected {_FORMS}, got {lowest:g} to {highest:g}. Give "
-            "pixels before any normalisation, divided by 255."
+            "pixels divided by 255, without normalisation."
         )
     scaled = pixels * 255
     rounded = scaled.round()

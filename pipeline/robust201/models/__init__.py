@@ -1,1 +1,1 @@
-"""Networks as attacks and measures see them: logits and gradients, in arithmetic and batches that fit the device."""
+"""The interface between networks and attacks or measures: logits, gradients, precision, and batch sizes."""

@@ -1,4 +1,4 @@
-"""A network shown in batches of a few fixed sizes, so that each size can be made ready once and used often."""
+"""A model that runs in batches of a few fixed sizes, so that each size is prepared once and reused."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -9,45 +9,45 @@ from robust201.models.capacity import Capacity, buckets_up_to, cut
 from robust201.models.model import Model, Objective
 
 Compute = Callable[[], tuple[torch.Tensor, ...]]
-"""One pass on fixed memory: reads what lies in its buffers, returns tensors that its next call may overwrite."""
+"""One pass on fixed memory: it reads its buffers and returns tensors that the next call may overwrite."""
 
 
 class Preparation(Protocol):
-    """Makes passes ready to be repeated, as `graphs.GraphCapture` does."""
+    """Prepares passes for repeated execution, like `graphs.GraphCapture`."""
 
     def __call__(self, compute: Compute) -> Compute:
-        """Make a pass ready: give what is to be called in its place."""
+        """Prepare a pass, and return the function to call in its place."""
         ...
 
     def release(self) -> None:
-        """Give back what was held for the passes made ready so far; they are not called any more."""
+        """Free the resources of all prepared passes, which must not be called afterwards."""
         ...
 
 
 class PlainCalls:
-    """Prepares nothing: each pass is computed as it is (a `Preparation`)."""
+    """A `Preparation` that returns each pass unchanged."""
 
     def __call__(self, compute: Compute) -> Compute:
         return compute
 
     def release(self) -> None:
-        """Nothing is held."""
+        """Do nothing, because there are no resources."""
 
 
 class Bucketed:
-    """A model that is only ever shown batches of a few sizes; smaller ones are filled up.
+    """A model that runs in batches of a few sizes; smaller batches are padded.
 
-    What stands in the rows that are filled up is left from before, zeros at first: images do not see each other, so it
-    decides nothing, and overwriting it would cost a pass over memory.
+    Padding rows contain values of earlier batches, at first zeros. Images do not affect each other, so the values do
+    not matter, and overwriting them would cost a pass over memory.
 
     Args:
         model: the network.
-        capacity: samples that may go through it at once.
-        device: where it computes.
-        prepare: makes the pass of one size ready when that size is first met; plain calls if None.
+        capacity: maximum batch sizes.
+        device: device of the model.
+        prepare: prepares the pass of a batch size on its first use; None calls the model directly.
 
     Attributes:
-        shown: samples that the last call showed the model at once, rows that were filled up included.
+        shown: batch size of the last call, including padding.
     """
 
     def __init__(
@@ -62,31 +62,31 @@ class Bucketed:
         self.shown = 0
         self._device = torch.device(device)
         self._capacity = capacity
-        self._bound: int | None = None
+        self._limit: int | None = None
         self._prepare = prepare or PlainCalls()
         self._buffers: dict[torch.Size, tuple[torch.Tensor, torch.Tensor]] = {}
         self._passes: dict[tuple[torch.Size, int, bool], Compute] = {}
 
     @property
     def capacity(self) -> Capacity:
-        """Samples that go through the model at once, at most."""
-        if self._bound is None:
+        """Maximum batch sizes."""
+        if self._limit is None:
             return self._capacity
-        return Capacity(min(self._capacity.logits, self._bound), min(self._capacity.gradients, self._bound))
+        return Capacity(min(self._capacity.logits, self._limit), min(self._capacity.gradients, self._limit))
 
     def limit(self, n_samples: int | None) -> None:
-        """Show at most this many samples at once, on top of the capacity.
+        """Limit batch sizes further than the capacity does.
 
         Args:
-            n_samples: at least 1; None for no further limit.
+            n_samples: at least 1; None removes the limit.
         """
-        if n_samples != self._bound:
-            # Passes of sizes that are now too large would hold the memory that the limit is to save.
+        if n_samples != self._limit:
+            # Prepared passes of larger sizes would keep the memory that the limit is meant to free.
             self.release()
-            self._bound = n_samples
+            self._limit = n_samples
 
     def release(self) -> None:
-        """Forget passes and buffers, and with them their memory. The next call makes them anew."""
+        """Free passes and buffers; the next call creates them again."""
         self._passes.clear()
         self._prepare.release()
         self._buffers.clear()
@@ -103,41 +103,41 @@ class Bucketed:
     def value_and_gradient(
         self, pixels: torch.Tensor, objective: Objective
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Classify and differentiate (see `Model`) in batches that fit; no pass is prepared for an objective."""
+        """Return logits, values and gradient (see `Model`), without preparing passes for the objective."""
         limit = self.capacity.gradients
         self.shown = min(limit, len(pixels))
-        answers = []
+        outputs = []
         for start in range(0, max(1, len(pixels)), limit):
 
             def shifted(logits: torch.Tensor, rows: slice, start: int = start) -> torch.Tensor:
                 return objective(logits, slice(rows.start + start, rows.stop + start))
 
-            answers.append(self.model.value_and_gradient(pixels[start : start + limit], shifted))
-        logits, values, gradient = (torch.cat(column) for column in zip(*answers, strict=True))
+            outputs.append(self.model.value_and_gradient(pixels[start : start + limit], shifted))
+        logits, values, gradient = (torch.cat(column) for column in zip(*outputs, strict=True))
         return logits, values, gradient
 
     def _in_buckets(self, pixels: torch.Tensor, labels: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         limit = self.capacity.logits if labels is None else self.capacity.gradients
         pieces = cut(len(pixels), buckets_up_to(limit))
         self.shown = max((piece.bucket for piece in pieces), default=0)
-        answers = []
+        outputs = []
         for start, stop, bucket in pieces:
             compute = self._pass(pixels.shape[1:], bucket, gradient=labels is not None)
-            held_pixels, held_labels = self._buffers[pixels.shape[1:]]
-            held_pixels[: stop - start].copy_(pixels[start:stop])
+            pixel_buffer, label_buffer = self._buffers[pixels.shape[1:]]
+            pixel_buffer[: stop - start].copy_(pixels[start:stop])
             if labels is not None:
-                held_labels[: stop - start].copy_(labels[start:stop])
-            # Copies: the next pass writes into the same memory.
-            answers.append(tuple(answer[: stop - start].clone() for answer in compute()))
-        if not answers:
+                label_buffer[: stop - start].copy_(labels[start:stop])
+            # Clone, because the next pass overwrites the same memory.
+            outputs.append(tuple(output[: stop - start].clone() for output in compute()))
+        if not outputs:
             return (self.model.logits(pixels),) if labels is None else self.model.loss_and_gradient(pixels, labels)
-        # One batch is the rule, and concatenating would copy it.
-        return answers[0] if len(answers) == 1 else tuple(torch.cat(column) for column in zip(*answers, strict=True))
+        # Usually there is one batch, which concatenation would copy.
+        return outputs[0] if len(outputs) == 1 else tuple(torch.cat(column) for column in zip(*outputs, strict=True))
 
     def _pass(self, shape: torch.Size, bucket: int, *, gradient: bool) -> Compute:
         key = (shape, bucket, gradient)
         if key not in self._passes:
-            # Tensors made in inference mode could not be written to outside of it.
+            # Tensors created in inference mode could not be modified outside it.
             with torch.inference_mode(mode=False), torch.no_grad():
                 if shape not in self._buffers:
                     self._buffers[shape] = self._make_buffers(shape)

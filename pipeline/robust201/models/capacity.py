@@ -1,28 +1,28 @@
-"""How many samples a GPU's memory holds at once: an estimate of bytes per sample, and a rule. Plain Python, no torch.
+"""Batch sizes that fit a GPU's memory, by estimated bytes per sample. Does not import torch.
 
-The rule rounds down to a few sizes, so that equal devices choose equally although their free memory differs a little:
-on CUDA the size of a batch decides which kernels the libraries take, and with them the last bit of a logit.
+Sizes are rounded down to a few values, so that equal devices choose equal sizes although their free memory differs
+slightly: on CUDA the batch size affects the choice of kernels, and thus the last bit of a logit.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 BUCKETS = (256, 512, 1024, 2048, 4096, 8192)
-"""Sizes of the batches that a GPU is shown; smaller ones are filled up to the next (see `buckets.cut`)."""
+"""Batch sizes on a GPU; smaller batches are padded to the next size (see `cut`)."""
 
-USED_SHARE = 0.8
-"""Share of the memory that is planned with. The rest is for what is not estimated: the workspaces of cuDNN and cuBLAS,
-the allocator's gaps, test images, and CUDA itself."""
+USED_FRACTION = 0.8
+"""Fraction of the memory to use. The rest is for memory that is not estimated: workspaces of cuDNN and cuBLAS, gaps of
+the allocator, test images, and CUDA itself."""
 
 _FLOAT_BYTES = 4
 
 
 class Capacity(NamedTuple):
-    """Samples that go through a network at once, at most.
+    """Maximum batch sizes of a network.
 
     Attributes:
-        logits: where only logits are asked for.
-        gradients: where the gradient is taken too.
+        logits: for passes without gradients.
+        gradients: for passes with gradients.
     """
 
     logits: int
@@ -41,38 +41,37 @@ def choose_capacity(
     """Choose batch sizes for a device.
 
     Args:
-        free_bytes: memory that nobody uses, or this process itself.
+        free_bytes: memory that is free or used by this process.
         total_bytes: memory of the device.
-        share: part of the device that this process may use, in (0, 1].
-        sample_bytes: what one sample takes in the network, for logits and for gradients.
+        share: fraction of the device that this process may use, in (0, 1].
+        sample_bytes: memory of one sample in the network, for logits and for gradients.
         image_size: height and width of the images, in pixels.
-        images_held: float32 images that an attack holds for each sample that is shown, beside the network.
+        images_held: number of float32 images per sample that an attack keeps in memory in addition.
 
     Returns:
-        Two of `BUCKETS`. The smallest is given where even that does not fit: memory may run out then, and who asked
-        can halve it.
+        Two of `BUCKETS`, the smallest if none fits: memory may then run out, and the caller can halve the size.
     """
-    usable = USED_SHARE * min(free_bytes, share * total_bytes)
-    held = images_held * 3 * _FLOAT_BYTES * image_size**2
+    usable = USED_FRACTION * min(free_bytes, share * total_bytes)
+    attack_bytes = images_held * 3 * _FLOAT_BYTES * image_size**2
 
     def largest(n_bytes: int) -> int:
-        room = usable / (n_bytes + held)
-        return max((bucket for bucket in BUCKETS if bucket <= room), default=BUCKETS[0])
+        n_samples = usable / (n_bytes + attack_bytes)
+        return max((bucket for bucket in BUCKETS if bucket <= n_samples), default=BUCKETS[0])
 
     return Capacity(largest(sample_bytes.logits), largest(sample_bytes.gradients))
 
 
 def buckets_up_to(limit: int) -> tuple[int, ...]:
-    """List the batch sizes below a limit, and the limit itself, ascending.
+    """Return the batch sizes below a limit, and the limit itself, ascending.
 
     Args:
-        limit: samples that may be shown at once, at least 1.
+        limit: maximum batch size, at least 1.
     """
     return (*(bucket for bucket in BUCKETS if bucket < limit), limit)
 
 
 class Piece(NamedTuple):
-    """A stretch of samples that is shown as one batch.
+    """A range of samples that form one batch.
 
     Attributes:
         start: first sample.
@@ -89,14 +88,14 @@ _FULL_ENOUGH = 3 / 4
 
 
 def cut(n_samples: int, buckets: Sequence[int]) -> list[Piece]:
-    """Cut samples into batches of a few sizes, wasting little.
+    """Split samples into batches of a few sizes with little padding.
 
-    Full batches of the largest size come first. What is left goes into the smallest size that holds it if that gets
-    three quarters full; else the largest size that it fills is cut off, and so on.
+    Full batches of the largest size come first. The remaining samples form one batch of the smallest sufficient size if
+    they fill three quarters of it; otherwise the largest size that they fill is split off, and so on.
 
     Args:
-        n_samples: how many samples there are.
-        buckets: sizes, ascending.
+        n_samples: number of samples.
+        buckets: batch sizes, ascending.
 
     Returns:
         Pieces that cover [0, n_samples) in order.
@@ -104,14 +103,16 @@ def cut(n_samples: int, buckets: Sequence[int]) -> list[Piece]:
     pieces: list[Piece] = []
     start = 0
     while start < n_samples:
-        left = n_samples - start
-        filled = max((bucket for bucket in buckets if bucket <= left), default=None)
-        holding = min((bucket for bucket in buckets if bucket >= left), default=None)
-        if filled is None or (holding is not None and left >= _FULL_ENOUGH * holding):
-            # One of the two is there: what no bucket holds fills the largest.
-            size = holding if holding is not None else buckets[-1]
+        n_remaining = n_samples - start
+        largest_full = max((bucket for bucket in buckets if bucket <= n_remaining), default=None)
+        smallest_sufficient = min((bucket for bucket in buckets if bucket >= n_remaining), default=None)
+        if largest_full is None or (
+            smallest_sufficient is not None and n_remaining >= _FULL_ENOUGH * smallest_sufficient
+        ):
+            # At least one of the two exists: too many samples for any bucket fill the largest.
+            size = smallest_sufficient if smallest_sufficient is not None else buckets[-1]
         else:
-            size = filled
+            size = largest_full
         stop = min(start + size, n_samples)
         pieces.append(Piece(start, stop, size))
         start = stop

@@ -1,4 +1,4 @@
-"""Any network as attacks and measures see it: normalisation inside, [0, 1] pixels to logits, gradients by autograd."""
+"""Wrapper of any network as a `Model`: normalisation, logits of pixels in [0, 1], and gradients by autograd."""
 
 import copy
 from collections.abc import Callable
@@ -18,18 +18,18 @@ _Network = TypeVar("_Network", bound=nn.Module)
 
 
 def cast_convolutions(network: _Network, dtype: torch.dtype) -> _Network:
-    """Copy a network with the weights of its convolutions in another type; all others stay as they are.
+    """Copy a network, with the weights of its convolutions in another dtype and all others unchanged.
 
-    This, and not autocast, is the reference engine's ``bf16``: autocast also runs the classifier's matrix product in
-    bfloat16, its lists of operations differ between CPU and CUDA and between versions of PyTorch, and it holds for a
-    thread while it is entered, whereas here the arithmetic follows from the tensors.
+    This is the ``bf16`` of the reference engine. It does not use autocast, which also runs the classifier's matrix
+    product in bfloat16, whose lists of operations differ between CPU and CUDA and between versions of PyTorch, and
+    which is a state of the thread, whereas here the arithmetic follows from the tensors.
 
     Args:
         network: a network with float32 weights.
-        dtype: type of the convolutions' weights; a weight is rounded once.
+        dtype: type of the convolutions' weights; each weight is rounded once.
 
     Returns:
-        The copy. BatchNorm answers in the type it is shown, from float32 statistics.
+        The copy. BatchNorm returns the dtype of its input, and uses float32 statistics.
     """
     copied = copy.deepcopy(network)
     for module in copied.modules():
@@ -38,40 +38,39 @@ def cast_convolutions(network: _Network, dtype: torch.dtype) -> _Network:
     return copied
 
 
-def answer_of(network: nn.Module, shown: torch.Tensor) -> torch.Tensor:
-    """Compute logits (B, C) of normalised images, also of a network that returns (features, logits)."""
-    output = network(shown)
+def answer_of(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    """Return the logits (B, C) of normalised images, also for a network that returns (features, logits)."""
+    output = network(images)
     logits: torch.Tensor = output[1] if isinstance(output, tuple) else output
     return logits
 
 
 class Classifier(nn.Module):
-    """A network with its normalisation inside, frozen and in evaluation mode; a `Model` through autograd.
+    """A frozen network in evaluation mode with its normalisation; a `Model` that uses autograd.
 
     Args:
-        network: takes normalised (B, 3, H, W) float32 and returns logits (B, C), or (features, logits) as the published
-            NAS-Bench-201 modules do.
+        network: takes normalised (B, 3, H, W) float32 and returns logits (B, C), or (features, logits) like the
+            published NAS-Bench-201 modules.
         normalisation: per-channel mean and standard deviation.
         n_classes: number of classes C.
-        device: where to compute.
-        micro_batch: maximum number of images per pass; None for no limit. It saves memory and is
-            no part of the protocol: batches of draws stay as they are.
-        precision: the arithmetic of the network (`core.precision.PRECISIONS`). With ``bf16`` a copy of the network
-            is used and the one given stays as it is; it is shown bfloat16 images, and it must let its feature maps keep
-            their type up to its float32 head, as `spaces.nasbench201.network.Network` does. With ``tf32`` the switches
-            must be set by `models.arithmetic.configure_torch`.
-        dtype: floating-point type of a network that is not in float32. It is shown normalised images of this type; its
-            logits come out as float32, and so do gradients, which are computed in this type.
-        channels_last: lay the weights of the network's convolutions and what it is shown out as a pixel's channels side
-            by side, which a CPU computes faster. It changes results within rounding. The weights are laid out in place,
-            and the network must not `view` its feature maps (`flatten` and `reshape` are fine).
+        device: device to compute on.
+        micro_batch: maximum number of images per pass; None for no limit. It saves memory and is not part of the
+            protocol: batches of random numbers do not depend on it.
+        precision: the arithmetic of the network (`core.precision.PRECISIONS`). ``bf16`` uses a copy of the network and
+            bfloat16 images; feature maps must keep this dtype up to the float32 head, as in
+            `spaces.nasbench201.network.Network`. ``tf32`` requires `models.arithmetic.configure_torch`.
+        dtype: floating-point dtype of a network that is not in float32. Normalised images and gradients are computed in
+            this dtype; logits and gradients are returned as float32.
+        channels_last: use the channels_last memory format for images and convolution weights, which is faster on a CPU
+            and changes results within rounding. The weights are converted in place, and the network must not `view` its
+            feature maps (`flatten` and `reshape` are fine).
 
     Attributes:
-        compiler: makes the faster form of the network as it is now, for a device; None where there is none.
-        shown: images that the last call sent through the network at once.
+        compiler: returns a faster form of the network in its current state, for a device; None if there is none.
+        shown: number of images in the last call's largest pass.
 
     Raises:
-        ConfigError: unknown precision, or one that the device does not have.
+        ConfigError: unknown precision, or the device does not support it.
     """
 
     mean: torch.Tensor
@@ -98,7 +97,7 @@ class Classifier(nn.Module):
             self._map_dtype = dtype
         self._layout = torch.channels_last if channels_last else torch.preserve_format
         if channels_last:
-            # Convolutions alone: other modules may hold tensors of five dimensions, which have no such layout.
+            # Only convolutions: other modules may have tensors of five dimensions, which do not support this format.
             for module in self.network.modules():
                 if isinstance(module, nn.Conv2d):
                     module.weight.data = module.weight.data.contiguous(memory_format=self._layout)
@@ -123,14 +122,14 @@ class Classifier(nn.Module):
         if self.dtype is not torch.float32:
             logits = logits.float()
         if torch.is_grad_enabled() and pixels.requires_grad and not logits.requires_grad:
-            # A network without a path from input to output may leave the graph; attacks then ask for a gradient that
-            # is zero, not for an error. Pixels are finite, so this adds exactly 0.
-            self._refuse_hidden_gradient(pixels, logits)
+            # The logits of a network without a path from input to output may not depend on the pixels; attacks then
+            # need a zero gradient and no error. Pixels are finite, so this adds exactly 0.
+            self._reject_hidden_gradient(pixels, logits)
             logits = logits + 0.0 * pixels.flatten(1).sum(dim=1, keepdim=True)
         return logits
 
-    def _refuse_hidden_gradient(self, pixels: torch.Tensor, logits: torch.Tensor) -> None:
-        """Refuse a network that answers images differently, but hides its gradient: it would look perfectly robust."""
+    def _reject_hidden_gradient(self, pixels: torch.Tensor, logits: torch.Tensor) -> None:
+        """Reject a network whose logits depend on the image but have no gradient: it would look perfectly robust."""
         if self._is_constant is None:
             with torch.no_grad():
                 self._is_constant = bool((self._logits(1 - pixels) - logits).abs().max() <= 1e-6)
@@ -138,11 +137,11 @@ class Classifier(nn.Module):
             raise EvaluationError(
                 f"Computing a gradient failed for {type(self.network).__name__}: expected logits that PyTorch can "
                 "differentiate with respect to the images, got logits without a gradient (torch.no_grad, detach, or "
-                "another library). Attacks by gradient would make it look robust: leave them out, or mend the network."
+                "another library). Gradient attacks would make it look robust: leave them out, or fix the network."
             )
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Classify.
+        """Return the logits of images.
 
         Args:
             pixels: (B, C, H, W) float32 in [0, 1], with as many channels as the normalisation.
@@ -155,8 +154,8 @@ class Classifier(nn.Module):
             return self._logits(pixels)
         pieces = torch.split(pixels, self.micro_batch)
         if torch.is_grad_enabled() and pixels.requires_grad:
-            # Checkpointing recomputes each piece in the backward pass, so only one piece's activations live at a time.
-            # A network in evaluation mode draws nothing, so there is no random state to keep for that.
+            # Checkpointing recomputes each piece in the backward pass, so only one piece's activations are in memory.
+            # A network in evaluation mode draws no random numbers, so there is no random state to preserve.
             return torch.cat(
                 [checkpoint(self._logits, piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
             )
@@ -171,7 +170,7 @@ class Classifier(nn.Module):
         self, pixels: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         def cross_entropy(logits: torch.Tensor, rows: slice) -> torch.Tensor:
-            # A copy: labels made in inference mode cannot be part of a graph.
+            # Clone, because labels created in inference mode cannot be part of a graph.
             return functional.cross_entropy(logits, labels[rows].clone(), reduction="none")
 
         return self.value_and_gradient(pixels, cross_entropy)
@@ -180,7 +179,7 @@ class Classifier(nn.Module):
         self, pixels: torch.Tensor, objective: Objective
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         with torch.inference_mode(mode=False), torch.enable_grad():
-            # Tensors made in inference mode cannot be part of a graph; their copies can.
+            # Tensors created in inference mode cannot be part of a graph; their copies can.
             pixels = pixels.clone().requires_grad_()
             logits: torch.Tensor = self(pixels)
             values = objective(logits, slice(0, len(pixels)))

@@ -1,8 +1,7 @@
-"""CUDA graphs: the kernels of one pass recorded once and launched together ever after.
+"""CUDA graphs: the kernels of a pass are recorded once and then launched together.
 
-A small batch on a fast device waits for its kernels to be launched one by one; a graph launches them all at once.
-Written without a GPU at hand: unmeasured (docs/internals/performance.md). `tests/runtime/test_gpu.py` runs it where
-there is one.
+With small batches on a fast device, launching kernels one by one takes most of the time; a graph launches them at once.
+Its speed has not been measured on a GPU (docs/internals/performance.md). `tests/runtime/test_gpu.py` tests it.
 
 Source: PyTorch's notes on CUDA semantics, "CUDA Graphs" and "Graph memory management".
 """
@@ -18,18 +17,18 @@ _WARM_UP_PASSES = 2
 
 @cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream that every graph of this process is warmed up and captured on.
+    """Return the stream on which all graphs of this process are warmed up and captured.
 
-    What cuBLAS allocates once a stream then comes from the ordinary pool, keeps no graph's pool alive, and is one.
+    Thus cuBLAS allocates its workspace per stream only once, and from the ordinary pool instead of a graph's pool.
     """
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class GraphCapture:
-    """Makes passes ready as CUDA graphs that share one pool of memory (see `models.buckets`).
+    """Prepares passes as CUDA graphs that share one memory pool (see `models.buckets`).
 
-    Graphs of one pool may overwrite each other's results. That is safe here because a result is copied on the same
-    stream before any other graph is replayed, and it bounds the pool by what the largest pass needs.
+    Graphs of one pool may overwrite each other's results. That is safe here, because a result is copied on the same
+    stream before another graph is replayed; it limits the pool to the memory of the largest pass.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -42,13 +41,13 @@ class GraphCapture:
         """Record a pass.
 
         Args:
-            compute: reads fixed memory and waits for nothing on the host. It is called a few times before it is
-                recorded, so that libraries choose their kernels and constant maps are made outside of the graph.
+            compute: reads fixed memory and never synchronises with the host. It is called a few times before it is
+                recorded, so that libraries choose their kernels and constant maps are created outside the graph.
 
         Returns:
-            What replays it.
+            A function that replays the pass.
         """
-        # Outside of inference mode whatever the caller's mode is: the results are read in both.
+        # Outside inference mode, whatever the caller's mode, because the results are used in both.
         with torch.cuda.device(self._device), torch.inference_mode(mode=False), torch.no_grad():
             current = torch.cuda.current_stream(self._device)
             self._stream.wait_stream(current)
@@ -57,26 +56,26 @@ class GraphCapture:
                     compute()
             current.wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
-            # Entering frees what warming up left in the allocator's cache, so only one copy of the memory is held.
+            # Entering the context frees the cache left by the warm-up, so only one copy of the memory is kept.
             try:
                 with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-                    answers = compute()
+                    outputs = compute()
             finally:
                 torch.cuda.set_stream(current)  # if ending a capture fails, torch leaves its stream current
         self._graphs.append(graph)
 
         def replay() -> tuple[torch.Tensor, ...]:
             graph.replay()
-            return answers
+            return outputs
 
         return replay
 
     def release(self) -> None:
-        """Give the graphs and their pool back. What was made ready must not be called any more."""
+        """Free the graphs and their pool; prepared passes must not be called afterwards."""
         if self._graphs:
             torch.cuda.synchronize(self._device)
         for graph in self._graphs:
             graph.reset()
         self._graphs.clear()
-        # A pool that no graph uses any more is freed; its name must not be used again.
+        # A pool that is no longer used by any graph is freed; its handle must not be reused.
         self._pool = torch.cuda.graph_pool_handle()

@@ -1,4 +1,4 @@
-"""A network that code of a user's own is called with: what it must not change, and what is put back if it does."""
+"""Protection of a network that is passed to user code: changes are detected and undone."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +11,9 @@ from robust201.core.errors import EvaluationError
 
 
 class KeptNetwork:
-    """Parameters, buffers and modes of a network as they are now.
+    """Copies of a network's parameters, buffers and modes.
 
-    Version counters would miss what is written through ``.data``, so the values themselves are kept.
+    Version counters would miss changes through ``.data``, so the values themselves are copied.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -23,26 +23,26 @@ class KeptNetwork:
 
     @contextmanager
     def unchanged(self, by: str) -> Iterator[None]:
-        """Hold a block to leaving the network as it is; what it changed is put back, as later parts use it, too.
+        """Check that a block does not change the network, and undo any changes, because later parts use it, too.
 
         Raises:
-            EvaluationError: `by` changed it.
+            EvaluationError: `by` changed the network.
         """
         try:
             yield
         finally:
-            changed = self._put_back()
+            changed = self._restore()
         if changed:
             raise EvaluationError(
                 f"Calling {by} failed: expected it to leave the network as it is, got another {changed[0]}"
                 f"{f' and {len(changed) - 1:,} more' if len(changed) > 1 else ''}. Change a copy (copy.deepcopy)."
             )
 
-    def _put_back(self) -> list[str]:
-        now = dict(_tensors(self._network))
-        changed = [name for name in now if name not in self._tensors]
+    def _restore(self) -> list[str]:
+        current = dict(_tensors(self._network))
+        changed = [name for name in current if name not in self._tensors]
         for name, (tensor, before) in self._tensors.items():
-            if now.get(name) is not tensor or not _has_same_bits(tensor, before):
+            if current.get(name) is not tensor or not _has_same_bits(tensor, before):
                 changed.append(name)
                 owner = self._network.get_submodule(name.rpartition(".")[0])
                 tensor.data = before.clone()
@@ -61,5 +61,5 @@ def _tensors(network: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 def _has_same_bits(tensor: torch.Tensor, before: torch.Tensor) -> bool:
     if tensor.shape != before.shape or tensor.dtype != before.dtype or tensor.device != before.device:
         return False
-    # As bytes, because NaN, which a buffer may hold, differs from itself.
-    return torch.equal(*(one.detach().contiguous().view(-1).view(torch.uint8) for one in (tensor, before)))
+    # Compare bytes, because a buffer may contain NaN, which differs from itself.
+    return torch.equal(*(values.detach().contiguous().view(-1).view(torch.uint8) for values in (tensor, before)))

@@ -1,4 +1,4 @@
-"""What attacks and measures ask of a network: logits of pixels, and the gradient of any function of the logits."""
+"""Interface of networks for attacks and measures: logits of pixels, and gradients of any function of the logits."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -6,25 +6,25 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import torch
 
 Objective: TypeAlias = Callable[[torch.Tensor, slice], torch.Tensor]
-"""(logits (b, C) float32, which rows of the pixels they are of) → one value per image (b,), differentiable by autograd,
-each from its own row alone. It is called outside of inference mode: tensors made inside of it must be cloned there."""
+"""(logits (b, C) float32, their rows of the pixels) → one value per image (b,), differentiable by autograd, each
+depending only on its row of the logits. Called outside inference mode, so tensors created inside it must be cloned."""
 
 
 class Model(Protocol):
-    """A frozen network that answers pixels with logits and with gradients.
+    """A frozen network that computes logits of pixels and gradients.
 
     Pixels are (B, 3, H, W) float32 in [0, 1], labels (B,) int64, logits (B, C) float32. All methods work inside and
-    outside of `torch.inference_mode`, and change no state of torch.
+    outside `torch.inference_mode`, and change no state of torch.
     """
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Classify: (B, C)."""
+        """Return the logits, (B, C)."""
         ...
 
     def loss_and_gradient(
         self, pixels: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Classify, and differentiate the sum of the cross-entropies with respect to the pixels.
+        """Return logits, and the gradient of the summed cross-entropy with respect to the pixels.
 
         Returns:
             Logits (B, C), each image's cross-entropy (B,) and the gradient (B, 3, H, W).
@@ -34,11 +34,11 @@ class Model(Protocol):
     def value_and_gradient(
         self, pixels: torch.Tensor, objective: Objective
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Classify, and differentiate the sum of an objective with respect to the pixels.
+        """Return logits, and the gradient of the summed objective with respect to the pixels.
 
         Args:
             pixels: (B, 3, H, W).
-            objective: what is differentiated. A model that shows images in several batches calls it once per batch.
+            objective: function to differentiate. A model that splits images into batches calls it once per batch.
 
         Returns:
             Logits (B, C), the objective's values (B,) and the gradient (B, 3, H, W).
@@ -50,10 +50,10 @@ class CompiledNetwork(Model, Protocol):
     """A network rewritten for speed, which equals the plain one within rounding.
 
     Attributes:
-        device: where it computes.
+        device: device of the network.
         chunk: maximum number of images per pass; None for no limit.
-        shown: images that the last call sent through it at once.
-        min_batch: images that go through it together, at least: smaller batches are filled up.
+        shown: number of images in the last call's largest pass.
+        min_batch: minimum number of images per pass; smaller batches are padded.
     """
 
     device: torch.device
@@ -63,23 +63,23 @@ class CompiledNetwork(Model, Protocol):
 
     @property
     def is_constant(self) -> bool:
-        """Whether its output does not depend on its input, so that nothing is computed."""
+        """Whether the output is independent of the input, so that nothing is computed."""
         ...
 
     def sample_bytes(self, image_size: int, *, gradient: bool) -> int:
-        """Estimate from above the memory that one sample takes on its way."""
+        """Return an upper bound of the memory of one sample in a pass."""
         ...
 
 
 def differentiate_objective(
     objective: Objective, logits: torch.Tensor, rows: slice
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Evaluate an objective, and differentiate its sum with respect to the logits.
+    """Return the values of an objective, and the gradient of their sum with respect to the logits.
 
     Args:
-        objective: what is differentiated.
-        logits: (b, C) float32; they are not part of any graph.
-        rows: of which pixels they are.
+        objective: function to differentiate.
+        logits: (b, C) float32, without a graph.
+        rows: rows of the pixels that the logits belong to.
 
     Returns:
         Values (b,) and gradient (b, C), both without a graph.
@@ -92,10 +92,10 @@ def differentiate_objective(
 
 
 class WindowSearch(Protocol):
-    """Answers proposals that change accepted images in one window, at the same place in each."""
+    """Evaluates proposals that change the accepted images in one window, at the same position in all images."""
 
     def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
-        """Classify the accepted images with a window replaced.
+        """Return the logits of the accepted images with a window replaced.
 
         Args:
             row: the window's first row.
@@ -103,12 +103,12 @@ class WindowSearch(Protocol):
             window: (B, 3, h, w) float32 in [0, 1].
 
         Returns:
-            (B, C) float32: what `Model.logits` answers to the whole images, within rounding.
+            (B, C) float32, equal to `Model.logits` of the full images within rounding.
         """
         ...
 
     def accept(self, accepted: torch.Tensor) -> None:
-        """Make the last window a part of some images.
+        """Accept the last window for some images.
 
         Args:
             accepted: (B,) bool.
@@ -118,23 +118,23 @@ class WindowSearch(Protocol):
 
 @runtime_checkable
 class WindowModel(Protocol):
-    """A `Model` that can do better than to look at whole images where only a window changes."""
+    """A `Model` that need not recompute full images if only a window changes."""
 
     def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> WindowSearch | None:
-        """Prepare to answer proposals.
+        """Start a search.
 
         Args:
             pixels: (B, 3, H, W) float32 in [0, 1], the accepted images.
-            sides: rows and columns of the window in each query to come.
+            sides: side of the window in each upcoming query.
 
         Returns:
-            The search; None where `Model.logits` is as fast.
+            The search; None if `Model.logits` is as fast.
         """
         ...
 
 
-class _WholeSearch:
-    """A search that shows whole images.
+class _FullSearch:
+    """A search that evaluates full images.
 
     Args:
         model: the model.
@@ -149,16 +149,16 @@ class _WholeSearch:
         return self._model.logits(self._proposals)
 
     def accept(self, accepted: torch.Tensor) -> None:
-        """Do nothing: the caller's images are all there is."""
+        """Do nothing, because the caller updates its images."""
 
 
 def start_search(model: Model, pixels: torch.Tensor, sides: Sequence[int]) -> WindowSearch:
-    """Prepare to answer proposals, as locally as the model can.
+    """Start a search, restricted to windows if the model supports it.
 
     Args:
         model: the model.
         pixels: (B, 3, H, W) float32, the accepted images; the caller writes each proposal into them, too.
-        sides: rows and columns of the window in each query to come.
+        sides: side of the window in each upcoming query.
     """
     search = model.window_search(pixels, sides) if isinstance(model, WindowModel) else None
-    return _WholeSearch(model, pixels) if search is None else search
+    return _FullSearch(model, pixels) if search is None else search

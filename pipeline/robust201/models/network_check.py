@@ -1,4 +1,4 @@
-"""What any network must be before it is attacked: right in shape, finite, repeatable; equal to its compiled form."""
+"""Checks of a network before it is attacked: shape, finiteness, repeatability, and equality with its compiled form."""
 
 import warnings
 
@@ -8,46 +8,45 @@ from robust201.core.errors import EvaluationError, NetworkError, RobustWarning, 
 from robust201.models.classifier import Classifier
 from robust201.models.model import Model
 
-_REPEATED = 1e-4
-"""How far two passes may be apart, relative to the largest logit: rounding on a GPU, not a random draw."""
+_REPEAT_TOLERANCE = 1e-4
+"""Maximum difference of two passes, relative to the largest logit: allows for rounding on a GPU, not for randomness."""
 
 _SUM_ROUNDING = 1e-3
-"""How far the sum of a row of probabilities may be from 1: rounding in half precision."""
+"""Maximum deviation of a sum of probabilities from 1: allows for rounding in half precision."""
 
-COMPARED_TOGETHER = 8
-"""Images in a batch of the comparison: the fewest that are ever shown at once."""
+COMPARISON_BATCH = 8
+"""Batch size of the comparison: the smallest that is ever used."""
 
 _TOLERANCES = {"fp32": 1e-3, "tf32": 0.05, "bf16": 0.1}
-"""How far a compiled network's logits may be from the network's own, relative to the largest (at least 1): far more
-than rounding, far less than a mistake."""
+"""Maximum difference of a compiled network's logits from the original's, relative to the largest logit (at least 1):
+far more than rounding, far less than an error."""
 
 
 def check_network(
     classifier: Classifier, pixels: torch.Tensor, *, name: str, n_classes: int | None = None, randomised: bool = False
 ) -> int:
-    """Show a network a few images, twice.
+    """Check a network by evaluating a few images twice.
 
     Args:
         classifier: the network.
         pixels: (B, 3, H, W) float32 in [0, 1], on its device.
-        name: what it is called in messages.
-        n_classes: number of classes C; None takes that of the answer.
+        name: name of the network in messages.
+        n_classes: number of classes C; None takes that of the outputs.
         randomised: whether outputs may differ between passes.
 
     Returns:
         The number of classes.
 
     Raises:
-        NetworkError: it cannot be shown such images, its answers are not (B, C) or not finite, or differ the second
-            time.
+        NetworkError: the network fails on these images, or its outputs are not (B, C), not finite, or not repeatable.
 
     Warns:
-        RobustWarning: its answers look like probabilities.
+        RobustWarning: the outputs look like probabilities.
     """
     failed = f"Checking the network failed for {name}"
     try:
         first, second = classifier.logits(pixels), classifier.logits(pixels)
-    except (torch.OutOfMemoryError, torch.AcceleratorError):  # the device's, not the network's
+    except (torch.OutOfMemoryError, torch.AcceleratorError):  # errors of the device and not of the network
         raise
     except (Exception, SystemExit) as error:
         raise NetworkError(
@@ -59,11 +58,11 @@ def check_network(
         got = (
             f"{first.dtype} of shape {tuple(first.shape)}" if isinstance(first, torch.Tensor) else type(first).__name__
         )
-        raise NetworkError(f"{failed}: expected logits {expected}, got {got}. Let the network return logits.")
+        raise NetworkError(f"{failed}: expected logits {expected}, got {got}. Return logits from the network.")
     if len(first) != len(pixels) or first.shape[1] != (n_classes or first.shape[1]) or not first.shape[1]:
         raise NetworkError(
-            f"{failed}: expected logits {expected}, got shape {tuple(first.shape)}. Let the network return one logit "
-            "per class, or correct the number of classes."
+            f"{failed}: expected logits {expected}, got shape {tuple(first.shape)}. Return one logit per class "
+            "from the network, or correct the number of classes."
         )
     not_finite = _count_not_finite(first)
     if not_finite:
@@ -71,18 +70,18 @@ def check_network(
             f"{failed}: expected finite logits, got NaN or infinity for {not_finite} of {len(pixels)} images. Check "
             "the weights and the normalisation."
         )
-    if not randomised and not float((first - second).abs().max()) <= _REPEATED * float(first.abs().max()):
-        # Without the difference: failures are counted by their messages.
+    if not randomised and not float((first - second).abs().max()) <= _REPEAT_TOLERANCE * float(first.abs().max()):
+        # The message does not contain the difference, because failures are grouped by message.
         raise NetworkError(
-            f"{failed}: expected equal logits for equal images, got others in the second of two "
-            "passes. Switch off dropout and whatever else is random in evaluation mode, or, if randomness is the "
-            "network's defence, evaluate with randomised=True (--randomised)."
+            f"{failed}: expected equal logits for equal images, got others in the second of two passes. Switch "
+            "off dropout and other randomness in evaluation mode, or, if randomness is the network's "
+            "defence, evaluate with randomised=True (--randomised)."
         )
     if _are_probabilities(first):
         warnings.warn(
             f"{name} seems to end in a softmax: its outputs are in [0, 1] and sum to 1 for all {len(pixels)} images "
-            "checked. Attacks expect logits; on probabilities their gradients vanish, and accuracies come out too "
-            "high. Remove the softmax (log-probabilities are fine).",
+            "checked. Attacks expect logits; on probabilities their gradients vanish, and accuracies are too high. "
+            "Remove the softmax (log-probabilities are fine).",
             RobustWarning,
             stacklevel=2,
         )
@@ -95,30 +94,30 @@ def _are_probabilities(outputs: torch.Tensor) -> bool:
 
 
 def check_compiled(classifier: Classifier, model: Model, pixels: torch.Tensor, *, precision: str, name: str) -> None:
-    """Compare a compiled network with the network itself on a few images.
+    """Compare a compiled network with the original on a few images.
 
-    oneDNN's fused ReLU turns NaN into zero, so a network that overflows would answer with finite, wrong logits.
+    oneDNN's fused ReLU turns NaN into zero, so a network that overflows would return finite but wrong logits.
 
     Args:
-        classifier: the network.
-        model: the same, compiled.
+        classifier: the original network.
+        model: the compiled network.
         pixels: (B, 3, H, W) float32 in [0, 1], on their device.
-        precision: of both.
-        name: what the network is called in messages.
+        precision: precision of both.
+        name: name of the network in messages.
 
     Raises:
-        EvaluationError: the network's logits are not finite, or the compiled network's are others.
+        EvaluationError: the original's logits are not finite, or the compiled network's logits differ.
     """
     with torch.inference_mode():
-        pieces = [(classifier(piece), model.logits(piece)) for piece in torch.split(pixels, COMPARED_TOGETHER)]
-    expected, found = (torch.cat(column) for column in zip(*pieces, strict=True))
+        pieces = [(classifier(piece), model.logits(piece)) for piece in torch.split(pixels, COMPARISON_BATCH)]
+    expected, compiled_logits = (torch.cat(column) for column in zip(*pieces, strict=True))
     not_finite = _count_not_finite(expected)
     if not_finite:
         raise EvaluationError(
             f"Compiling failed for {name}: expected finite logits of the published network, got NaN or infinity for "
             f"{not_finite} of {len(pixels)} images. Check this network's weights."
         )
-    difference = float((found - expected).abs().max())
+    difference = float((compiled_logits - expected).abs().max())
     if not difference <= _TOLERANCES[precision] * max(1.0, float(expected.abs().max())):
         raise EvaluationError(
             f"Compiling failed for {name}: expected the published network's logits within rounding, got a difference "

@@ -1,4 +1,4 @@
-"""Measured time of a network's passes."""
+"""Measurement of the time of a network's passes."""
 
 import time
 from collections.abc import Callable
@@ -9,15 +9,15 @@ import torch
 from robust201.models.model import Model
 
 _REPEATS = 2
-"""Timed calls, after one that is not timed; the fastest counts."""
+"""Timed calls, after an untimed one; the fastest counts."""
 
 
 class PassTime(NamedTuple):
     """Seconds of a forward pass; a gradient counts as three passes, as in `tasks.TASKS`.
 
     Attributes:
-        fixed: per batch.
-        per_image: per image of a batch, in addition.
+        fixed: seconds per batch.
+        per_image: additional seconds per image.
     """
 
     fixed: float
@@ -25,7 +25,7 @@ class PassTime(NamedTuple):
 
 
 def measure_pass(model: Model, pixels: torch.Tensor, labels: torch.Tensor) -> PassTime:
-    """Measure passes with a single image and with all of them.
+    """Measure passes with a single image and with all images.
 
     Args:
         model: the network.
@@ -33,7 +33,7 @@ def measure_pass(model: Model, pixels: torch.Tensor, labels: torch.Tensor) -> Pa
         labels: (B,) int64.
     """
     single, batch = (_seconds(model, pixels[:count], labels[:count]) for count in (1, len(pixels)))
-    # On a GPU a batch may be as fast as a single image; a hundredth of it per batch keeps images from being free.
+    # On a GPU a batch may be as fast as a single image; the minimum of a hundredth keeps images from costing nothing.
     per_image = max(batch - single, batch / 100) / max(1, len(pixels) - 1)
     return PassTime(single, per_image)
 
@@ -49,9 +49,9 @@ def _fastest(call: Callable[[], object], device: torch.device) -> float:
     for _ in range(_REPEATS):
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         call()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - started)
     return min(seconds)

@@ -1,4 +1,4 @@
-"""A module that somebody hands over, as a classifier for a while: checked first, and afterwards left as it was."""
+"""Temporary use of a user's module as a classifier: it is checked, and its state is restored afterwards."""
 
 import copy
 import warnings
@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from robust201.core.errors import ConfigError, NetworkError, RobustWarning
-from robust201.core.records import PIXELS_AS_THEY_ARE, Normalisation
+from robust201.core.records import NO_NORMALISATION, Normalisation
 from robust201.models.classifier import Classifier
 from robust201.models.network_check import check_network
 
@@ -29,21 +29,21 @@ def as_classifier(
     batch_size: int | None = None,
     randomised: bool = False,
 ) -> Iterator[Classifier]:
-    """Freeze a module in evaluation mode, and check what it answers to some images.
+    """Freeze a module in evaluation mode, and check its outputs for some images.
 
-    Meanwhile the arithmetic is float32 and gradients are available, whatever the caller's `torch.autocast`, TF32
-    switches, `torch.no_grad` or `torch.inference_mode`. Only a module whose parameters are all of another
-    floating-point type computes in that type (see `Classifier`). The module's modes, gradients wanted and device
-    are as before afterwards, whatever happens.
+    In the block, the arithmetic is float32 and gradients are available, whatever the caller's `torch.autocast`, TF32
+    switches, `torch.no_grad` or `torch.inference_mode`. Only a module whose parameters all have another floating-point
+    dtype computes in that dtype (see `Classifier`). The module's modes, `requires_grad` flags and device are always
+    restored.
 
     Args:
-        model: (B, 3, H, W) float32, normalised where `normalisation` says so, else in [0, 1], to logits (B, C) or
-            (features, logits). A `Classifier` is taken with the normalisation that it has.
-        pixels: (B, channels, H, W) float32 in [0, 1], what it is checked with.
+        model: maps (B, 3, H, W) float32, normalised with `normalisation` or else in [0, 1], to logits (B, C) or
+            (features, logits). A `Classifier` keeps its normalisation.
+        pixels: (B, channels, H, W) float32 in [0, 1], images for the check.
         normalisation: per-channel mean and standard deviation.
-        n_classes: number of classes C; None takes that of the answer.
-        device: where to compute; a module that lies elsewhere is copied there. None computes where it lies. A module
-            whose tensors were made in inference mode is copied, too, since it has no gradients.
+        n_classes: number of classes C; None takes that of the outputs.
+        device: device to compute on, to which a module is copied if needed; None uses the module's device. A module
+            with tensors created in inference mode is copied, too, because such tensors have no gradients.
         batch_size: maximum number of images per pass.
         randomised: whether outputs may differ between passes.
 
@@ -51,9 +51,8 @@ def as_classifier(
         The classifier.
 
     Raises:
-        ConfigError: no module, a device that is not there, or a second normalisation.
-        NetworkError: the module has no values yet, fails, or its answer is no logits, not finite, or another the second
-            time.
+        ConfigError: not a module, an unavailable device, or a second normalisation.
+        NetworkError: the module has no values yet, fails, or its outputs are not logits, not finite or not repeatable.
 
     Warns:
         RobustWarning: the module computes in half precision.
@@ -62,12 +61,12 @@ def as_classifier(
         raise ConfigError(
             f"Reading the model failed: expected a torch.nn.Module, got {type(model).__name__}. Wrap it in a module."
         )
-    _refuse_unfinished(model)
-    there = _device_of(model)
-    device = there if device is None else choose_given_device(device)
+    _reject_uninitialised(model)
+    module_device = _device_of(model)
+    device = module_device if device is None else choose_given_device(device)
     with ExitStack() as stack:
         stack.enter_context(_plain_float32(device))
-        if device != there or any(tensor.is_inference() for tensor in _tensors_of(model)):
+        if device != module_device or any(tensor.is_inference() for tensor in _tensors_of(model)):
             model = copy.deepcopy(model).to(device)
         stack.enter_context(_restored(model))
         classifier = _wrap(model, normalisation, device, pixels.shape[1])
@@ -80,31 +79,31 @@ def as_classifier(
 
 
 def choose_given_device(device: torch.device | str) -> torch.device:
-    """Take a device by its name.
+    """Return an available device.
 
     Raises:
-        ConfigError: there is no such device.
+        ConfigError: the device is not available.
     """
     try:
         chosen = torch.device(device)
-        torch.ones(1, device=chosen).item()  # `meta` computes shapes only
+        torch.ones(1, device=chosen).item()  # fails on `meta`, which computes only shapes
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(
             f"Choosing a device failed for {str(device)!r}: expected one that PyTorch can use, got "
             f"{str(error).splitlines()[0].rstrip('.')}. Name another, such as cpu."
         ) from error
-    # `cuda` is the current one of them, and a tensor there says which.
+    # `cuda` means the current CUDA device; a tensor has its index.
     return torch.empty(0, device=chosen).device
 
 
-def _refuse_unfinished(model: nn.Module) -> None:
-    """Refuse a module with tensors that have no values: of lazy layers not called yet, or on the meta device."""
+def _reject_uninitialised(model: nn.Module) -> None:
+    """Reject a module with tensors without values: of lazy layers not called yet, or on the meta device."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         got = "one without a shape (a lazy layer)" if is_lazy(tensor) else "one on the meta device"
         if is_lazy(tensor) or tensor.is_meta:
             raise NetworkError(
                 f"Reading the model failed for {type(model).__name__}: expected parameters with values, got {got}: "
-                f"{name}. Call a lazy module once, or load weights into it, before you hand it over."
+                f"{name}. Call a lazy module once, or load weights into it, before you pass it."
             )
 
 
@@ -113,7 +112,7 @@ def _tensors_of(model: nn.Module) -> list[torch.Tensor]:
 
 
 def _dtype_of(model: nn.Module) -> torch.dtype:
-    """Return the floating-point type of all parameters; float32 where there are several types, or none."""
+    """Return the floating-point dtype of all parameters; float32 if there are several or none."""
     dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     return dtypes.pop() if len(dtypes) == 1 else torch.float32
 
@@ -125,13 +124,13 @@ def _device_of(model: nn.Module) -> torch.device:
 
 @contextmanager
 def _plain_float32(device: torch.device) -> Iterator[None]:
-    """Switch off what a caller's contexts and settings change about arithmetic and gradients."""
+    """Disable the caller's contexts and settings that affect arithmetic and gradients."""
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
-        for kind in sorted({"cpu", device.type}):
-            stack.enter_context(torch.autocast(kind, enabled=False))
-        # First, since PyTorch does not read the older switch while this one contradicts it.
+        for device_type in sorted({"cpu", device.type}):
+            stack.enter_context(torch.autocast(device_type, enabled=False))
+        # First, because PyTorch rejects reading the older switch while this one contradicts it.
         for operation in _operations_with_precision():
             stack.callback(setattr, operation, "fp32_precision", operation.fp32_precision)
             operation.fp32_precision = "ieee"
@@ -143,20 +142,20 @@ def _plain_float32(device: torch.device) -> Iterator[None]:
 
 
 def _operations_with_precision() -> list[Any]:
-    """Return PyTorch's operations that have a switch `fp32_precision`; none before PyTorch 2.9."""
+    """Return PyTorch's operations that have a setting `fp32_precision`; none before PyTorch 2.9."""
     owners = ((torch.backends.cuda, "matmul"), *((torch.backends.mkldnn, name) for name in ("matmul", "conv", "rnn")))
     operations = (getattr(owner, name, None) for owner, name in owners)
     return [operation for operation in operations if hasattr(operation, "fp32_precision")]
 
 
 def _wrap(model: nn.Module, normalisation: Normalisation | None, device: torch.device, channels: int) -> Classifier:
-    normalised = len(normalisation.mean) if normalisation is not None else channels
+    n_normalised = len(normalisation.mean) if normalisation is not None else channels
     if isinstance(model, Classifier):
-        normalised = model.mean.shape[1]
-    if normalised != channels:
-        # Broadcasting would turn grey images into three channels without a word.
+        n_normalised = model.mean.shape[1]
+    if n_normalised != channels:
+        # Broadcasting would silently turn grey images into three channels.
         raise ConfigError(
-            f"Reading the model failed for {type(model).__name__}: expected images of {normalised} channels, as its "
+            f"Reading the model failed for {type(model).__name__}: expected images of {n_normalised} channels, as its "
             f"normalisation has, got {channels}. Give images or a normalisation of as many channels as the network "
             "takes."
         )
@@ -165,30 +164,28 @@ def _wrap(model: nn.Module, normalisation: Normalisation | None, device: torch.d
         if dtype in _HALF:
             warnings.warn(
                 f"{type(model).__name__} computes in {str(dtype).removeprefix('torch.')}, and so do its gradients. "
-                "Small ones vanish, so attacks may look weak and accuracies come out too high. Evaluate it as "
+                "Small gradients vanish, so attacks may look weak and accuracies too high. Evaluate "
                 "model.float(), too.",
                 RobustWarning,
                 stacklevel=2,
             )
-        return Classifier(
-            model, normalisation or PIXELS_AS_THEY_ARE.of_channels(channels), 0, device=device, dtype=dtype
-        )
+        return Classifier(model, normalisation or NO_NORMALISATION.of_channels(channels), 0, device=device, dtype=dtype)
     if normalisation is not None:
         raise ConfigError(
             "Reading the model failed for its normalisation: expected none, since a model of load_model normalises by "
             "itself, got one. Leave it out."
         )
-    return copy.copy(model)  # shares every tensor; its batches and classes are its own
+    return copy.copy(model)  # shares all tensors, but has its own batch size and number of classes
 
 
 @contextmanager
 def _restored(model: nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
-    wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    gradient_flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     try:
         yield
     finally:
         for module, training in modes:
             module.training = training
-        for parameter, requires_grad in wanted:
+        for parameter, requires_grad in gradient_flags:
             parameter.requires_grad_(requires_grad)

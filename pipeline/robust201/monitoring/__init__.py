@@ -1,1 +1,1 @@
-"""How far a sweep is, who works on it, what happened, and what a machine lacks for it."""
+"""Monitoring of sweeps and trainings: progress, running processes, logs, and checks of a machine's installation."""

@@ -1,4 +1,4 @@
-"""Who works on a sweep, on what and how fast: from the driver's lease, heartbeats and the progress files of runs."""
+"""The runs and workers of a sweep and their rates, read from the lease, the heartbeats and the progress files."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,7 +18,7 @@ from robust201.shards import Inventory
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRate:
-    """What a run reported when it last finished something, and how long ago; rates None before they are known."""
+    """The rates that a run measured up to its last finished part; None if not yet known."""
 
     evaluations_per_second: float | None
     macs_per_second: float | None
@@ -26,24 +26,24 @@ class MeasuredRate:
     age_seconds: float
 
     def fade(self, on_time: float = 0.0) -> float:
-        """Fraction of the rate that is left after its age, of which a fraction was computed at full rate."""
+        """Return the fraction of the rate that remains if a fraction `on_time` of its age is assumed productive."""
         span, age = self.span_seconds, self.age_seconds
         return (span + on_time * age) / (span + age) if age else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class RateEstimate:
-    """How fast a sweep gets on."""
+    """Rate and remaining time of a sweep; None if unknown."""
 
     evaluations_per_second: float | None
     seconds_left: float | None
 
 
 def estimate_rate(rates: Sequence[MeasuredRate], *, work_left: float, work_in_flight: float) -> RateEstimate:
-    """Estimate rate and time left.
+    """Estimate the rate and the time left.
 
-    Work goes on at the known rate until all that is in flight should be done. From then on it counts as late, so that
-    the rate falls and the time left grows.
+    The work in flight is assumed to proceed at the known rate. Once it should be done but is not, the rate falls and
+    the time left grows.
     """
     known = [(rate, rate.macs_per_second) for rate in rates if rate.macs_per_second is not None]
     expected = sum(macs * rate.age_seconds for rate, macs in known)
@@ -62,24 +62,24 @@ class PartInFlight:
     """A part that a worker computes.
 
     Attributes:
-        rest: what is missing of it.
-        seconds: since the worker began it.
-        silent_seconds: since the worker's last beat, where that is overdue; else None.
+        missing: the subparts whose results are missing.
+        seconds: time since the worker began it.
+        silent_seconds: time since the worker's last heartbeat if it is overdue, else None.
     """
 
-    rest: tuple[Part, ...]
+    missing: tuple[Part, ...]
     seconds: float
     silent_seconds: float | None
 
 
 @dataclass(frozen=True)
 class Activity:
-    """Who works on a sweep; driver, shares, state and last heartbeat as in `monitoring.status.SweepStatus`.
+    """The processes that compute a sweep; `monitoring.status.SweepStatus` describes the other attributes.
 
     Attributes:
-        runs: progress of the last driver, then of the last run of every share.
-        rates: of those at work.
-        parts: in flight, those of silent workers too, unless somebody else computes or has computed them.
+        runs: the progress of the last driver, then of the last run of every share.
+        rates: the rates of the active runs.
+        parts: the parts in flight, including those of silent workers unless another worker has taken them over.
     """
 
     driver: str | None
@@ -92,7 +92,7 @@ class Activity:
 
 
 def read_activity(plan: Plan, inventory: Inventory, host_id: HostId, now: float) -> Activity:
-    """See who is at work in a results folder."""
+    """Read which processes compute in a results folder."""
     results = plan.config.results
     beats = read_heartbeats(results, now)
     runs = {folder: read_progress(folder) for folder in (results, *share_folders(results))}
@@ -113,12 +113,12 @@ def read_activity(plan: Plan, inventory: Inventory, host_id: HostId, now: float)
 
 
 class DriverState(NamedTuple):
-    """Who drives a run.
+    """The driver of a run.
 
     Attributes:
-        driver: host, process and start, or None if nobody is at work.
+        driver: host, process and start time; None without an active driver.
         lease_age: seconds since the lease was renewed; None without a lease.
-        has_died: whether the process that holds the lease is known to have ended.
+        has_died: whether the lease's process is known to have ended.
     """
 
     driver: str | None
@@ -127,16 +127,16 @@ class DriverState(NamedTuple):
 
 
 def find_driver(results: Path, state: str | None, host_id: HostId, now: float) -> DriverState:
-    """Find who drives, given the last run's state."""
+    """Find the driver, given the last run's state."""
     holder = None
     with suppress(FileNotFoundError):
         holder = Holder.read(results / LEASE_NAME)
-    named = "unknown" if holder is None else f"{holder.host_id.host}, process {holder.pid}, since {holder.since}"
-    # The lease, because progress is written when a part ends, which may be a quarter of an hour after the last one.
+    description = "unknown" if holder is None else f"{holder.host_id.host}, process {holder.pid}, since {holder.since}"
+    # The progress file is unsuitable: it is written when a part ends, which can take a quarter of an hour.
     lease_age = _age(results / LEASE_NAME, now)
     has_died = holder is not None and holder.is_dead_for(host_id) is True
     is_driving = state in WORKING_STATES and lease_age is not None and abs(lease_age) < SILENT_SECONDS and not has_died
-    return DriverState(named if is_driving else None, lease_age, has_died)
+    return DriverState(description if is_driving else None, lease_age, has_died)
 
 
 def _age(path: Path, now: float) -> float | None:
@@ -147,21 +147,21 @@ def _age(path: Path, now: float) -> float | None:
 
 
 def _rate_of(run: dict[str, Any], age: float | None) -> MeasuredRate:
-    quiet = max(0.0, age or 0.0) + run.get("quiet_seconds", 0.0)
+    age_seconds = max(0.0, age or 0.0) + run.get("quiet_seconds", 0.0)
     span = run.get("measured_seconds", 0.0)
-    return MeasuredRate(run.get("evaluations_per_second"), run.get("macs_per_second"), span, quiet)
+    return MeasuredRate(run.get("evaluations_per_second"), run.get("macs_per_second"), span, age_seconds)
 
 
 def _find_parts(plan: Plan, inventory: Inventory, beats: tuple[LastBeat, ...]) -> tuple[PartInFlight, ...]:
-    wanted = plan.find_units({beat.unit for beat in beats if beat.unit})
-    found: dict[tuple[str, int], PartInFlight] = {}
-    for beat in sorted(beats, key=lambda beat: -beat.age):  # the freshest last: it takes the place of older ones
-        unit = wanted.get(beat.unit or "")
+    units = plan.find_units({beat.unit for beat in beats if beat.unit})
+    parts: dict[tuple[str, int], PartInFlight] = {}
+    for beat in sorted(beats, key=lambda beat: -beat.age):  # The most recent heartbeat of a part replaces older ones.
+        unit = units.get(beat.unit or "")
         if unit is None:
             continue
         part = Part(unit, beat.strengths, *beat.images)
-        rest = tuple(intersect(part, inventory.missing(unit, plan.measurements)))
-        if rest:
+        missing = tuple(intersect(part, inventory.missing(unit, plan.measurements)))
+        if missing:
             silent = beat.age if beat.is_silent else None
-            found[unit.id, part.start] = PartInFlight(rest, beat.seconds + max(0.0, beat.age), silent)
-    return tuple(found.values())
+            parts[unit.id, part.start] = PartInFlight(missing, beat.seconds + max(0.0, beat.age), silent)
+    return tuple(parts.values())

@@ -1,6 +1,6 @@
-"""What `robust201 doctor` looks at: the installation and what a sweep needs, with a fix for each check that fails.
+"""The checks of `robust201 doctor`: the installation and the inputs of a sweep, with a fix for each problem.
 
-Packages that may be missing are imported by the functions that need them.
+Packages that may be missing are imported in the functions that need them.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ PACKAGES = {
     "pyyaml": "yaml",
     "vl-convert-python": "vl_convert",
 }
-"""The packages that robust201 needs beside those of the command line, each with the module that it brings."""
+"""The required packages, except those of the command line, with the name of their module."""
 
 _REINSTALL = "Install robust201 again with -c constraints.txt."
 
 
 def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterator[HealthCheck]:
-    """Look at this machine, and at what a sweep needs where one is given."""
+    """Check this machine and, if given, the inputs of a sweep."""
     yield _examine_python()
     for package, module in PACKAGES.items():
         yield _examine_package(package, module)
@@ -72,37 +72,37 @@ def _examine_sweep(config: SweepConfig) -> Iterator[HealthCheck]:
     yield from _attempt("clean accuracy", lambda: _examine_clean_accuracy(config))
 
 
-def _attempt(what: str, look: Callable[[], Iterable[HealthCheck]]) -> Iterator[HealthCheck]:
-    """Look at one thing; an error on the way is a failed check: what is broken is what doctor is there for."""
+def _attempt(what: str, check: Callable[[], Iterable[HealthCheck]]) -> Iterator[HealthCheck]:
+    """Run checks; an error becomes a failed check, so that doctor also works in a broken installation."""
     try:
-        yield from look()
+        yield from check()
     except RobustError as error:
         yield HealthCheck(what, ok=False, detail="not readable", fix=str(error))
     except ImportError as error:
         yield HealthCheck(what, ok=False, detail=f"not checked: {error}", fix=_REINSTALL)
     except OSError as error:
-        fix = f"Check the path and its permissions; where it is a file of a package: {_REINSTALL}"
+        fix = f"Check the path and its permissions; if it belongs to a package: {_REINSTALL}"
         yield HealthCheck(what, ok=False, detail=f"not checked: {error}", fix=fix)
-    except Exception as error:  # noqa: BLE001 - packages that do not fit together raise anything
+    except Exception as error:  # noqa: BLE001 - incompatible packages can raise any error
         yield HealthCheck(what, ok=False, detail=f"not checked: {type(error).__name__}: {error}", fix=_REINSTALL)
 
 
 def _examine_python() -> HealthCheck:
-    found = ".".join(map(str, sys.version_info[:3]))
-    return HealthCheck("python", sys.version_info >= (3, 11), found, "Install Python 3.11 or later.")
+    installed = ".".join(map(str, sys.version_info[:3]))
+    return HealthCheck("python", sys.version_info >= (3, 11), installed, "Install Python 3.11 or later.")
 
 
 def _examine_package(name: str, module: str) -> HealthCheck:
     try:
-        found = importlib.metadata.version(name)
+        installed = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return HealthCheck(name, ok=False, detail="not installed", fix=_REINSTALL)
     if importlib.util.find_spec(module) is None:
-        return HealthCheck(name, ok=False, detail=f"{found}, whose module {module} is gone", fix=_REINSTALL)
-    wanted = _minimum_of(name)
-    if _numbers(found) < _numbers(wanted):
-        return HealthCheck(name, ok=False, detail=f"{found}, older than {wanted}", fix=_REINSTALL)
-    return HealthCheck(name, ok=True, detail=found)
+        return HealthCheck(name, ok=False, detail=f"{installed}, but its module {module} is missing", fix=_REINSTALL)
+    minimum = _minimum_of(name)
+    if _numbers(installed) < _numbers(minimum):
+        return HealthCheck(name, ok=False, detail=f"{installed}, older than {minimum}", fix=_REINSTALL)
+    return HealthCheck(name, ok=True, detail=installed)
 
 
 def _examine_cpu_kernels() -> HealthCheck:
@@ -111,7 +111,7 @@ def _examine_cpu_kernels() -> HealthCheck:
 
     reason = why_no_native_library()
     if reason is None:
-        return HealthCheck("cpu kernels", ok=True, detail="the native library, by AVX-512")
+        return HealthCheck("cpu kernels", ok=True, detail="the native library (AVX-512)")
     results = "results are the same" if has_avx512() else "confidences may differ in their last digits"
     detail = f"PyTorch's: {reason}. On a CPU, `engine: fused` takes up to three times as long; {results}."
     return HealthCheck("cpu kernels", ok=True, detail=detail)
@@ -120,19 +120,19 @@ def _examine_cpu_kernels() -> HealthCheck:
 def _examine_leftovers() -> Iterator[HealthCheck]:
     from robust201.runtime.executors.ray_folder import find_unused_folders
 
-    if found := find_unused_folders():
-        names = ", ".join(map(str, found[:5])) + (f" and {len(found) - 5:,} more" if len(found) > 5 else "")
-        detail = f"killed runs left {names}; the next run on Ray removes them"
+    if folders := find_unused_folders():
+        names = ", ".join(map(str, folders[:5])) + (f" and {len(folders) - 5:,} more" if len(folders) > 5 else "")
+        detail = f"left by killed runs: {names}; the next run on Ray removes them"
         yield HealthCheck("temporary folders", ok=True, detail=detail)
 
 
 def _minimum_of(name: str) -> str:
     try:
-        asked = importlib.metadata.requires("robust201") or []
-    except importlib.metadata.PackageNotFoundError:  # a checkout that was never installed
-        asked = []
-    found = (re.match(rf"{name}(?:\[\w+\])?[^;]*?>=([\d.]+)", line) for line in asked)
-    return next((match[1] for match in found if match), "0")
+        requirements = importlib.metadata.requires("robust201") or []
+    except importlib.metadata.PackageNotFoundError:  # A checkout that is not installed.
+        requirements = []
+    matches = (re.match(rf"{name}(?:\[\w+\])?[^;]*?>=([\d.]+)", line) for line in requirements)
+    return next((match[1] for match in matches if match), "0")
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -156,7 +156,7 @@ def _examine_results(results: Path) -> HealthCheck:
 
 
 def _examine_shards(url: str) -> HealthCheck:
-    from robust201.shards.object_store import ObjectBackend, folder_of  # pyarrow comes with it, and may be missing
+    from robust201.shards.object_store import ObjectBackend, folder_of  # Imports pyarrow, which may be missing.
 
     folder = folder_of(url)
     if folder is not None:
@@ -174,13 +174,13 @@ def _examine_space(config: SweepConfig) -> HealthCheck:
     from robust201.planning.plan import assumed_facts, make_plan
     from robust201.shards.object_store import folder_of
 
-    place = folder_of(config.shards or "") or config.results
+    folder = folder_of(config.shards or "") or config.results
     from robust201.planning.estimates import estimate
 
     needed = int(estimate(make_plan(config, assumed_facts(config)))["estimated_shard_bytes"])
     if config.shards and folder_of(config.shards) is None:
-        needed = 0  # a bucket has no end; the folder holds the plan, the images and logs
-    free = shutil.disk_usage(_nearest_folder(place)).free
+        needed = 0  # A bucket is unlimited, and the folder contains only the plan, images and logs.
+    free = shutil.disk_usage(_nearest_folder(folder)).free
     detail = f"{show_bytes(free)} free, about {show_bytes(needed)} needed"
     return HealthCheck("disk", free > needed, detail, "Free some space or name another folder by `results`.")
 
@@ -208,7 +208,7 @@ def _examine_checkpoints(config: SweepConfig) -> HealthCheck:
 
 
 def _examine_clean_accuracy(config: SweepConfig) -> Iterator[HealthCheck]:
-    """Compare finished clean accuracies with those recorded with the weights; say nothing where there are none."""
+    """Compare finished clean accuracies with those recorded with the weights; yield nothing without any."""
     if not config.results.is_dir():
         return
     from robust201.planning.plan_file import PLAN_FILE, load_plan
@@ -230,12 +230,12 @@ def _examine_dataset(config: SweepConfig, name: str) -> Iterator[HealthCheck]:
     from robust201.planning.inputs import Inputs
 
     images, n_test = Inputs(config).images(name), config.dataset_spec(name).n_test
-    known = "" if n_test == UNKNOWN_COUNT else f" of {n_test:,}"
-    yield HealthCheck(name, ok=True, detail=f"{len(images):,}{known} test images")
+    total = "" if n_test == UNKNOWN_COUNT else f" of {n_test:,}"
+    yield HealthCheck(name, ok=True, detail=f"{len(images):,}{total} test images")
 
 
 def _examine_corruptions(config: SweepConfig, name: str) -> Iterator[HealthCheck]:
-    """Look at published corruptions; generated ones are made by the run."""
+    """Check the files of published corruptions; the run itself generates the others."""
     from robust201.images import DATASETS
     from robust201.planning.inputs import Inputs
 
@@ -243,7 +243,8 @@ def _examine_corruptions(config: SweepConfig, name: str) -> Iterator[HealthCheck
     if section is None or section.source != "published" or section.path is None:
         return
     what, published = f"{name} corruptions", DATASETS[name].corruptions
-    if published and not section.path.is_dir():  # said also where the clean images, which opening needs, are missing
+    # Reported separately, since opening also fails if the clean images are missing.
+    if published and not section.path.is_dir():
         fix = f"Put the published files there: robust201 fetch {published}"
         yield HealthCheck(what, ok=False, detail=f"no folder {section.path}", fix=fix)
         return

@@ -1,4 +1,4 @@
-"""Progress of `robust201.evaluate`: a bar on a terminal, elsewhere (notebooks, logs) a plain line every ten seconds."""
+"""Progress of `robust201.evaluate`: a bar on a terminal, otherwise (notebooks, logs) a line every ten seconds."""
 
 import sys
 import threading
@@ -12,24 +12,24 @@ from typing import TypeAlias
 from robust201.tasks import TASKS
 
 LINE_SECONDS = 10.0
-"""Time between two lines where the output is not a terminal."""
+"""Time between two lines if the output is not a terminal."""
 
 _BAR_SECONDS = 0.5
 
-_TELLING = 0.1
-"""Fraction of the whole cost above which the time of a complete key corrects the estimate of the others."""
+_SIGNIFICANT_COST = 0.1
+"""Fraction of the total cost above which a key's measured time corrects the estimate for the others."""
 
 ProgressOption: TypeAlias = Callable[[int, int], None] | bool
-"""Whether to show progress, or a function that is called with (evaluations done, evaluations in all)."""
+"""Whether to show progress, or a function that is called with (evaluations done, total evaluations)."""
 
 
 @dataclass
 class EvaluationProgress:
-    """What has been done and what remains; the evaluation updates it, and a display reads it from its own thread.
+    """Progress of an evaluation, which updates it while a display reads it in another thread.
 
     Attributes:
         costs: estimated cost of each key, in the order of the evaluation.
-        seconds_per_cost: what a unit of cost takes; None if unknown.
+        seconds_per_cost: time per unit of cost; None if unknown.
         key: the key being evaluated; empty before the first one.
         strengths: the key's strengths.
         stage: number and key of the stage, of an attack in stages; empty for other keys.
@@ -49,24 +49,24 @@ class EvaluationProgress:
     images_done: int = 0
     evaluations: int = 0
     evaluations_done: int = 0
-    _begun: float = 0.0
-    _key_begun: float = 0.0
+    _started: float = 0.0
+    _key_started: float = 0.0
 
     def __post_init__(self) -> None:
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
 
     def say(self, line: str) -> None:
-        """Print a line on stderr, if progress is shown."""
+        """Print a line to stderr if progress is shown."""
         if self.is_shown:
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
 
     def begin(self, key: str, strengths: Sequence[float], n_images: int) -> None:
-        """Start a key, which completes the one before."""
+        """Start a key and complete the previous one."""
         now = time.monotonic()
-        if self.costs.get(self.key, 0.0) >= _TELLING * sum(self.costs.values()):
-            self.seconds_per_cost = (now - self._key_begun) / self.costs[self.key]
-        self.key, self.strengths, self._key_begun = key, strengths, now
+        if self.costs.get(self.key, 0.0) >= _SIGNIFICANT_COST * sum(self.costs.values()):
+            self.seconds_per_cost = (now - self._key_started) / self.costs[self.key]
+        self.key, self.strengths, self._key_started = key, strengths, now
         self.images, self.images_done, self.stage = len(strengths) * n_images, 0, ""
 
     def begin_stage(self, number: int, key: str) -> None:
@@ -74,32 +74,32 @@ class EvaluationProgress:
         self.stage = f", stage {number} ({key})"
 
     def add_images(self, count: int) -> None:
-        """Count images that are done under the key at one strength."""
+        """Add to the number of images evaluated under this key."""
         self.images_done += count
 
     def describe(self) -> str:
-        """Return one line: key, epsilons, images done, time spent and time left."""
-        elapsed = f"{_clock(time.monotonic() - self._begun)} elapsed"
+        """Return a line with key, epsilons, images done, elapsed time and time left."""
+        elapsed = f"{_format_time(time.monotonic() - self._started)} elapsed"
         if not self.key:
             return f"checking the network, {elapsed}"
         done = f"{self.images_done:,} of {self.images:,} images"
-        what = f"{self.key}{_show_strengths(self.key, self.strengths)}{self.stage}"
-        return f"{what}: {done}, {elapsed}, {self._describe_rest()}"
+        strengths = _describe_strengths(self.key, self.strengths)
+        return f"{self.key}{strengths}{self.stage}: {done}, {elapsed}, {self._describe_time_left()}"
 
-    def _describe_rest(self) -> str:
+    def _describe_time_left(self) -> str:
         if self.seconds_per_cost is None or self.key not in self.costs:
             return "time left unknown"
         keys = list(self.costs)
         later = sum(self.costs[key] for key in keys[keys.index(self.key) + 1 :]) * self.seconds_per_cost
-        left = self.costs[self.key] * self.seconds_per_cost - (time.monotonic() - self._key_begun)
-        return f"about {_clock(left + later)} left" if left > 0 else "longer than estimated"
+        left = self.costs[self.key] * self.seconds_per_cost - (time.monotonic() - self._key_started)
+        return f"about {_format_time(left + later)} left" if left > 0 else "longer than estimated"
 
 
-def _clock(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-def _show_strengths(key: str, strengths: Sequence[float]) -> str:
+def _describe_strengths(key: str, strengths: Sequence[float]) -> str:
     row = TASKS.get(key)
     if row is None or row.kind not in ("attack", "corruption") or strengths == (0.0,):
         return ""
@@ -113,7 +113,7 @@ def _show_strengths(key: str, strengths: Sequence[float]) -> str:
 
 @contextmanager
 def shown_progress(option: ProgressOption) -> Iterator[EvaluationProgress]:
-    """Show the progress of an evaluation meanwhile: of one that is over sooner, nothing remains to be seen."""
+    """Show the progress of an evaluation until the context ends."""
     if option is not True:
         yield EvaluationProgress()
         return
@@ -122,7 +122,7 @@ def shown_progress(option: ProgressOption) -> Iterator[EvaluationProgress]:
         with _bar(state):
             yield state
     else:
-        with _repeated(lambda: state.say(state.describe()), LINE_SECONDS):
+        with _called_repeatedly(lambda: state.say(state.describe()), LINE_SECONDS):
             yield state
 
 
@@ -132,7 +132,7 @@ def _bar(state: EvaluationProgress) -> Iterator[None]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     console = Console(stderr=True)
-    # While the bar is drawn, rich prints lines of stderr above it.
+    # While the bar is shown, rich prints other stderr lines above it.
     with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console) as bar:
         task = bar.add_task(state.describe(), total=None)
 
@@ -141,18 +141,18 @@ def _bar(state: EvaluationProgress) -> Iterator[None]:
                 task, description=state.describe(), completed=state.evaluations_done, total=state.evaluations or None
             )
 
-        with _repeated(update, _BAR_SECONDS):
+        with _called_repeatedly(update, _BAR_SECONDS):
             yield
         update()
 
 
 @contextmanager
-def _repeated(show: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Call a function at intervals, from a thread of its own: an attack may compute for minutes without a result."""
-    over = threading.Event()
+def _called_repeatedly(show: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Call a function at intervals in a separate thread, since an attack can take minutes until its next result."""
+    ended = threading.Event()
 
     def repeat() -> None:
-        while not over.wait(seconds):
+        while not ended.wait(seconds):
             show()
 
     thread = threading.Thread(target=repeat, name="progress of evaluate", daemon=True)
@@ -160,5 +160,5 @@ def _repeated(show: Callable[[], None], seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        ended.set()
         thread.join()

@@ -1,6 +1,6 @@
-"""What the logs of all workers say about one unit, in the order of time (see `runtime.work_log`).
+"""Find and read the log lines of units in the logs of all workers, sorted by time (see `runtime.work_log`).
 
-Or about several: those of one network by each of its weights.
+A name can refer to several units: those of one network with different weights.
 """
 
 import json
@@ -31,101 +31,108 @@ Line = Mapping[str, Any]
 
 
 def find_units(name: str, units: Sequence[Unit], results: Path, space: str = DEFAULT_SPACE) -> dict[str, str]:
-    """Find the unit that a user means, or the units of a network by each of its weights: label by id.
+    """Find the units that a name refers to, and return their labels by id.
 
     Args:
-        name: its id or the beginning of it, or its label, such as ``21/cifar10/pgd`` (``#21 cifar10 pgd`` likewise; any
-            index or cell string of the architecture's isomorphism class will do), or ``resnet18/cifar10/pgd``. Where a
-            network has several weights, all are meant unless one is named: ``21/cifar10/pgd/random-s0``.
-        units: of the plan.
-        results: the results folder, whose logs may name units of earlier plans.
+        name: an id or its beginning, or a label such as ``21/cifar10/pgd``, ``#21 cifar10 pgd`` or
+            ``resnet18/cifar10/pgd``; an architecture can be any index or cell string of its isomorphism class. If a
+            network has several weights, a label selects all of them unless it names one:
+            ``21/cifar10/pgd/random-s0``.
+        units: the units of the plan.
+        results: the results folder, whose logs can contain units of earlier plans.
         space: name of the architectures' space.
 
     Raises:
-        InputError: no unit is meant, or several are; the closest or the candidates are named.
+        InputError: no unit or several match; the message names the closest or the candidates.
     """
     label = _LABEL.fullmatch(name.strip())
     if label is not None:
         return _find_by_label(label["architecture"], label["dataset"], label["key"], label["weights"], units, space)
     labels = {unit.id: label_of(unit) for unit in units}
     if re.fullmatch(r"[0-9a-f]{1,32}", name):
-        found = sorted(unit_id for unit_id in labels if unit_id.startswith(name))
-        if not found:
+        matches = sorted(unit_id for unit_id in labels if unit_id.startswith(name))
+        if not matches:
             labels = dict.fromkeys(_logged_ids(results), "of another plan") | labels
-            found = sorted(unit_id for unit_id in labels if unit_id.startswith(name))
-        if len(found) == 1:
-            return {found[0]: labels[found[0]]}
-        if found:
-            shown = ", ".join(f"{unit_id} ({labels[unit_id]})" for unit_id in found[:_SHOWN_CANDIDATES])
-            more = ", …" if len(found) > _SHOWN_CANDIDATES else ""
+            matches = sorted(unit_id for unit_id in labels if unit_id.startswith(name))
+        if len(matches) == 1:
+            return {matches[0]: labels[matches[0]]}
+        if matches:
+            candidates = ", ".join(f"{unit_id} ({labels[unit_id]})" for unit_id in matches[:_SHOWN_CANDIDATES])
+            more = ", …" if len(matches) > _SHOWN_CANDIDATES else ""
             raise InputError(
-                f"Looking up logs failed for {name}: expected the beginning of one id, got that of {len(found)}: "
-                f"{shown}{more}. Add some digits."
+                f"Looking up logs failed for {name}: expected the beginning of one id, got that of {len(matches)}: "
+                f"{candidates}{more}. Add more digits."
             )
     near = _closest_id(name, labels)
     raise InputError(
         f"Looking up logs failed for {name}: expected the beginning of an id, or ARCHITECTURE/DATASET/KEY such "
-        f"as 21/cifar10/pgd, got another text.{near} Ids are in `robust201 status --json` and in the logs."
+        f"as 21/cifar10/pgd, got other text.{near} Ids are in `robust201 status --json` and in the logs."
     )
 
 
 def _find_by_label(
     architecture: str, dataset: str, key: str, weights: str | None, units: Sequence[Unit], space: str
 ) -> dict[str, str]:
-    is_text = isinstance(units[0].architecture, str)  # as in spaces without indices
-    wanted = architecture if is_text else SPACES[space].resolve(architecture)
+    is_text = isinstance(units[0].architecture, str)  # As in spaces without indices.
+    architecture_id = architecture if is_text else SPACES[space].resolve(architecture)
     datasets = dict.fromkeys(unit.dataset for unit in units)
     keys = dict.fromkeys(unit.key for unit in units if unit.dataset == dataset)
-    there_are = [unit for unit in units if (unit.architecture, unit.dataset, unit.key) == (wanted, dataset, key)]
-    found = {unit.id: label_of(unit) for unit in there_are if weights in {None, unit.weights}}
-    if found:
-        return found
-    if there_are:
-        what, near = f"weights {weights!r}", closest(str(weights), [unit.weights for unit in there_are if unit.weights])
+    candidates = [
+        unit for unit in units if (unit.architecture, unit.dataset, unit.key) == (architecture_id, dataset, key)
+    ]
+    matches = {unit.id: label_of(unit) for unit in candidates if weights in {None, unit.weights}}
+    if matches:
+        return matches
+    if candidates:
+        what, near = (
+            f"weights {weights!r}",
+            closest(str(weights), [unit.weights for unit in candidates if unit.weights]),
+        )
     elif dataset not in datasets:
         what, near = f"dataset {dataset!r}", closest(dataset, datasets)
     elif key not in keys:
         what, near = f"key {key!r}", closest(key, keys)
     else:
-        what = f"architecture {show_architecture(wanted)}"
-        there = sorted({unit.architecture for unit in units})
-        if isinstance(wanted, str):
-            near = closest(wanted, map(str, there))
+        what = f"architecture {show_architecture(architecture_id)}"
+        existing = sorted({unit.architecture for unit in units})
+        if isinstance(architecture_id, str):
+            near = closest(architecture_id, map(str, existing))
         else:
-            near = f" The closest one is {there[min(bisect_left(there, wanted), len(there) - 1)]}."
-    asked = "/".join(filter(None, (architecture, dataset, key, weights)))
+            near = f" The closest one is {existing[min(bisect_left(existing, architecture_id), len(existing) - 1)]}."
+    name = "/".join(filter(None, (architecture, dataset, key, weights)))
     raise InputError(
-        f"Looking up logs failed for {asked}: expected a network and key of this sweep, got {what}, which it lacks."
-        f"{near}"
+        f"Looking up logs failed for {name}: expected a network and key of this sweep, got {what}, which it does not "
+        f"contain.{near}"
     )
 
 
 def _closest_id(name: str, ids: Iterable[str]) -> str:
-    """Name the id that shares the longest beginning; comparing 290,970 of them in any other way takes a minute."""
+    """Suggest the id with the longest common prefix; other comparisons of 290,970 ids would take a minute."""
     ordered = sorted(ids)
-    place = bisect_left(ordered, name)
-    around = ordered[max(0, place - 1) : place + 1]
-    shared, best = max(((len(commonprefix([unit_id, name])), unit_id) for unit_id in around), default=(0, ""))  # noqa: RUF071
-    return f" Did you mean {best!r}?" if shared else ""
+    position = bisect_left(ordered, name)
+    neighbours = ordered[max(0, position - 1) : position + 1]
+    prefixes = ((len(commonprefix([unit_id, name])), unit_id) for unit_id in neighbours)  # noqa: RUF071
+    length, best = max(prefixes, default=(0, ""))
+    return f" Did you mean {best!r}?" if length else ""
 
 
 def _logged_ids(results: Path) -> set[str]:
-    found: set[str] = set()
+    ids: set[str] = set()
     for stream in _open_all(results):
-        found.update(match[1].decode() for line in stream if (match := _UNIT.search(line)))
-    return found
+        ids.update(match[1].decode() for line in stream if (match := _UNIT.search(line)))
+    return ids
 
 
-_TEXTS_OF_A_LINE = ("time", "level", "event", "message")
+_TEXT_FIELDS = ("time", "level", "event", "message")
 
 
 def log_files(results: Path) -> list[Path]:
-    """All log files of a results folder, in the order in which their workers began."""
+    """Return all log files of a results folder, in the order in which their workers started."""
     return sorted((results / LOGS_FOLDER).glob("*.jsonl"))
 
 
 def _open_all(results: Path) -> Iterator[BinaryIO]:
-    """Open one log file after the other; what went since it was listed is left out, for logs may go at any time."""
+    """Open the log files one by one, without those deleted since they were listed."""
     for path in log_files(results):
         try:
             stream = open_file(path, MAX_LOG_BYTES)
@@ -140,31 +147,31 @@ def _open_all(results: Path) -> Iterator[BinaryIO]:
 
 
 def read_logs(results: Path, unit_ids: Collection[str]) -> list[Line]:
-    """Read every line about some units, by time; the clocks of hosts may differ."""
-    return next(_looks(results, unit_ids))
+    """Read all lines about some units, sorted by time; the clocks of hosts can differ."""
+    return next(_read_repeatedly(results, unit_ids))
 
 
 def follow_logs(results: Path, unit_ids: Collection[str], *, sleep: Callable[[float], object]) -> Iterator[Line]:
-    """Read every line about some units, then, each second, those that are added, until the caller stops."""
-    for lines in _looks(results, unit_ids):
+    """Yield all lines about some units, then every second the new ones, until the caller stops."""
+    for lines in _read_repeatedly(results, unit_ids):
         yield from lines
         sleep(1.0)
 
 
-def _looks(results: Path, unit_ids: Collection[str]) -> Iterator[list[Line]]:
-    """Give all lines about some units, then those that are added between one look and the next, each time sorted."""
-    wanted = re.compile(f'"unit": "(?:{"|".join(unit_ids)})"'.encode())
+def _read_repeatedly(results: Path, unit_ids: Collection[str]) -> Iterator[list[Line]]:
+    """Yield the sorted lines about some units, then each time those added since the previous reading."""
+    unit_pattern = re.compile(f'"unit": "(?:{"|".join(unit_ids)})"'.encode())
     offsets: dict[bytes, int] = {}
     while True:
-        found: list[Line] = []
+        lines: list[Line] = []
         for stream in _open_all(results):
-            first = stream.readline()  # tells files apart, whatever a rotation calls them
+            first = stream.readline()  # Identifies a file even after a rotation has renamed it.
             stream.seek(offsets.get(first, 0))
-            whole = stream.read().rpartition(b"\n")[0]
-            if whole:
-                offsets[first] = offsets.get(first, 0) + len(whole) + 1
-            found.extend(_parse(line for line in whole.splitlines() if wanted.search(line)))
-        yield sorted(found, key=itemgetter("time"))
+            complete_lines = stream.read().rpartition(b"\n")[0]
+            if complete_lines:
+                offsets[first] = offsets.get(first, 0) + len(complete_lines) + 1
+            lines.extend(_parse(line for line in complete_lines.splitlines() if unit_pattern.search(line)))
+        yield sorted(lines, key=itemgetter("time"))
 
 
 def _parse(lines: Iterable[bytes]) -> Iterator[Line]:
@@ -172,6 +179,6 @@ def _parse(lines: Iterable[bytes]) -> Iterator[Line]:
         try:
             parsed = json.loads(line)
         except (ValueError, RecursionError):
-            continue  # a process that was killed, or a disk that was full, in the middle of a line
-        if isinstance(parsed, dict) and all(isinstance(parsed.get(name), str) for name in _TEXTS_OF_A_LINE):
+            continue  # The line is incomplete because the process was killed or the disk was full.
+        if isinstance(parsed, dict) and all(isinstance(parsed.get(name), str) for name in _TEXT_FIELDS):
             yield parsed

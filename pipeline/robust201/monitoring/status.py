@@ -1,4 +1,4 @@
-"""How far a sweep is: counted from the shards, so it is true after any crash and needs no Ray."""
+"""Progress of a sweep, counted from its shards, so that it is correct after any crash and needs no Ray."""
 
 import json
 from collections import Counter
@@ -17,12 +17,12 @@ from robust201.runtime.preview import count_coverage
 from robust201.runtime.progress import FAILURES_FILE
 from robust201.shards import Inventory
 
-_TEXTS_OF_A_FAILURE = ("unit", "label", "kind", "message")
+_TEXT_FIELDS = ("unit", "label", "kind", "message")
 _MAX_FAILURES_BYTES = 1 << 30
 
 
 def read_failures(folder: Path) -> list[dict[str, Any]]:
-    """Read what the last driver or share in a folder wrote of failures; without lines that are damaged."""
+    """Read the failures that the last driver or share recorded in a folder, without damaged lines."""
     try:
         content = read_file(folder / FAILURES_FILE, _MAX_FAILURES_BYTES)
     except (FileNotFoundError, IsADirectoryError, IrregularFileError):
@@ -32,7 +32,7 @@ def read_failures(folder: Path) -> list[dict[str, Any]]:
         try:
             failure = json.loads(line)
         except (ValueError, RecursionError):
-            continue  # a driver killed in the middle of a line; its unit is still missing and is counted as such
+            continue  # The driver was killed while writing the line; the unit still counts as missing.
         if _is_failure(failure):
             failures.append(failure)
     return failures
@@ -41,7 +41,7 @@ def read_failures(folder: Path) -> list[dict[str, Any]]:
 def _is_failure(value: object) -> bool:
     return (
         isinstance(value, dict)
-        and all(isinstance(value.get(name), str) for name in _TEXTS_OF_A_FAILURE)
+        and all(isinstance(value.get(name), str) for name in _TEXT_FIELDS)
         and isinstance(value.get("strengths"), list)
         and all(map(is_amount, value["strengths"]))
     )
@@ -49,7 +49,7 @@ def _is_failure(value: object) -> bool:
 
 @dataclass(frozen=True)
 class KeyStatus:
-    """One dataset and key: evaluations done of all."""
+    """Number of evaluations of a dataset and key, done and in total."""
 
     dataset: str
     key: str
@@ -59,7 +59,7 @@ class KeyStatus:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the evaluations in a folder took, lost work aside: worker time, times a worker's GPUs if there are any."""
+    """Cost of the evaluations in a folder without lost work: worker-hours, or GPU-hours if workers use GPUs."""
 
     hours: float
     unit: str
@@ -67,24 +67,24 @@ class Cost:
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """How far a sweep is.
+    """Status of a sweep.
 
     Attributes:
-        failures: failed parts that are still missing, as the last run and the shares recorded them.
-        stale: evaluations in the folder that the plan does not use.
-        driver: host, process and start of the driver that holds the lease and renewed it within the last half minute,
-            or None. One whose process has ended on this machine is none at once.
+        failures: failed parts that are still missing, as recorded by the last run and the shares.
+        stale: number of evaluations in the folder that the plan does not use.
+        driver: host, process and start time of the driver that renewed its lease within the last half minute, or None,
+            also if its process is known to have ended.
         shares: shares with a heartbeat within the last half minute, such as ``3-of-64``.
-        state: how the last driver ended, or ``running``, or ``draining`` after a signal; ``died`` where it left its
-            lease and its process is gone; None before the first.
-        last_heartbeat: seconds since that of a driver, share or worker, or None.
-        deaths: workers that died under a bundle, in the last run and the last of every share.
-        preemptions: workers whose machine was taken away, likewise.
-        evaluations_per_second: of those at work, or of the last run, or None; it falls while nothing is finished.
-        seconds_left: by estimated work (see `monitoring.activity.estimate_rate`), or None.
-        parts_in_flight: for how many seconds each has been computed, the longest first.
-        silent_workers: for how many seconds each worker that fell silent over a part has been so, the longest first; a
-            part that another worker has taken over no longer counts.
+        state: how the last driver ended, or ``running``, or ``draining`` after a signal; ``died`` if its process ended
+            without releasing the lease; None before the first run.
+        last_heartbeat: seconds since the last one of a driver, share or worker, or None.
+        deaths: number of workers that died while computing, in the last driver's run and the last run of every share.
+        preemptions: number of workers whose machine was preempted in these runs.
+        evaluations_per_second: rate of the active runs or of the last run, or None; it falls while no part finishes.
+        seconds_left: estimated from the remaining work (see `monitoring.activity.estimate_rate`), or None.
+        parts_in_flight: seconds since each began, in descending order.
+        silent_workers: seconds since the last heartbeat of each silent worker, in descending order, without those whose
+            part another worker has taken over.
     """
 
     name: str
@@ -154,7 +154,7 @@ class SweepStatus:
 
 
 class StatusReader:
-    """Reads a sweep's status again and again, by the file server's clock; what did not change is not counted again."""
+    """Reads a sweep's status repeatedly by the file server's clock; unchanged shards are not counted again."""
 
     def __init__(self, plan: Plan, *, clock: Callable[[], float] | None = None, host_id: HostId | None = None) -> None:
         self._plan = plan
@@ -176,7 +176,7 @@ class StatusReader:
         activity = read_activity(plan, inventory, self._host_id, self._clock())
         in_flight = [part for part in activity.parts if part.silent_seconds is None]
         silent = [part.silent_seconds for part in activity.parts if part.silent_seconds is not None]
-        work_in_flight = sum(plan.macs(rest) for part in in_flight for rest in part.rest)
+        work_in_flight = sum(plan.macs(missing) for part in in_flight for missing in part.missing)
         estimate = estimate_rate(activity.rates, work_left=self._macs_left, work_in_flight=work_in_flight)
         last_rate = activity.runs[0].get("evaluations_per_second")
         return SweepStatus(
@@ -204,7 +204,7 @@ class StatusReader:
         )
 
     def _count(self, inventory: Inventory) -> None:
-        """Count what is done, what the plan does not use, and the estimated multiply-accumulates of what is missing."""
+        """Count finished and unused evaluations, and estimate the multiply-accumulates of the missing ones."""
         plan = self._plan
         self._done, self._macs_left = Counter(), 0.0
         self._stale = sum(inventory.foreign(plan.unit_ids).values())
@@ -216,11 +216,11 @@ class StatusReader:
                 if covered.held[position]:
                     missing = inventory.missing(planned.unit(position), plan.measurements)
                     self._macs_left += sum(map(plan.macs, missing))
-                else:  # most units of a sweep that has begun
+                else:  # The usual case, which needs no search in the inventory.
                     self._macs_left += macs[position]
 
     def _cost(self, worker_seconds: float, runs: Sequence[dict[str, Any]]) -> Cost:
-        """Worker time as it is paid for, by what a worker occupied in the last run that knew."""
+        """Return the cost of worker time, using the last known number of GPUs per worker."""
         known = [run["gpus_per_worker"] for run in runs if run.get("gpus_per_worker") is not None]
         execution = self._plan.config.execution
         assumed = execution.gpus_per_worker if execution.device == "cuda" else 0.0
@@ -230,7 +230,7 @@ class StatusReader:
 
 
 def _pending_failures(plan: Plan, inventory: Inventory) -> tuple[dict[str, Any], ...]:
-    """Failures of the last run and of every share, without those that another run has made good, each once."""
+    """Return the distinct failures of the last run and of every share, without those that a later run completed."""
     results = plan.config.results
     failures = {
         (failure["label"], *failure["strengths"]): failure
@@ -247,5 +247,5 @@ def _pending_failures(plan: Plan, inventory: Inventory) -> tuple[dict[str, Any],
 
 
 def read_status(plan: Plan, inventory: Inventory) -> SweepStatus:
-    """Count what is done of a plan, once (see `StatusReader`)."""
+    """Read a sweep's status once (see `StatusReader`)."""
     return StatusReader(plan).read(inventory)

@@ -21,14 +21,14 @@ class TrainingStatus:
         state: running, draining, stopped, drained or finished; interrupted if neither a driver nor a worker is alive;
             not started without a run.
         done: snapshots in the store when the run last wrote its progress.
-        total: snapshots of the run.
+        total: number of snapshots of the run.
         seconds_left: None if unknown.
         active_workers: workers with a recent heartbeat.
         failures: distinct messages.
-        driver: host, process and start of the run at work, or None.
-        trainings_done: trainings of the YAML whose last weights the store has; None if only a store was given.
-        trainings: trainings of the YAML, likewise.
-        in_progress: heartbeats of the workers that train a network.
+        driver: host, process and start time of the active run, or None.
+        trainings_done: number of trainings in the YAML whose last weights are in the store; None without a YAML.
+        trainings: number of trainings in the YAML; None without a YAML.
+        in_progress: heartbeats of the workers that are training a network.
     """
 
     state: str
@@ -48,7 +48,7 @@ class TrainingStatus:
 
     @property
     def complete(self) -> bool:
-        """Whether the last run has all its snapshots, and the YAML, which may ask for more, all its last weights."""
+        """Whether all snapshots of the last run and, if a YAML is given, the last weights of its trainings exist."""
         return 0 < self.total == self.done and self.trainings_done == self.trainings
 
     def to_payload(self) -> dict[str, Any]:
@@ -63,13 +63,13 @@ class TrainingStatus:
 
 
 def training_folder(store: Path) -> Path | None:
-    """Folder in which the runs of a store keep their files; None if there was no run."""
+    """Return the folder with the files of a store's runs; None if there was no run."""
     folder = store / "training"
     return folder if (folder / PROGRESS_FILE).is_file() else None
 
 
 def read_training_status(store: Path, config: TrainingConfig | None = None) -> TrainingStatus:
-    """Read the status of the trainings in a store, and if given, of those of a YAML."""
+    """Read the status of the trainings in a store and, if given, of those in a YAML."""
     folder = store / "training"
     progress, now = read_progress(folder), read_file_time(folder)
     state = str(progress.get("state", "not started"))
@@ -94,11 +94,11 @@ def read_training_status(store: Path, config: TrainingConfig | None = None) -> T
 
 
 def _finished_trainings(store: Path) -> set[Training]:
-    opened = CheckpointStore(store)
-    if not opened.manifest.exists():
+    checkpoints = CheckpointStore(store)
+    if not checkpoints.manifest.exists():
         return set()
     return {
         Training(record.index, record.dataset, record.recipe, record.seed)
-        for record in opened.records()
+        for record in checkpoints.records()
         if record.is_end
     }

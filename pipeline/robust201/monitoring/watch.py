@@ -1,4 +1,4 @@
-"""Watching a sweep or trainings until they are complete, or until nobody has worked on them for a while."""
+"""Watch a sweep or trainings until they are complete or no process has computed them for a while."""
 
 from collections.abc import Callable
 from typing import Literal, Protocol, TypeVar
@@ -8,11 +8,11 @@ from robust201.core.errors import InputError
 Ending = Literal["complete", "abandoned"]
 
 PATIENT_READINGS = 3
-"""Readings in a row that may fail: a file server that is restarted shows its folders empty for a while."""
+"""Consecutive readings that may fail, since a restarting file server can show empty folders for a while."""
 
 
 class Watched(Protocol):
-    """What a reading says."""
+    """The status that a reading returns."""
 
     @property
     def complete(self) -> bool:
@@ -20,7 +20,7 @@ class Watched(Protocol):
 
     @property
     def running(self) -> bool:
-        """Whether anybody is at work."""
+        """Whether any process computes it."""
 
 
 _Status = TypeVar("_Status", bound=Watched)
@@ -35,10 +35,9 @@ def watch(
     clock: Callable[[], float],
     sleep: Callable[[float], object],
 ) -> Ending:
-    """Read and show a status again and again.
+    """Read and show a status repeatedly.
 
-    A sweep that is queued and has not begun, or whose tasks wait to be queued again, looks like one that nobody works
-    on any more; `patience` tells them apart.
+    A sweep counts as abandoned after `patience` seconds without activity, since its tasks may wait in a queue.
     """
     quiet_since: float | None = None
     n_failed = 0

@@ -301,7 +301,9 @@ class Inputs:
             elif known:
                 versions = corruption_versions(known, self._image_size(dataset))
                 recipe = self._recipe(section)
-                found |= {key: identity for key, identity in known.items() if recipe.made(key, versions[key], identity)}
+                found |= {
+                    key: identity for key, identity in known.items() if recipe.matches(key, versions[key], identity)
+                }
         return {key: found[key] for key in keys if key in found}
 
 

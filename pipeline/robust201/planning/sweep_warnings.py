@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from robust201.core.records import PIXELS_AS_THEY_ARE
+from robust201.core.records import NO_NORMALISATION
 from robust201.images.specs import UNKNOWN_COUNT
 from robust201.planning.config import SpaceFile, SweepConfig
 from robust201.planning.input_facts import InputFacts
@@ -58,7 +58,7 @@ def _default_normalisations(config: SweepConfig) -> Iterator[SweepWarning]:
         return
     for dataset, section in config.datasets.items():
         given = config.dataset_spec(dataset).normalisation
-        if section.normalisation is None and given != PIXELS_AS_THEY_ARE.of_channels(len(given.mean)):
+        if section.normalisation is None and given != NO_NORMALISATION.of_channels(len(given.mean)):
             yield SweepWarning(
                 f"the networks of {config.space.file} get the images of {dataset} normalised by mean "
                 f"{_show_numbers(given.mean)} and std {_show_numbers(given.std)}",

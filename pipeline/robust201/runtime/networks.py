@@ -9,7 +9,7 @@ from robust201.models.capacity import Capacity, choose_capacity
 from robust201.models.classifier import Classifier
 from robust201.models.graphs import GraphCapture
 from robust201.models.model import CompiledNetwork
-from robust201.models.network_check import COMPARED_TOGETHER, check_compiled, check_network
+from robust201.models.network_check import COMPARISON_BATCH, check_compiled, check_network
 from robust201.planning.config import SweepConfig
 from robust201.planning.weights import OTHER_WEIGHTS, WeightsSource
 from robust201.runtime.devices import device_memory
@@ -41,7 +41,7 @@ class LoadedNetwork:
     @property
     def smallest(self) -> int:
         """Fewest images that are ever shown at once."""
-        return 1 if self.model is None else COMPARED_TOGETHER
+        return 1 if self.model is None else COMPARISON_BATCH
 
     def limit(self, micro_batch: int | None) -> None:
         """Show at most so many images at once; None for no bound but the network's own."""

@@ -77,7 +77,7 @@ class TrainingWorker(PartWorker):
             precision=config.precision,
             start=start,
             states=planned.states_folder(config),
-            wanted=tuple(map(int, part.strengths)),
+            snapshot_steps=tuple(map(int, part.strengths)),
             on_epoch=self._log_epoch,
             on_steps=note_steps,
             keep_going=lambda _step: not self._draining.is_set(),

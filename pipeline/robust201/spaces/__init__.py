@@ -1,4 +1,4 @@
-"""Architecture spaces: names of architectures, costs, networks, and what readers of results may ask of a space."""
+"""Architecture spaces: names, costs and networks of architectures, and information for readers of results."""
 
 from robust201.core.errors import ArchitectureError
 from robust201.core.records import ArchitectureId
@@ -8,41 +8,41 @@ from robust201.spaces.nasbench201.space import NasBench201
 from robust201.spaces.zoo.space import Zoo
 
 SPACES: dict[str, Space] = {space.name: space for space in (NasBench201(), Zoo())}
-"""The table of spaces by name, each as it is without further fields; a new one is a folder and a row here."""
+"""The table of spaces by name, each with its default fields; a new space is a folder and a row here."""
 
 DEFAULT_SPACE = NasBench201.name
-"""The space of a sweep or a dataset that names none, as the published one."""
+"""The space of a sweep or dataset that names none, such as the published dataset."""
 
 
 def cell_space(name: str) -> CellSpace | None:
-    """Find a space of cells by its name; None where it is another, or is not in the table."""
+    """Return the cell space of this name; None if there is no such space, or it is not a cell space."""
     space = SPACES.get(name)
     return space if isinstance(space, CellSpace) else None
 
 
 def find_architecture(name: ArchitectureId) -> tuple[Space, ArchitectureId]:
-    """Find an architecture in the table's spaces, by its id, or by what else its space takes as its name.
+    """Find an architecture in the table's spaces by its id or another name that its space accepts.
 
     Raises:
-        ArchitectureError: no space has it; the closest is named.
+        ArchitectureError: no space has it; the message suggests the closest.
     """
-    by_letter = isinstance(name, str) and name[:1].isalpha()
-    refusals = []
+    is_text_id = isinstance(name, str) and name[:1].isalpha()
+    errors = []
     for space in SPACES.values():
-        if space.has_text_ids == by_letter:
+        if space.has_text_ids == is_text_id:
             try:
                 return space, space.resolve(name)
             except ArchitectureError as error:
-                refusals.append(error)
-    raise refusals[-1]
+                errors.append(error)
+    raise errors[-1]
 
 
 def why_no_native_library() -> str | None:
-    """Explain why PyTorch alone runs compiled networks on this machine's CPU; None where the native library does."""
+    """Return why compiled networks cannot use the native library on this machine's CPU; None if they can."""
     from robust201.spaces.nasbench201.compiled import native  # needs torch
     from robust201.spaces.nasbench201.compiled.network import usable_library
 
     reason = native.why_not()
     if reason is None and usable_library() is None:
-        return "it does not give the bits of this PyTorch"
+        return "its results are not bit-identical to this PyTorch's"
     return reason

@@ -1,4 +1,4 @@
-"""What a space of architectures must offer: names, costs and networks. No torch until a network is built."""
+"""Base class of architecture spaces: names, costs and networks. Imports torch only to build a network."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 class Space(ABC):
     """A set of architectures that can be built.
 
-    Ids are all integers or all text; text begins with a letter and goes on with letters, digits,
-    ``_``, ``.`` and ``-``.
+    Ids are all integers or all text; text begins with a letter, followed by letters, digits, ``_``, ``.`` and ``-``.
 
     Attributes:
-        name: what the sweep YAML calls the space; part of every unit's identity.
+        name: name in the sweep YAML; part of every unit's identity.
         has_text_ids: whether ids are text.
         is_sized: whether its networks have a skeleton of channels and cells (see `sized`).
-        has_published_weights: whether weights come in the formats of `weights.published.formats`; those of other spaces
-            are state_dicts in files that bear the networks' names.
-        channels_last: whether its networks compute in that layout where they are not compiled (see `Classifier`).
-        is_batch_invariant: whether its compiled networks give an image the same bits in any batch, in float32 on a CPU.
-        executes_code: whether building a network executes code of the user's.
+        has_published_weights: whether weights have the formats of `weights.published.formats`; weights of other spaces
+            are state_dicts in files named after the networks.
+        channels_last: whether networks that are not compiled use this memory format (see `Classifier`).
+        is_batch_invariant: whether outputs of its compiled networks for an image are bit-identical in any batch, in
+            float32 on a CPU.
+        executes_code: whether building a network executes user code.
     """
 
     name: str
@@ -42,22 +42,22 @@ class Space(ABC):
 
     @property
     def weights_name(self) -> str:
-        """What stores of weights call the space: they keep those of different networks apart."""
+        """Name of the space in weight stores, which must differ between different networks."""
         return self.name
 
     def sized(self, *, channels: int, cells: int) -> "Space":
         """Return the space with another skeleton around its cells (`network` of a sweep).
 
         Raises:
-            ConfigError: its networks have none.
+            ConfigError: its networks have no skeleton.
         """
         raise ConfigError(
-            f"Sizing networks failed for space: {self.name}: expected no `network`, since its networks have a size of "
-            f"their own, got channels {channels} and cells {cells}. Remove `network`."
+            f"Sizing networks failed for space: {self.name}: expected no `network`, since its networks have a fixed "
+            f"size, got channels {channels} and cells {cells}. Remove `network`."
         )
 
     def spec(self, architecture: ArchitectureId) -> str | None:
-        """Return the text that says what an architecture is, such as a cell string; None where the id is all there is.
+        """Return the text that defines an architecture, such as a cell string; None if there is only the id.
 
         Raises:
             ArchitectureError: there is no such architecture.
@@ -65,17 +65,17 @@ class Space(ABC):
         return None
 
     def identity(self) -> Mapping[str, Any]:
-        """Whatever else decides what a network of this space computes, as a JSON value: part of every protocol."""
+        """Return further properties that determine what a network computes, as JSON: part of every protocol."""
         return {}
 
     @abstractmethod
     def select(self, selection: str | Sequence[int | str]) -> tuple[ArchitectureId, ...]:
-        """Resolve a selection: ``"evaluated"`` for all worth evaluating, a list of names, or their text between commas.
+        """Resolve a selection: ``"evaluated"`` for all that are evaluated, a list of names, or comma-separated names.
 
-        Ids are in the order of the space, each once.
+        The ids are unique and in the order of the space.
 
         Raises:
-            ArchitectureError: a name is no architecture of this space; the closest is named.
+            ArchitectureError: a name is not an architecture of this space; the message suggests the closest.
             ConfigError: nothing is selected.
         """
 
@@ -84,28 +84,28 @@ class Space(ABC):
         return self.select([name])[0]
 
     def parameter_count(self, architecture: ArchitectureId, *, n_classes: int) -> int | None:
-        """Count the trainable parameters without building the network; None if that is impossible."""
+        """Return the number of trainable parameters without building the network; None if that is impossible."""
         return None
 
     def tensor_shapes(self, architecture: ArchitectureId, *, n_classes: int) -> Mapping[str, tuple[int, ...]] | None:
-        """Return the shapes of the network's state_dict by name; None if that takes building the network."""
+        """Return the shapes of the network's state_dict by name; None if the network must be built for that."""
         return None
 
     @abstractmethod
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> float:
-        """Estimate the multiply-accumulates of one forward pass of one image, for planning."""
+        """Return the estimated multiply-accumulates of a forward pass of one image, for planning."""
 
     def check_training_without_avx512(self, architecture: ArchitectureId) -> None:
         """Check that a CPU without AVX-512 can train a network; by default, it can.
 
         Raises:
-            ArchitectureError: PyTorch would end with memory errors.
+            ArchitectureError: PyTorch would corrupt memory.
         """
         return
 
     @abstractmethod
     def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
-        """Build a network with fresh weights: normalised (B, 3, H, W) float32 to logits (B, C), or (features, logits).
+        """Build a network with initial weights: normalised (B, 3, H, W) float32 to logits (B, C) or (features, logits).
 
         Raises:
             ArchitectureError: there is no such architecture, or its network cannot be built.
@@ -121,7 +121,7 @@ class Space(ABC):
         device: "torch.device",
         precision: Precision,
     ) -> "CompiledNetwork | None":
-        """Compile a loaded network for speed; None where there is no way to: attacks go through autograd."""
+        """Compile a loaded network for speed; return None if that is not supported, and attacks must use autograd."""
         return None
 
     def _names(self, selection: str | Sequence[int | str]) -> Sequence[int | str]:

@@ -1,4 +1,4 @@
-"""Spaces whose architectures are cells: what readers of results ask of them, such as classes, sizes and drawings."""
+"""Spaces whose architectures are cells, with information for readers of results: classes, sizes and drawings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 INK = "#22272e"
-"""Text and lines of drawings and figures; the report's page replaces it by the colour of its text."""
+"""Colour of text and lines in drawings and figures; the report page replaces it by its text colour."""
 
 PAPER = "#ffffff"
-"""What lies behind labels and in nodes; the page replaces it by its own background."""
+"""Background colour of labels and nodes; the report page replaces it by its own background."""
 
 
 class Neighbour(NamedTuple):
@@ -28,16 +28,16 @@ Point = tuple[float, float]
 
 
 class EdgeParts(NamedTuple):
-    """An operation on an edge, as it is drawn: its curve ends in an arrow of some angle, in degrees.
+    """Drawing of an operation on an edge: a curve that ends in an arrow, and a label.
 
     Attributes:
-        edge: its position in `CellSpace.edges`.
-        operation: its name.
-        text: its name for people.
-        colour: of all.
+        edge: position in `CellSpace.edges`.
+        operation: name of the operation.
+        text: text of the label.
+        colour: colour of curve, arrow and label.
         curve: points from node to node.
-        angle: of the arrow at the end, anticlockwise from the right.
-        label: the middle of the text.
+        angle: angle of the arrow in degrees, anticlockwise from the right.
+        label: centre of the text.
     """
 
     edge: int
@@ -50,12 +50,12 @@ class EdgeParts(NamedTuple):
 
 
 class CellParts(NamedTuple):
-    """What a drawing of a cell consists of, y upwards.
+    """Parts of a drawing of a cell, with y upwards.
 
     Attributes:
-        edges: below the nodes.
+        edges: edges, drawn below the nodes.
         nodes: centres by name.
-        radius: of a node.
+        radius: radius of a node.
         bounds: left, right, bottom, top of the drawing.
     """
 
@@ -66,26 +66,26 @@ class CellParts(NamedTuple):
 
 
 class CellSpace(Space):
-    """A space of cells with ids 0, 1, … without a gap.
+    """A space of cells with consecutive ids from 0.
 
     Attributes:
-        operations: what an edge may carry.
-        edges: (source, target) nodes, in the order of the operations of a cell.
-        isomorphs: the index of the evaluated architecture of each one's isomorphism class.
-        meta: the content of ``meta.json``, given epsilons by key.
-        parse: a cell string to its operations, one per edge; an `ArchitectureError` says what is wrong with it.
-        format_spec: operations, one per edge, to a cell string, likewise.
-        kernel_parameters: size of a cell, by its string.
-        max_kernel_parameters: the largest there is.
-        reference_kernel_parameters: the size at which figures compare cells.
-        edit_distance: on how many edges two cells differ, by their strings.
-        neighbours: cells that differ on one edge.
-        read_json_table: a table that others published of the space, from parsed JSON: numbers by dataset, index and
-            column; None where it is none.
-        read_pickle_table: the same from the path of a pickle, a `ResultsError` where it is none.
+        operations: possible operations of an edge.
+        edges: (source, target) nodes, in the order of a cell's operations.
+        isomorphs: returns, by index, the evaluated architecture of each isomorphism class.
+        meta: returns the content of ``meta.json``, given epsilons by key.
+        parse: converts a cell string to its operations, one per edge; raises ArchitectureError if it is invalid.
+        format_spec: converts operations, one per edge, to a cell string; raises ArchitectureError if one is invalid.
+        kernel_parameters: returns the number of kernel parameters of a cell string.
+        max_kernel_parameters: the largest number of kernel parameters.
+        reference_kernel_parameters: the number at which figures compare cells.
+        edit_distance: returns the number of edges on which two cell strings differ.
+        neighbours: returns the cells that differ on one edge.
+        read_json_table: reads a third-party table of the space from parsed JSON: numbers by dataset, index and column;
+            returns None for any other JSON.
+        read_pickle_table: reads such a table from a pickle; raises ResultsError for any other pickle.
         draw_cell: draws a cell, (axes, string, title).
-        cell_parts: what a drawing of a cell consists of, by its string.
-        every_edge: the same with all operations on every edge.
+        cell_parts: returns the parts of a drawing of a cell string.
+        every_edge: returns the parts with all operations on every edge.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Architectures of the user's own: a Python file with a function that builds them."""
+"""User-defined architectures: a Python file with a function that builds them."""
 
 import re
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 DEFAULT_GMACS = 0.1
-"""Billion multiply-accumulates per image that a network is assumed to take where nobody said it."""
+"""Default estimate of a network's multiply-accumulates per image, in billions."""
 
 
 class UserFileSpace(Space):
-    """Networks that ``build(architecture, n_classes)`` of a user's file makes, in workers only.
+    """Networks built by ``build(architecture, n_classes)`` of a user's file, in workers only.
 
-    A forward pass of one image is taken to need `gmacs` billion multiply-accumulates, for planning.
+    `gmacs` is the planning estimate of the multiply-accumulates of one image's forward pass, in billions.
     """
 
     name = "file"
@@ -33,14 +33,14 @@ class UserFileSpace(Space):
 
     @cached_property
     def weights_name(self) -> str:
-        """The function's name and the first digits of the file's hash: each file has networks of its own."""
+        """Name of the function and first digits of the file's hash, because networks differ between files."""
         return f"{self.function.name}-{(self.function.sha256 or hash_file(self.function.path))[:8]}"
 
     def identity(self) -> dict[str, Any]:
         return self.function.identity()
 
     def select(self, selection: str | Sequence[int | str]) -> tuple[str, ...]:
-        """Check names; which of them exist the function alone knows (see `Space`)."""
+        """Check the form of names (see `Space`); only the function knows which names exist."""
         if selection == "evaluated":
             raise ConfigError(
                 "Selecting architectures failed for space: file: expected `architectures` to list the names that its "
@@ -50,8 +50,8 @@ class UserFileSpace(Space):
         for name in names:
             if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w.-]*", name):
                 raise ArchitectureError(
-                    f"Selecting architectures failed for {name!r}: expected names that begin with a letter, followed "
-                    "by letters, digits, dots, dashes and underscores, got another form. Choose another name."
+                    f"Selecting architectures failed for {name!r}: a name must begin with a letter, followed "
+                    "by letters, digits, dots, dashes and underscores. Choose another name."
                 )
         if not names:
             raise ConfigError(
@@ -76,6 +76,6 @@ class UserFileSpace(Space):
         if not isinstance(network, nn.Module):
             raise ArchitectureError(
                 f"Building a network failed for {architecture!r} by {self.function.label}: expected a torch.nn.Module, "
-                f"got {type(network).__name__}. Let the function return the network."
+                f"got {type(network).__name__}. Return the network from the function."
             )
         return network

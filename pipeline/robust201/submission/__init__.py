@@ -1,1 +1,1 @@
-"""Handing a sweep to a cluster: what is shipped, who may be talked to, and one file per kind of cluster."""
+"""Submission of sweeps and trainings to clusters: the shipped files, access to Ray heads, Ray jobs and Slurm arrays."""

@@ -1,4 +1,4 @@
-"""Which Ray head is talked to, and with which token: whoever reaches a head that asks for none runs code on it."""
+"""Access to a Ray head and its token: anyone who reaches a head without token authentication can run code on it."""
 
 import ipaddress
 import os
@@ -18,14 +18,14 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class Access:
-    """A Ray head's address and the token for it, checked."""
+    """A Ray head's checked address and token."""
 
     address: str
     token: str | None
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the head, or the near end of a tunnel to it, is on this machine."""
+        """Whether the head, or the local end of a tunnel to it, is on this machine."""
         host = urlsplit(self.address).hostname or ""
         try:
             return ipaddress.ip_address(host).is_loopback
@@ -33,19 +33,19 @@ class Access:
             return host == "localhost"
 
     @property
-    def is_readable_on_the_way(self) -> bool:
-        """Whether a token would cross a network in plain text."""
+    def sends_token_in_plain_text(self) -> bool:
+        """Whether the token crosses a network unencrypted."""
         return self.token is not None and not self.is_loopback and self.address.startswith("http:")
 
     def headers(self) -> dict[str, str]:
         return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
 
     def check_reachable(self) -> None:
-        """See that something listens at the address, as Ray's client would wait minutes for it."""
+        """Check that a server listens at the address; Ray's client would wait minutes for it."""
         parts = urlsplit(self.address)
         host, scheme = parts.hostname or "", parts.scheme
         if scheme in getproxies() and not proxy_bypass(host):
-            return  # only the proxy is reached from here, and it answers for the head
+            return  # Only the proxy can be reached from here, and it accepts any connection.
         try:
             with socket.create_connection((host, parts.port or _PORTS[scheme]), timeout=_CONNECT_SECONDS):
                 pass
@@ -57,73 +57,72 @@ class Access:
 
 
 def token_file() -> Path:
-    """The file that Ray reads the token from where the environment does not hold it."""
-    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    return Path(named).expanduser() if named else Path.home() / ".ray" / "auth_token"
+    """Return the file from which Ray reads the token if RAY_AUTH_TOKEN is not set."""
+    configured = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return Path(configured).expanduser() if configured else Path.home() / ".ray" / "auth_token"
 
 
 def find_token() -> str | None:
-    """Find the token where Ray looks for it: RAY_AUTH_TOKEN, the file RAY_AUTH_TOKEN_PATH, ``~/.ray/auth_token``.
+    """Return the token as Ray looks it up: RAY_AUTH_TOKEN, the file RAY_AUTH_TOKEN_PATH, ``~/.ray/auth_token``.
 
     Source: Ray 2.60, "Token Authentication", token sources and precedence.
 
     Raises:
-        ConfigError: the file cannot be read, holds no token, or is not there though RAY_AUTH_TOKEN_PATH names it; or
-            what it or the variable holds cannot be a token.
+        ConfigError: the file cannot be read, contains no token, or does not exist although RAY_AUTH_TOKEN_PATH names
+            it; or the token in the file or variable is malformed.
     """
     token = os.environ.get("RAY_AUTH_TOKEN", "").strip()
     if token:
         if not _is_token(token):
             raise ConfigError(
                 "Reading the token failed for RAY_AUTH_TOKEN: expected one line of printable ASCII characters, got "
-                "others among them. Correct the variable, or unset it to use ~/.ray/auth_token."
+                "other characters. Correct the variable, or unset it to use ~/.ray/auth_token."
             )
         return token
-    named, path = os.environ.get("RAY_AUTH_TOKEN_PATH"), token_file()
+    configured, path = os.environ.get("RAY_AUTH_TOKEN_PATH"), token_file()
     try:
         token = read_text(path, MAX_STATE_BYTES).strip()
     except (OSError, UnicodeDecodeError) as error:
-        if isinstance(error, FileNotFoundError | NotADirectoryError) and not named:
+        if isinstance(error, FileNotFoundError | NotADirectoryError) and not configured:
             return None
-        raise _bad_token_file(path, str(getattr(error, "strerror", None) or error)) from error
+        raise _token_file_error(path, str(getattr(error, "strerror", None) or error)) from error
     if not token:
-        raise _bad_token_file(path, "an empty file")
+        raise _token_file_error(path, "an empty file")
     if not _is_token(token):
-        raise _bad_token_file(path, "something else than one line of printable ASCII characters")
+        raise _token_file_error(path, "characters other than one line of printable ASCII")
     return token
 
 
 def _is_token(text: str) -> bool:
-    """Whether a text can be sent in the header of a request."""
+    """Return whether a text can be sent in an HTTP header."""
     return text.isascii() and text.isprintable()
 
 
-def _bad_token_file(path: Path, got: str) -> ConfigError:
+def _token_file_error(path: Path, got: str) -> ConfigError:
     if os.environ.get("RAY_AUTH_TOKEN_PATH"):
-        what, advice = (
-            "the file that RAY_AUTH_TOKEN_PATH names",
-            "Correct the variable, or unset it to use ~/.ray/auth_token",
-        )
+        expected = "the file that RAY_AUTH_TOKEN_PATH names"
+        advice = "Correct the variable, or unset it to use ~/.ray/auth_token"
     else:
-        what, advice = "a file with a token", "Delete it, and make another: (umask 077; ray get-auth-token --generate)"
-    return ConfigError(f"Reading the token failed for {path}: expected {what}, got {got}. {advice}.")
+        expected = "a file with a token"
+        advice = "Delete it and generate another: (umask 077; ray get-auth-token --generate)"
+    return ConfigError(f"Reading the token failed for {path}: expected {expected}, got {got}. {advice}.")
 
 
 def check_access(address: str, token: str | None, *, insecure: bool = False) -> Access:
-    """Hold an address and a token to what is safe to talk to.
+    """Check that connecting to an address with a token is safe.
 
     Raises:
-        ConfigError: no HTTP address (Ray's client would import a module that another scheme names), or one off this
-            machine without a token.
+        ConfigError: the address is not HTTP (for another scheme, Ray's client would import the module it names), or is
+            on another machine and has no token.
     """
     parts = urlsplit(address)
     try:
         well_formed = parts.scheme in _PORTS and parts.hostname and parts.username is None and parts.port != 0
-    except ValueError:  # the port is no number
+    except ValueError:  # The port is not a number.
         well_formed = False
     if not well_formed or re.search(r"\s", address):
         raise ConfigError(
-            f"Reading the address failed for {address}: expected http://HOST:8265 or https://HOST, got something else. "
+            f"Reading the address failed for {address}: expected http://HOST:8265 or https://HOST. "
             "Name the address of the head's dashboard."
         )
     access = Access(address.rstrip("/"), token)
@@ -131,6 +130,6 @@ def check_access(address: str, token: str | None, *, insecure: bool = False) -> 
         raise ConfigError(
             f"Submitting failed for {access.address}: expected a token for a machine other than this one, got none. "
             "Start the cluster with RAY_AUTH_MODE=token and put its token into ~/.ray/auth_token or RAY_AUTH_TOKEN "
-            "(docs/cluster.md), or say --insecure."
+            "(docs/cluster.md), or pass --insecure."
         )
     return access

@@ -1,4 +1,4 @@
-"""Sweeps and trainings as jobs of a Ray cluster, through its Jobs API over HTTP."""
+"""Run sweeps and trainings as jobs of a Ray cluster through its Jobs API over HTTP."""
 
 import asyncio
 import logging
@@ -19,20 +19,20 @@ from robust201.core.errors import ConfigError, EvaluationError, closest, one_lin
 from robust201.submission.access import Access
 from robust201.submission.shipment import Shipment
 
-# Ray's client lets these decide over the address it is given, and so over who receives the token.
+# Ray's client prefers these variables to its address argument, so they could send the token to another host.
 _OVERRIDES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
-# What a request through Ray's client (requests and aiohttp, which ray[default] brings) ends with where it fails.
+# The errors of Ray's client and of its HTTP libraries requests and aiohttp.
 _FAILED_REQUESTS = (OSError, RuntimeError, ValueError, aiohttp.ClientError, AuthenticationError)
 
 _CHATTY_LOGGERS = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
 
 _PAUSE_SECONDS = 2.0
 _PATIENCE_SECONDS = 300.0
-"""A head may be silent for this long while a job is followed: the network may come back, a head that died does not."""
+"""How long a followed head may fail to respond, since a network failure can be temporary."""
 
 
 def connect(access: Access) -> Any:
-    """Reach a head's Jobs API."""
+    """Connect to a head's Jobs API."""
     access.check_reachable()
     for name in _CHATTY_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -48,29 +48,29 @@ def connect(access: Access) -> Any:
     except _FAILED_REQUESTS as error:
         raise ConfigError(
             f"Connecting failed for {access.address}: expected a Ray head, got {one_line(error)}. "
-            "Check --address: it is that of the head's dashboard."
+            "Check --address: it must be the address of the head's dashboard."
         ) from error
 
 
 @contextmanager
 def _without_overrides() -> Iterator[None]:
-    kept = {name: os.environ.pop(name) for name in _OVERRIDES if name in os.environ}
+    removed = {name: os.environ.pop(name) for name in _OVERRIDES if name in os.environ}
     try:
         yield
     finally:
-        os.environ.update(kept)
+        os.environ.update(removed)
 
 
 def entrypoint(shipment: Shipment) -> str:
-    """What the job runs on the head; the `robust201` beside the YAML goes before an installed one."""
-    words = ["python", "-m", "robust201", shipment.verb, shipment.file_name, "--executor", "ray"]
-    return shlex.join([*words, *shipment.narrowing])
+    """Return the job's command line; `python -m` prefers the `robust201` beside the YAML to an installed one."""
+    command = ["python", "-m", "robust201", shipment.verb, shipment.file_name, "--executor", "ray"]
+    return shlex.join([*command, *shipment.filter_options])
 
 
 def submit_job(client: Any, shipment: Shipment, archive: Path, job_id: str | None) -> str:
-    """Upload what is packed and start its job, by default one named such as ``paper-1f0c2a9b``; give its id."""
+    """Upload an archive, start its job and return the job's id, by default one such as ``paper-1f0c2a9b``."""
     job_id = job_id or f"{shipment.config.name}-{uuid.uuid4().hex[:8]}"
-    # A stopped job gets SIGTERM, and SIGKILL 3 seconds later unless told otherwise; its workers need to finish parts.
+    # By default, Ray kills a stopped job 3 seconds after SIGTERM, but its workers need time to finish their parts.
     drain_seconds = int(60 * (shipment.config.execution.part_minutes + 1))
     variables = {**shipment.variables, "RAY_JOB_STOP_WAIT_TIME_S": str(drain_seconds)}
     try:
@@ -86,16 +86,16 @@ def submit_job(client: Any, shipment: Shipment, archive: Path, job_id: str | Non
             )
     except _FAILED_REQUESTS as error:
         raise ConfigError(
-            f"Submitting failed for {job_id}: expected the head to take the job, got {one_line(error)}. "
-            "Look at the head's log, and submit again."
+            f"Submitting failed for {job_id}: expected the head to accept the job, got {one_line(error)}. "
+            "See the head's log, then submit again."
         ) from error
     advice = (
-        "Choose another id; finished work is found again."
+        "Choose another id; finished work is kept."
         if known[job_id].is_terminal()
         else f"Follow it by --follow {job_id}, or choose another id."
     )
     raise ConfigError(
-        f"Submitting failed for {job_id}: expected a new id, got that of a job which is {known[job_id].value}. {advice}"
+        f"Submitting failed for {job_id}: expected a new id, got that of a job in state {known[job_id].value}. {advice}"
     )
 
 
@@ -104,7 +104,7 @@ def _statuses(client: Any) -> dict[str, JobStatus]:
 
 
 def check_job(client: Any, job_id: str) -> None:
-    """See that a cluster knows a job."""
+    """Check that a job exists on the cluster."""
     try:
         known = _statuses(client)
     except _FAILED_REQUESTS as error:
@@ -120,56 +120,56 @@ def check_job(client: Any, job_id: str) -> None:
 
 
 def follow(client: Any, job_id: str, write: Callable[[str], None]) -> Any:
-    """Write a job's log until the job ends, each piece once, and give Ray's `JobDetails` of it.
+    """Write a job's log until the job ends and return its `JobDetails` from Ray.
 
     Raises:
-        EvaluationError: the head is silent for `_PATIENCE_SECONDS`, or no longer knows the job.
+        EvaluationError: the head does not respond for `_PATIENCE_SECONDS`, or no longer knows the job.
     """
-    shown = 0
+    n_written = 0
 
     async def tail() -> None:
-        """Write what comes until the job or the connection ends; a log is read from its start each time."""
-        nonlocal shown
-        seen = 0
+        """Write new text until the job or the connection ends; each connection sends the log from its start."""
+        nonlocal n_written
+        n_received = 0
         async for text in client.tail_job_logs(job_id):
-            seen += len(text)
-            if seen > shown:
-                write(text[-(seen - shown) :])
-                shown = seen
+            n_received += len(text)
+            if n_received > n_written:
+                write(text[-(n_received - n_written) :])
+                n_written = n_received
 
-    heard = time.monotonic()
+    last_reply = time.monotonic()
     while True:
-        is_whole = False
-        with suppress(*_FAILED_REQUESTS):  # whether the job lives is asked for separately
+        is_complete = False
+        with suppress(*_FAILED_REQUESTS):  # The job's state is requested separately below.
             asyncio.run(tail())
-            is_whole = True
+            is_complete = True
         try:
             details = client.get_job_info(job_id)
-            heard = time.monotonic()
+            last_reply = time.monotonic()
             if details.status.is_terminal():
-                if not is_whole:
-                    write(client.get_job_logs(job_id)[shown:])
+                if not is_complete:
+                    write(client.get_job_logs(job_id)[n_written:])
                 return details
         except _FAILED_REQUESTS as error:
             unknown = "status code 404" in str(error)
-            if unknown or time.monotonic() - heard > _PATIENCE_SECONDS:
-                got = "a head that does not know it, as after a restart" if unknown else one_line(error)
+            if unknown or time.monotonic() - last_reply > _PATIENCE_SECONDS:
+                got = "an unknown job id, for example after a restart of the head" if unknown else one_line(error)
                 raise EvaluationError(
                     f"Following the job failed for {job_id}: expected its state, got {got}. "
-                    "What it finished is kept; submit again to go on."
+                    "Finished work is kept; submit again to continue."
                 ) from error
         time.sleep(_PAUSE_SECONDS)
 
 
 def exit_code_of(details: Any) -> int:
-    """Turn how a job ended into an exit code of robust201: its driver's own where that is one, else 3."""
+    """Return robust201's exit code for an ended job: that of its driver if it is 2, 3 or 4, else 3."""
     if details.status == JobStatus.SUCCEEDED:
         return 0
     return details.driver_exit_code if details.driver_exit_code in (2, 3, 4) else 3
 
 
 def describe_end(details: Any) -> str:
-    """Say in one line how a job ended: its driver's exit code, or Ray's reason where no driver ran."""
+    """Describe in one line how a job ended: its driver's exit code, or Ray's message if no driver ran."""
     if details.driver_exit_code is not None:
         return f"{details.status.value}, exit code {details.driver_exit_code} of its driver"
     return f"{details.status.value}: {one_line(details.message or 'no reason given')}"

@@ -1,1 +1,1 @@
-"""Training: recipes, data, augmentation, adversarial training, and the loop. Recipes and data do not need torch."""
+"""Training: recipes, data, augmentation, adversarial training, and the loop. Recipes and data do not import torch."""

@@ -16,18 +16,18 @@ from robust201.training.draws import pixel_draws, uniform
 from robust201.training.recipes import AdversarialTraining, PgdTraining, TradesTraining
 
 Logits = Callable[[torch.Tensor], torch.Tensor]
-"""A network on (B, 3, H, W) pixels in [0, 1]."""
+"""Maps pixels (B, 3, H, W) in [0, 1] to logits (B, C)."""
 
 _NORMAL_START = 0.001
-"""Standard deviation of TRADES's start, in pixels of [0, 1], as in its authors' code."""
+"""Standard deviation of the normal start of TRADES, for pixels in [0, 1], as in its authors' code."""
 
 
 class StepLoss(NamedTuple):
     """Loss of one step.
 
     Attributes:
-        loss: () mean over the batch.
-        logits: (B, C) of the images that count for accuracy: adversarial with PGD, otherwise the augmented ones.
+        loss: (), mean over the batch.
+        logits: (B, C), from which accuracy is computed: of the adversarial images with PGD, else of the augmented ones.
     """
 
     loss: torch.Tensor
@@ -47,7 +47,7 @@ class StartDraws(NamedTuple):
     ids: NDArray[np.int64]
 
     def words(self, count: int) -> NDArray[np.uint64]:
-        """Draw (B, count) words, keyed by image."""
+        """Return random 64-bit words (B, count), keyed by image."""
         return np.stack([pixel_draws(self.seed, self.epoch, "start", int(image), count) for image in self.ids])
 
 
@@ -59,7 +59,7 @@ def step_loss(
     adversarial: AdversarialTraining | None,
     draws: StartDraws,
 ) -> StepLoss:
-    """Compute the loss of one step, on adversarial images where the recipe asks for them.
+    """Compute the loss of one step, on adversarial images if the recipe has adversarial training.
 
     `network` is the module behind `logits_of`, in training mode; attacks may temporarily set it to evaluation mode.
     `pixels` are (B, 3, H, W) float32 in [0, 1], `labels` (B,) int64.
@@ -81,7 +81,7 @@ def _pgd(
     draws: StartDraws,
 ) -> torch.Tensor:
     start = pixels if fields.start == "none" else pixels + _uniform_noise(pixels, fields, draws)
-    with _attacked(network, fields):
+    with _attack_mode(network, fields):
         return ascend(lambda images: functional.cross_entropy(logits_of(images), labels), pixels, start, fields)
 
 
@@ -94,7 +94,7 @@ def _trades(
     draws: StartDraws,
 ) -> StepLoss:
     noise = _normal_noise(pixels, draws) if fields.start == "normal" else _uniform_noise(pixels, fields, draws)
-    with _attacked(network, fields):
+    with _attack_mode(network, fields):
         with torch.no_grad():
             expected = logits_of(pixels).softmax(dim=1)
         perturbed = ascend(lambda images: _divergence(logits_of(images), expected), pixels, pixels + noise, fields)
@@ -105,9 +105,12 @@ def _trades(
 
 
 def ascend(
-    objective: Logits, pixels: torch.Tensor, start: torch.Tensor, fields: PgdTraining | TradesTraining
+    objective: Callable[[torch.Tensor], torch.Tensor],
+    pixels: torch.Tensor,
+    start: torch.Tensor,
+    fields: PgdTraining | TradesTraining,
 ) -> torch.Tensor:
-    """Climb `objective` by steps of the gradient's sign, within the ball around `pixels` and within [0, 1]."""
+    """Increase `objective` with signed gradient steps, within the ball around `pixels` and within [0, 1]."""
     epsilon = fields.epsilon_255 / 255
     lower, upper = (pixels - epsilon).clamp(min=0), (pixels + epsilon).clamp(max=1)
     images = start.clamp(lower, upper)
@@ -119,15 +122,15 @@ def ascend(
 
 
 def _divergence(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """KL divergence of predictions from the expected probabilities, the mean of the batch."""
+    """Return the mean KL divergence of predictions from the expected probabilities."""
     return functional.kl_div(logits.log_softmax(dim=1), expected, reduction="batchmean")
 
 
 @contextmanager
-def _attacked(network: nn.Module, fields: PgdTraining | TradesTraining) -> Iterator[None]:
-    """Set the network to the mode in which it is attacked; afterwards restore training mode and statistics.
+def _attack_mode(network: nn.Module, fields: PgdTraining | TradesTraining) -> Iterator[None]:
+    """Set the network's mode for the attack; afterwards restore training mode and statistics.
 
-    The random state is restored as well, so that a step draws the same dropout with and without an attack.
+    The random state is restored, too, so that dropout is the same with and without an attack.
     """
     devices = {parameter.device for parameter in network.parameters()}
     buffers = [] if fields.update_statistics else [(buffer, buffer.clone()) for buffer in network.buffers()]
@@ -148,5 +151,5 @@ def _uniform_noise(pixels: torch.Tensor, fields: PgdTraining | TradesTraining, d
 
 
 def _normal_noise(pixels: torch.Tensor, draws: StartDraws) -> torch.Tensor:
-    quantiles = uniform(draws.words(pixels[0].numel())) + 2.0**-54  # not 0, whose quantile is infinite
+    quantiles = uniform(draws.words(pixels[0].numel())) + 2.0**-54  # avoid 0, whose quantile is infinite
     return to_device((_NORMAL_START * ndtri(quantiles)).astype(np.float32), pixels.device).view_as(pixels)

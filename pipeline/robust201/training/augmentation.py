@@ -1,7 +1,7 @@
 """Augmentation of a batch on its device (docs/protocol.md gives formulas and sources).
 
-Every draw is keyed by (seed, epoch, image, purpose), so an image's augmented form does not depend on its batch. Colours
-and resampling are computed in float32 on pixels in [0, 1], without rounding to 8 bits in between.
+Random numbers are keyed by (seed, epoch, image, purpose), so an augmented image does not depend on its batch. Colours
+and resampling are computed in float32 on pixels in [0, 1], without intermediate rounding to 8 bits.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from robust201.training.draws import epoch_draws, uniform
 from robust201.training.recipes import Augmentation
 
 _GREY = (0.2989, 0.587, 0.114)
-"""Weights of red, green and blue in grey (ITU-R BT.601), with torchvision's number of digits."""
+"""Weights of red, green and blue in grey (ITU-R BT.601), with as many digits as in torchvision."""
 
 _BRIGHTNESS, _CONTRAST = 0, 1  # saturation is 2
 
@@ -39,7 +39,7 @@ class Augmenter:
         self._device = device
 
     def __call__(self, pixels: NDArray[np.uint8], ids: NDArray[np.int64], epoch: int) -> torch.Tensor:
-        """Augment (B, 3, H, W) uint8 images with the draws of their ids to float32 in [0, 1] on the device."""
+        """Augment (B, 3, H, W) uint8 images by their ids, and return float32 in [0, 1] on the device."""
         images = to_device(pixels, self._device)
         if self._augmentation.flip or self._augmentation.crop_padding:
             images = self._flip_and_crop(images, ids, epoch)
@@ -51,7 +51,7 @@ class Augmenter:
         return images
 
     def _draws(self, purpose: str, ids: NDArray[np.int64], epoch: int, count: int) -> NDArray[np.uint64]:
-        """Give (count, B) words, `count` of each image."""
+        """Return random words (count, B), `count` per image."""
         drawn = epoch_draws(self._seed, epoch, purpose, count * self._n_ids)
         return drawn.reshape(count, self._n_ids)[:, ids]
 
@@ -70,7 +70,7 @@ class Augmenter:
         return images
 
     def _jitter(self, images: torch.Tensor, ids: NDArray[np.int64], epoch: int) -> torch.Tensor:
-        """Blend with black (brightness), mean grey (contrast), the grey image (saturation), in each image's order."""
+        """Blend with black (brightness), mean grey (contrast) and the grey image (saturation), in a random order."""
         draws = self._draws("jitter", ids, epoch, 4)
         factors = (1 + self._augmentation.jitter * (2 * uniform(draws[:3]) - 1)).astype(np.float32)
         orders = _ORDERS[(draws[3] % len(_ORDERS)).astype(np.int64)]
@@ -95,16 +95,16 @@ class Augmenter:
 def resample(
     images: torch.Tensor, degrees: NDArray[np.float64], shifts: NDArray[np.float64], bilinear: bool
 ) -> torch.Tensor:
-    """Rotate images about their centre and translate them, in one resampling; pixels from outside are black.
+    """Rotate images about their centre and translate them, in one resampling; pixels outside are black.
 
     Args:
         images: (B, C, H, W) float32.
         degrees: (B,) counterclockwise.
         shifts: (2, B) pixels to the right and down.
-        bilinear: interpolate between four pixels; else the nearest is taken.
+        bilinear: whether to interpolate between four pixels; else the nearest is used.
 
     Returns:
-        (B, C, H, W) float32; exactly `images` moved where the angle is 0 and the shifts are whole.
+        (B, C, H, W) float32; exact pixels of `images` if the angle is 0 and the shifts are integers.
     """
     n_images, n_channels, height, width = images.shape
     radians = np.deg2rad(degrees)
@@ -121,9 +121,9 @@ def resample(
 
     def take(row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-        place = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
-        place = place.long().view(n_images, 1, -1).expand(-1, n_channels, -1)
-        return flat.gather(2, place).view_as(images) * inside[:, None]
+        position = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
+        position = position.long().view(n_images, 1, -1).expand(-1, n_channels, -1)
+        return flat.gather(2, position).view_as(images) * inside[:, None]
 
     if not bilinear:
         return take((source_rows + 0.5).floor(), (source_columns + 0.5).floor())

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
-from robust201.core.records import PIXELS_AS_THEY_ARE, ImageSet, Normalisation
-from robust201.images.fusion import LabelFrom, blend, check_same_size, exact_share
+from robust201.core.records import NO_NORMALISATION, ImageSet, Normalisation
+from robust201.images.fusion import LabelFrom, blend, check_same_size, exact_fraction
 from robust201.training.draws import epoch_draws
 
 
@@ -19,7 +19,7 @@ class Batch(NamedTuple):
     Attributes:
         pixels: (B, 3, H, W) uint8.
         labels: (B,) int64.
-        ids: (B,) int64 below `TrainingData.n_ids`, each image's own in its epoch: augmentation is drawn by it.
+        ids: (B,) int64 below `TrainingData.n_ids`, unique in an epoch; augmentation is keyed by it.
     """
 
     pixels: NDArray[np.uint8]
@@ -28,7 +28,7 @@ class Batch(NamedTuple):
 
 
 class TrainingData(Protocol):
-    """Images in batches, in an order that depends on seed and epoch alone."""
+    """Images in batches, in an order that depends only on seed and epoch."""
 
     @property
     def name(self) -> str:
@@ -40,28 +40,28 @@ class TrainingData(Protocol):
 
     @property
     def n_images(self) -> int:
-        """Number of images of an epoch."""
+        """Number of images per epoch."""
 
     @property
     def n_ids(self) -> int:
-        """One more than the largest id of an epoch."""
+        """Upper bound of the ids: one more than the largest."""
 
     @property
     def normalisation(self) -> Normalisation:
         """Per-channel mean and standard deviation."""
 
     def identity(self) -> Any:
-        """Give a JSON value; equal values mean equal batches."""
+        """Return a JSON value; equal values mean equal batches."""
 
     def n_batches(self, batch_size: int) -> int:
-        """Count the batches of an epoch."""
+        """Return the number of batches per epoch."""
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        """Give the batches of an epoch, counted from 0."""
+        """Yield the batches of an epoch, counted from 0."""
 
 
 class _Batched:
-    """Epochs whose last batch may be short."""
+    """Base of data whose last batch of an epoch may be smaller."""
 
     n_images: int
 
@@ -70,7 +70,7 @@ class _Batched:
 
 
 class OneSource(_Batched):
-    """All images of one set, each once in an epoch, shuffled anew for each."""
+    """All images of one set, each once per epoch, reshuffled every epoch."""
 
     def __init__(self, images: ImageSet) -> None:
         self._images = images
@@ -90,12 +90,12 @@ class OneSource(_Batched):
 
 
 class Mixture:
-    """Batches with a share alpha of robust images and the rest of natural ones (docs/training-data.md).
+    """Batches with a fraction alpha of robust images; the rest are natural ones (docs/training-data.md).
 
-    A batch of B images has floor((1 - alpha) B) natural and then ceil(alpha B) robust ones. An epoch has as many images
-    as there are natural ones; its last batch, which may be shorter, follows the same rule. No image occurs twice in
-    an epoch, and each source is shuffled anew every epoch. Ids of robust images follow those of the natural ones. With
-    alpha 0, batches equal those of `OneSource(natural)`.
+    A batch of B images has floor((1 - alpha) B) natural images, followed by ceil(alpha B) robust ones. An epoch has as
+    many images as there are natural ones; its last batch, which may be smaller, follows the same rule. No image occurs
+    twice in an epoch, and each source is reshuffled every epoch. Ids of robust images follow those of natural ones.
+    With alpha 0, batches equal those of `OneSource(natural)`.
 
     Raises:
         DatasetError: the sources differ in classes or image size.
@@ -103,45 +103,45 @@ class Mixture:
     """
 
     def __init__(self, natural: ImageSet, robust: ImageSet, alpha: float) -> None:
-        self._share = exact_share(alpha)
-        found = [(images.n_classes, images.images.shape[1:]) for images in (natural, robust)]
-        if found[0] != found[1]:
+        self._fraction = exact_fraction(alpha)
+        kinds = [(images.n_classes, images.images.shape[1:]) for images in (natural, robust)]
+        if kinds[0] != kinds[1]:
             raise DatasetError(
-                f"Mixing {robust.dataset} into {natural.dataset} failed: expected {found[0][0]} classes and "
-                f"images {found[0][1]}, got {found[1][0]} and {found[1][1]}. Mix images of the same kind."
+                f"Mixing {robust.dataset} into {natural.dataset} failed: expected {kinds[0][0]} classes and "
+                f"images {kinds[0][1]}, got {kinds[1][0]} and {kinds[1][1]}. Mix images of the same kind."
             )
         self._natural, self._robust, self._alpha = natural, robust, float(alpha)
         self.name = f"{natural.dataset} with {alpha:g} of {robust.dataset}"
         self.n_classes = natural.n_classes
         self.normalisation = natural.normalisation
         self.n_images = len(natural)
-        # Augmentation draws by it, so without robust images it must equal the natural source's.
-        self.n_ids = len(natural) + (len(robust) if self._share else 0)
+        # Augmentation depends on it, so without robust images it must equal the natural source's.
+        self.n_ids = len(natural) + (len(robust) if self._fraction else 0)
 
     def identity(self) -> dict[str, Any]:
         mixture = {"natural": self._natural.sha256, "robust": self._robust.sha256, "alpha": self._alpha}
         return {"mixture": mixture, "normalisation": _numbers(self.normalisation)}
 
     def n_batches(self, batch_size: int) -> int:
-        """Count the batches of an epoch.
+        """Return the number of batches per epoch.
 
         Raises:
-            DatasetError: there are too few robust images; rounding up may add one per batch to the exact share.
+            DatasetError: there are too few robust images; rounding up may need one more per batch than the fraction.
         """
         n_batches = ceil(self.n_images / batch_size)
         last = self.n_images - (n_batches - 1) * batch_size
-        wanted = (n_batches - 1) * self._count_robust(batch_size) + self._count_robust(last)
-        if wanted > len(self._robust):
+        n_robust = (n_batches - 1) * self._count_robust(batch_size) + self._count_robust(last)
+        if n_robust > len(self._robust):
             raise DatasetError(
                 f"Mixing {self._robust.dataset} into {self._natural.dataset} failed for alpha {self._alpha}: expected "
-                f"{wanted:,} robust images or more for an epoch of {self.n_images:,}, got {len(self._robust):,}. "
-                "Lower alpha, or make more robust images."
+                f"{n_robust:,} robust images or more for an epoch of {self.n_images:,}, got {len(self._robust):,}. "
+                "Lower alpha, or create more robust images."
             )
         return n_batches
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        """Give the batches of an epoch (see `TrainingData`), in each the natural images before the robust ones."""
-        self.n_batches(batch_size)  # raises where there are too few images
+        """Yield the batches of an epoch (see `TrainingData`), with natural images before robust ones."""
+        self.n_batches(batch_size)  # raises if there are too few images
         natural_order = _order(seed, epoch, len(self._natural))
         robust_order = _order(seed, epoch, len(self._robust), "order of robust images")
         n_robust_before = 0
@@ -159,21 +159,21 @@ class Mixture:
             )
 
     def _count_robust(self, size: int) -> int:
-        """Count the robust images of a batch in exact arithmetic: as floats, .55 x 100 is above 55."""
-        return ceil(self._share * size)
+        """Return the number of robust images of a batch, in exact arithmetic: as floats, 0.55 x 100 is above 55."""
+        return ceil(self._fraction * size)
 
 
 class Fusion(_Batched):
-    """Blends of two sets of images (see `images.fusion.blend`), paired anew in every epoch.
+    """Blends of two sets of images (see `images.fusion.blend`), with new pairs in every epoch.
 
-    Both sets are shuffled each epoch and paired in that order; the epoch ends with the shorter set, so each epoch
-    uses other images of the longer one. Pairs depend on neither `label` nor alpha, so both tasks see the same images.
+    Both sets are shuffled each epoch and paired in that order. The epoch ends with the smaller set, so each epoch uses
+    other images of the larger one. Pairs depend on neither `label` nor alpha, so both tasks use the same images.
     Ids are the rows of the first set.
 
     Args:
         alpha: weight of the first set's pixels.
         label: set whose labels and classes are used.
-        normalisation: none by default, as in the study, since the blends belong to neither dataset.
+        normalisation: none by default, as in the study, because the blends belong to neither dataset.
 
     Raises:
         DatasetError: the sets differ in image size.
@@ -186,9 +186,9 @@ class Fusion(_Batched):
         second: ImageSet,
         alpha: float = 0.5,
         label: LabelFrom = "first",
-        normalisation: Normalisation = PIXELS_AS_THEY_ARE,
+        normalisation: Normalisation = NO_NORMALISATION,
     ) -> None:
-        exact_share(alpha)
+        exact_fraction(alpha)
         check_same_size(first, second)
         self._first, self._second, self._alpha, self._label = first, second, float(alpha), label
         self.name = f"{first.dataset} blended with {second.dataset}"
@@ -207,11 +207,11 @@ class Fusion(_Batched):
         return {"fusion": fusion, "normalisation": _numbers(self.normalisation)}
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        firsts = _order(seed, epoch, len(self._first), "order of first images")
-        seconds = _order(seed, epoch, len(self._second), "order of second images")
+        first_order = _order(seed, epoch, len(self._first), "order of first images")
+        second_order = _order(seed, epoch, len(self._second), "order of second images")
         for start in range(0, self.n_images, batch_size):
-            chosen = slice(start, min(start + batch_size, self.n_images))
-            first, second = firsts[chosen], seconds[chosen]
+            rows = slice(start, min(start + batch_size, self.n_images))
+            first, second = first_order[rows], second_order[rows]
             pixels = blend(self._first.images[first], self._second.images[second], self._alpha)
             labels = self._first.labels[first] if self._label == "first" else self._second.labels[second]
             yield Batch(pixels, labels, first)
@@ -222,5 +222,5 @@ def _numbers(normalisation: Normalisation) -> list[float]:
 
 
 def _order(seed: int, epoch: int, count: int, of: str = "order") -> NDArray[np.int64]:
-    """Shuffle the numbers below `count`, with draws named by `of`."""
+    """Return the numbers below `count`, shuffled with the random stream named `of`."""
     return np.argsort(epoch_draws(seed, epoch, of, count), kind="stable")

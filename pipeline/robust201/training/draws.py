@@ -1,7 +1,7 @@
-"""Draws of a training: one stream per seed, epoch and purpose, in which each image has its own position.
+"""Random numbers of a training: one stream per seed, epoch and purpose, in which each image has its own position.
 
-So no draw depends on batches, order or other draws. Raw 64-bit words, because NumPy guarantees the stream of a bit
-generator but not that of a distribution.
+So they do not depend on batches, order or each other. They are raw 64-bit words, because NumPy guarantees the stream of
+a bit generator but not of a distribution.
 """
 
 import functools
@@ -14,7 +14,7 @@ from robust201.core.noise import generator
 
 @functools.lru_cache(maxsize=32)
 def epoch_draws(seed: int, epoch: int, purpose: str, count: int) -> NDArray[np.uint64]:
-    """Draw (count,) 64-bit words of an epoch, counted from 0; a larger count starts with the same words."""
+    """Return random 64-bit words (count,) of an epoch, counted from 0; a larger count starts with the same words."""
     draws: NDArray[np.uint64] = generator(seed, "training", epoch, purpose).bit_generator.random_raw(count)
     draws.flags.writeable = False
     return draws
@@ -27,6 +27,6 @@ def uniform(draws: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 def pixel_draws(seed: int, epoch: int, purpose: str, image: int, count: int) -> NDArray[np.uint64]:
-    """Draw (count,) words of one image, for images that need many, such as one per pixel."""
+    """Return random words (count,) of one image, for purposes that need many, such as one per pixel."""
     draws: NDArray[np.uint64] = generator(seed, "training", epoch, purpose, image).bit_generator.random_raw(count)
     return draws

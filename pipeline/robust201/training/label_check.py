@@ -1,4 +1,4 @@
-"""A check of generated images by an independent network: whose label it reads on them."""
+"""Check of the labels of generated images with an independent network."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -12,21 +12,21 @@ from robust201.core.records import ImageSet
 from robust201.models.classifier import Classifier
 
 TRUSTED_FRACTION = 0.5
-"""Below this fraction of images whose own label another network reads, they are no images of robust features.
+"""Minimum fraction of images that another network must classify as labelled for them to have robust features.
 
-Ours: with a source that resists attacks a natural network reads 79% of digits made for D_R, with one that does not 19%.
+Our choice: a natural network classified 79% of digits made for D_R as labelled if the source was robust, else 19%.
 """
 
 _BATCH = 500
 
 
 class LabelsRead(NamedTuple):
-    """What an independent network reads on the images whose own label differs from that of their origin.
+    """Predictions of an independent network for images whose label differs from that of their starting image.
 
     Attributes:
-        n_images: such images.
-        own: fraction read as the label that they carry.
-        origin: fraction read as the label of the training image from which they were made to start.
+        n_images: number of such images.
+        own: fraction classified as their label.
+        origin: fraction classified as the label of the training image from which they started.
     """
 
     n_images: int
@@ -35,20 +35,20 @@ class LabelsRead(NamedTuple):
 
     @property
     def carries_labels(self) -> bool:
-        """Whether the images carry their labels for other networks than the one they were made with."""
+        """Whether other networks recognise the images' labels, too."""
         return self.own >= TRUSTED_FRACTION
 
 
 def read_labels(folder: Path, images: ImageSet, judge: Classifier) -> LabelsRead:
-    """Classify generated images by a network that had no part in making them.
+    """Classify generated images with a network that was not used to generate them.
 
     Args:
-        folder: of images made by `write_feature_images` with the method ``representation``.
-        images: the training images that they were made of.
+        folder: folder of images by `write_feature_images` with the method ``representation``.
+        images: the training images from which they were generated.
         judge: the independent network, trained on natural images.
 
     Raises:
-        DatasetError: the folder's images were made by another method, or of other images.
+        DatasetError: the folder's images were generated with another method, or from other images.
     """
     with np.load(folder / "train.npz", allow_pickle=False) as arrays:
         if "start_rows" not in arrays:
@@ -56,24 +56,24 @@ def read_labels(folder: Path, images: ImageSet, judge: Classifier) -> LabelsRead
                 f"Checking the images of {folder} failed: only images made by --method representation start from "
                 "others. Leave --judge out."
             )
-        made, labels, starts = arrays["images"], arrays["labels"], arrays["start_rows"]
+        generated, labels, starts = arrays["images"], arrays["labels"], arrays["start_rows"]
     order = np.argsort(images.indices)
-    places = order[np.searchsorted(images.indices, starts, sorter=order).clip(max=len(order) - 1)]
-    if (images.indices[places] != starts).any():
+    positions = order[np.searchsorted(images.indices, starts, sorter=order).clip(max=len(order) - 1)]
+    if (images.indices[positions] != starts).any():
         raise DatasetError(
             f"Checking the images of {folder} failed: they start from images that are not among the "
             f"{len(images):,} given. Give the same --count and --seed as when they were made."
         )
-    origins = images.labels[places]
-    differ = origins != labels
-    read = _classify(judge, made[differ])
-    if not len(read):
+    origins = images.labels[positions]
+    has_other_label = origins != labels
+    predictions = _classify(judge, generated[has_other_label])
+    if not len(predictions):
         raise DatasetError(
-            f"Checking the images of {folder} failed: each starts from an image of its own class, so nothing can be "
-            "told apart. Make images of several classes."
+            f"Checking the images of {folder} failed: each starts from an image of its own class, so the labels "
+            "cannot be distinguished. Generate images of several classes."
         )
-    own, origin = (float((read == wanted[differ]).mean()) for wanted in (labels, origins))
-    return LabelsRead(len(read), own, origin)
+    own, origin = (float((predictions == expected[has_other_label]).mean()) for expected in (labels, origins))
+    return LabelsRead(len(predictions), own, origin)
 
 
 def _classify(judge: Classifier, images: NDArray[np.uint8]) -> NDArray[np.int64]:

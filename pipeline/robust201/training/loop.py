@@ -34,10 +34,10 @@ from robust201.weights.manifest import hash_training
 from robust201.weights.store import hash_weights
 
 SAVE_SECONDS = 300.0
-"""Longest work, in seconds, that a killed training loses."""
+"""Maximum work, in seconds, that a killed training loses."""
 
 REPORT_SECONDS = 2.0
-"""Time between two reports of the steps made."""
+"""Seconds between two progress reports."""
 
 _EVALUATION_BATCH = 256
 
@@ -47,10 +47,10 @@ class Snapshot:
     """The weights after a number of steps; at a drop of the learning rate, before the first step at the lower rate.
 
     Attributes:
-        step: steps made; 0: the initial weights.
+        step: number of steps; 0 for the initial weights.
         n_batches: steps per epoch.
         state_dict: CPU tensors by name.
-        history: one record per epoch; the last one covers a part if the snapshot lies within an epoch.
+        history: one record per epoch; the last one is partial if the snapshot is within an epoch.
     """
 
     step: int
@@ -60,7 +60,7 @@ class Snapshot:
 
     @property
     def epochs(self) -> int | None:
-        """Passes over the data; None where the last one is not complete."""
+        """Completed epochs; None within an epoch."""
         return None if self.step % self.n_batches else self.step // self.n_batches
 
 
@@ -76,40 +76,40 @@ def train(
     precision: Precision = "fp32",
     start: Mapping[str, torch.Tensor] | None = None,
     states: Path | None = None,
-    wanted: Collection[int] | None = None,
+    snapshot_steps: Collection[int] | None = None,
     on_epoch: Callable[[EpochRecord], None] = lambda _record: None,
     on_steps: Callable[[int, EpochRecord | None], None] = lambda _step, _record: None,
     keep_going: Callable[[int], bool] = lambda _step: True,
     notice: Callable[[str], None] = lambda _line: None,
     save_seconds: float = SAVE_SECONDS,
 ) -> Iterator[Snapshot]:
-    """Train one network and yield its snapshots, ascending, as they are reached.
+    """Train one network and yield its snapshots in order as they are reached.
 
-    Whenever a snapshot is yielded, the process has its previous settings and random state. `recipe.data` and
-    `recipe.start` are ignored: `data` are the training data and `start` the weights to start from. The precision is
-    that of a GPU, fp32 or tf32.
+    While a snapshot is yielded, the process has its previous settings and random state. `recipe.data` and
+    `recipe.start` are ignored: `data` are the training data and `start` the initial weights. `precision` applies to a
+    GPU: fp32 or tf32.
 
-    `states` is the folder of this training's states, of which None keeps none. A state is saved at least every
+    `states` is the folder of this training's saved states; None saves none. A state is saved at least every
     `save_seconds`, and before a snapshot is yielded, so a snapshot that was not stored before a crash is yielded again.
-    Of the recipe's snapshots, those after the `wanted` steps are yielded (None: all); the training ends after the last.
+    Only the recipe's snapshots at `snapshot_steps` (None: all) are yielded; the training ends after the last.
 
-    `on_epoch` receives the record of each complete epoch; `on_steps`, at the beginning and every few seconds, the steps
-    made and the record of the epoch so far, or of the last one (None before the first step). `keep_going` is called
-    before each step, with the steps made; on False the state is saved and the iteration ends. `notice` receives a line
-    on each damaged state.
+    `on_epoch` receives the record of each complete epoch. `on_steps` receives, at the beginning and every few seconds,
+    the number of steps and the record of the current epoch, or of the last one (None before the first step).
+    `keep_going` is called with the number of steps before each step; on False the state is saved and the iteration
+    ends. `notice` receives a line about each damaged state.
 
     Raises:
         ArchitectureError: there is no such architecture, or PyTorch cannot train it on this CPU.
         CheckpointError: `start` does not fit the network.
-        ConfigError: this machine lacks the device or precision, or a snapshot lies beyond the end.
-        EvaluationError: loss or weights are no longer finite, or the network refuses a batch of one image.
+        ConfigError: this machine lacks the device or precision, or a snapshot is after the end.
+        EvaluationError: loss or weights are no longer finite, or the network rejects a batch of one image.
         StorageError: a state cannot be written, or belongs to another training.
     """
     _check_device(device, precision)
     if device == "cpu" and not has_avx512():
         space.check_training_without_avx512(architecture)
     n_batches = data.n_batches(recipe.batch_size)
-    steps = [step for step in recipe.snapshot_steps(n_batches) if wanted is None or step in wanted]
+    steps = [step for step in recipe.snapshot_steps(n_batches) if snapshot_steps is None or step in snapshot_steps]
     if not steps:
         return
     folder = None
@@ -136,8 +136,8 @@ def train(
             training.restore(state)
     for target in steps:
         with _deterministic(device, threads, precision):
-            went_on = training.run_until(target, folder, save_seconds, on_epoch, on_steps, keep_going)
-            snapshot = training.snapshot() if went_on else None
+            is_reached = training.run_until(target, folder, save_seconds, on_epoch, on_steps, keep_going)
+            snapshot = training.snapshot() if is_reached else None
         if snapshot is None:
             return
         yield snapshot
@@ -173,7 +173,7 @@ class _Training:
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
-        # Sums stay on the device: reading them at each step would synchronise with it.
+        # Sums stay on the device, because reading them at each step would synchronise with it.
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=self._device)
         self._n_correct = torch.zeros((), dtype=torch.int64, device=self._device)
         self._n_images = 0
@@ -189,7 +189,7 @@ class _Training:
                 self._optimiser.state[parameter]["momentum_buffer"] = momentum
 
     def state(self) -> TrainingState:
-        """Copy the state of the training."""
+        """Return a copy of the training's state."""
         self._check_finite()
         momentum = {
             name: _copy(self._optimiser.state[parameter]["momentum_buffer"])
@@ -220,11 +220,11 @@ class _Training:
         on_steps: Callable[[int, EpochRecord | None], None],
         keep_going: Callable[[int], bool],
     ) -> bool:
-        """Make steps up to `target`, and save the state there and on the way; False if `keep_going` ended it before."""
+        """Make steps up to `target`, saving states on the way and at the end; return False if `keep_going` ended it."""
         saved, saved_at = self.step, time.monotonic()
         reported_at = -math.inf
         while self.step < target and keep_going(self.step):
-            # Not at every step: reading the sums synchronises with the device.
+            # Not at every step, because reading the sums synchronises with the device.
             if time.monotonic() - reported_at >= REPORT_SECONDS:
                 on_steps(self.step, self._latest_record())
                 reported_at = time.monotonic()
@@ -241,7 +241,7 @@ class _Training:
     def _make_step(self) -> None:
         epoch = self.step // self._n_batches
         batch = self._next_batch(epoch)
-        # So that layers with random draws, such as dropout, draw the same after a resume.
+        # Random layers such as dropout must give the same results after a resume.
         torch.manual_seed(derived_seed(self._seed, "training", "step", self.step))
         for group in self._optimiser.param_groups:
             group["lr"] = self._recipe.learning_rate_of(self.step, self._n_batches)
@@ -256,7 +256,7 @@ class _Training:
                 raise
             raise EvaluationError(
                 f"Training failed for {self._label}: expected two or more images in every batch, got a last batch of "
-                f"one, which the network refuses ({one_line(error)}). Choose another batch size than "
+                f"one, which the network rejects ({one_line(error)}). Choose another batch size than "
                 f"{self._recipe.batch_size}."
             ) from error
         self._optimiser.zero_grad()
@@ -270,8 +270,8 @@ class _Training:
     def _next_batch(self, epoch: int) -> Batch:
         done = self.step - epoch * self._n_batches
         if self._batches is None or not done:
-            every = self._data.batches(self._recipe.batch_size, self._seed, epoch)
-            self._batches = islice(every, done, self._n_batches)
+            batches = self._data.batches(self._recipe.batch_size, self._seed, epoch)
+            self._batches = islice(batches, done, self._n_batches)
         batch = next(self._batches, None)
         if batch is None:
             raise EvaluationError(
@@ -353,7 +353,7 @@ def _initialise(
             network.load_state_dict(start, strict=True)
         except RuntimeError as error:
             raise CheckpointError(
-                f"Loading the weights to start from failed for {label}: expected those of the same network with "
+                f"Loading the initial weights failed for {label}: expected those of the same network with "
                 f"{n_classes} classes, got others ({one_line(error)}). Name a training of the same network."
             ) from error
     return network
@@ -394,7 +394,7 @@ def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[
     collect_as_usual()
     on_cpu = device == "cpu"
     if not on_cpu:
-        # cuBLAS reads this when its first handle is created; without it, deterministic matrix products are refused.
+        # cuBLAS reads this when its first handle is created; without it, deterministic matrix products are rejected.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[] if on_cpu else [device]))
@@ -424,7 +424,7 @@ def measure_accuracy(
     device: str = "cpu",
     threads: int = 1,
 ) -> float:
-    """Compute the fraction of images that a network with these weights classifies correctly, in float32."""
+    """Return the fraction of images that a network with these weights classifies correctly, in float32."""
     with _deterministic(device, threads, "fp32"), torch.inference_mode():
         network = space.build(architecture, n_classes=images.n_classes)
         network.load_state_dict(state_dict, strict=True)

@@ -1,6 +1,6 @@
-"""Recipes: everything that decides the weights apart from network, images and seed (docs/training.md).
+"""Recipes: everything that determines the weights except network, images and seed (docs/training.md).
 
-No torch, since planning reads recipes.
+Does not import torch, because planning reads recipes.
 """
 
 import itertools
@@ -13,7 +13,7 @@ from robust201.core.errors import ConfigError, closest
 from robust201.core.strict_model import PositiveFloat, StrictModel
 
 MAX_STEPS = 999_999_999
-"""Longest training: the names of its states have nine digits."""
+"""Maximum number of steps: the names of saved states have nine digits."""
 
 Count = Annotated[int, Field(ge=0, le=MAX_STEPS)]
 StepCount = Annotated[int, Field(ge=1, le=MAX_STEPS)]
@@ -34,13 +34,12 @@ class Augmentation(StrictModel):
 
     Attributes:
         flip: mirror left to right with probability 1/2; not for digits.
-        crop_padding: pixels of zeros added to each side before a random crop of the original size: a translation by
+        crop_padding: pixels of zero padding on each side before a random crop to the original size, a translation by
             whole pixels.
-        jitter: largest relative change of brightness, contrast and saturation, each uniform, in an order drawn for each
-            image.
+        jitter: largest relative change of brightness, contrast and saturation, each uniform, in a random order.
         rotate_degrees: largest angle of a rotation about the centre, uniform in both directions.
         translate: largest translation in pixels along each axis, uniform, not rounded; pixels outside are black.
-        interpolation: of rotation and `translate`, which share one resampling.
+        interpolation: interpolation of rotation and `translate`, which are applied in one resampling.
     """
 
     flip: bool = False
@@ -83,11 +82,11 @@ class _OneOf(StrictModel):
 
 
 class CosineSchedule(StrictModel):
-    """The rate falls to 0 along half a cosine, step by step."""
+    """The learning rate decreases to 0 along half a cosine, updated at each step."""
 
 
 class StepSchedule(_OneOf):
-    """The rate is multiplied by `factor` at each given point, from the first step that begins at or after it."""
+    """The learning rate is multiplied by `factor` at each given point, from the first step at or after it."""
 
     at_epochs: Annotated[tuple[PositiveFloat, ...], AfterValidator(_check_rising)] | None = None
     at_iterations: Annotated[tuple[StepCount, ...], AfterValidator(_check_rising)] | None = None
@@ -95,17 +94,17 @@ class StepSchedule(_OneOf):
 
 
 class Schedule(_OneOf):
-    """How the learning rate falls: exactly one of the two."""
+    """Schedule of the learning rate: exactly one of the two fields."""
 
     cosine: CosineSchedule | None = None
     steps: StepSchedule | None = None
 
 
 class _Attack(StrictModel):
-    """The attack inside a training: projected gradient ascent in an Linf ball around the augmented image.
+    """The attack of adversarial training: projected gradient ascent in an Linf ball around the augmented image.
 
-    Radius and step are in units of 1/255. `mode` is the network's while it is attacked: `training` normalises by the
-    batch, and `update_statistics` then decides whether BatchNorm's running averages move with the attack's passes.
+    Radius and step are in units of 1/255. `mode` is the network's mode during the attack: `training` normalises with
+    batch statistics, and `update_statistics` sets whether the attack's passes update BatchNorm's running averages.
     """
 
     epsilon_255: Annotated[float, Field(ge=0, le=255)] = 8.0
@@ -116,12 +115,14 @@ class _Attack(StrictModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.update_statistics and self.mode == "evaluation":
-            raise ValueError("expected `mode: training` with `update_statistics`, got evaluation, which updates none.")
+            raise ValueError(
+                "expected `mode: training` with `update_statistics`, got evaluation, which never updates them."
+            )
         return self
 
 
 class PgdTraining(_Attack):
-    """Training on adversarial images alone (Madry et al., ICLR 2018); the defaults are NAS-RobBench-201's."""
+    """Training on adversarial images only (Madry et al., ICLR 2018); the defaults are NAS-RobBench-201's."""
 
     steps: StepCount = 7
     start: Literal["none", "uniform"] = "uniform"
@@ -130,8 +131,8 @@ class PgdTraining(_Attack):
 class TradesTraining(_Attack):
     """Cross-entropy of the image plus beta times KL(its prediction || the adversarial one) (Zhang et al., 2019).
 
-    `beta` weighs the divergence's mean over the batch, which the attack maximises. A `normal` start has the standard
-    deviation .001 of the authors' code; at the image itself the divergence has no gradient.
+    `beta` is the weight of the mean divergence, which the attack maximises. A `normal` start has the standard deviation
+    0.001 of the authors' code; a start is needed because the divergence has no gradient at the image itself.
     """
 
     steps: StepCount = 10
@@ -140,21 +141,21 @@ class TradesTraining(_Attack):
 
 
 class AdversarialTraining(_OneOf):
-    """One of the two forms of adversarial training."""
+    """Adversarial training: exactly one of the two fields."""
 
     pgd: PgdTraining | None = None
     trades: TradesTraining | None = None
 
 
 class MixtureData(StrictModel):
-    """A share of every batch comes from other images."""
+    """A fraction alpha of every batch are robust images from another dataset."""
 
     robust: str
     alpha: Fraction
 
 
 class FusionData(StrictModel):
-    """Each image is the blend of one image of each of two datasets."""
+    """Each image is a blend of two images, one from each dataset."""
 
     first: str
     second: str
@@ -163,21 +164,21 @@ class FusionData(StrictModel):
 
 
 class DataSection(_OneOf):
-    """Training data other than a dataset's own training images: exactly one of the two."""
+    """Training data other than the dataset's training images: exactly one of the two fields."""
 
     mixture: MixtureData | None = None
     fusion: FusionData | None = None
 
 
 class Start(StrictModel):
-    """Weights to start from: the last ones of another training of the same network and seed, in the same store."""
+    """Initial weights: the final weights of another training of the same network and seed, in the same store."""
 
     recipe: str
     dataset: str
 
 
 class Snapshots(StrictModel):
-    """Snapshots kept in addition to the last one; not part of the identity of a training."""
+    """Snapshots stored in addition to the final weights; not part of the identity of a training."""
 
     epochs: Annotated[tuple[Count, ...], AfterValidator(_check_rising)] | None = None
     iterations: Annotated[tuple[Count, ...], AfterValidator(_check_rising)] | None = None
@@ -185,10 +186,10 @@ class Snapshots(StrictModel):
 
 
 class Recipe(StrictModel):
-    """Everything that decides the weights apart from network, images and seed.
+    """Everything that determines the weights except network, images and seed.
 
-    `learning_rate` is that of the first step. `weight_decay` is SGD's: the factor of half the squared norm in the loss;
-    `decay` decides whether it covers all parameters, or the weights of convolutions and linear layers only.
+    `learning_rate` is that of the first step. `weight_decay` is SGD's factor of half the squared norm in the loss;
+    `decay` sets whether it applies to all parameters, or only to the weights of convolutions and linear layers.
     """
 
     epochs: StepCount | None = None
@@ -212,36 +213,36 @@ class Recipe(StrictModel):
         _exactly_one(self, "epochs", "iterations")
         if self.nesterov and not self.momentum:
             raise ValueError("expected a momentum above 0 with `nesterov`, got 0.")
-        late = max(self.snapshots.epochs or (0,))
-        if self.epochs is not None and late > self.epochs:
-            raise ValueError(f"expected snapshots within {self.epochs} epochs, got one after {late}.")
-        late = max(self.snapshots.iterations or (0,))
-        if self.iterations is not None and late > self.iterations:
-            raise ValueError(f"expected snapshots within {self.iterations} iterations, got one after {late}.")
+        latest = max(self.snapshots.epochs or (0,))
+        if self.epochs is not None and latest > self.epochs:
+            raise ValueError(f"expected snapshots within {self.epochs} epochs, got one after {latest}.")
+        latest = max(self.snapshots.iterations or (0,))
+        if self.iterations is not None and latest > self.iterations:
+            raise ValueError(f"expected snapshots within {self.iterations} iterations, got one after {latest}.")
         drops = self.schedule.steps
         if drops is not None:
-            for length, moments, unit in (
+            for length, points, unit in (
                 (self.epochs, drops.at_epochs, "epochs"),
                 (self.iterations, drops.at_iterations, "iterations"),
             ):
-                if length is not None and moments is not None and moments[-1] >= length:
+                if length is not None and points is not None and points[-1] >= length:
                     raise ValueError(
                         f"expected drops of the learning rate before the end, after {length} {unit}, got one at "
-                        f"{moments[-1]:g}."
+                        f"{points[-1]:g}."
                     )
         return self
 
     def identity(self) -> dict[str, Any]:
-        """The fields that decide the weights, as a JSON value; data and start enter the id by content, not by name."""
+        """Return the fields that determine the weights, as JSON; data and start enter the id by content."""
         return self.model_dump(mode="json", exclude={"data", "start", "on", "snapshots"}, exclude_none=True)
 
     def n_steps(self, n_batches: int) -> int:
-        """Count the steps of a training whose epochs have `n_batches`."""
+        """Return the number of steps of a training with `n_batches` per epoch."""
         return self.iterations if self.iterations is not None else n_batches * (self.epochs or 0)
 
     def snapshot_steps(self, n_batches: int) -> tuple[int, ...]:
-        """List the steps after which a snapshot is taken, ascending; the last step is always among them."""
-        last, wanted = self.n_steps(n_batches), self.snapshots
+        """Return the steps after which a snapshot is taken, ascending, including the last step."""
+        last, snapshots = self.n_steps(n_batches), self.snapshots
         if last > MAX_STEPS:
             raise ConfigError(
                 f"Planning a training failed for its epochs: expected at most {MAX_STEPS:,} steps, got {last:,} "
@@ -253,9 +254,9 @@ class Recipe(StrictModel):
                 f"Planning a training failed for its schedule: expected drops of the learning rate before the end, "
                 f"after {last:,} steps ({n_batches:,} per epoch), got one at step {drops[-1]:g}. Correct `schedule`."
             )
-        steps = {last, *(wanted.iterations or ()), *(epoch * n_batches for epoch in wanted.epochs or ())}
-        if wanted.every_epochs is not None:
-            steps |= {*range(wanted.every_epochs * n_batches, last, wanted.every_epochs * n_batches)}
+        steps = {last, *(snapshots.iterations or ()), *(epoch * n_batches for epoch in snapshots.epochs or ())}
+        if snapshots.every_epochs is not None:
+            steps |= {*range(snapshots.every_epochs * n_batches, last, snapshots.every_epochs * n_batches)}
         if max(steps) > last:
             raise ConfigError(
                 f"Planning a training failed for its snapshots: expected them within its {last:,} steps ({n_batches:,} "
@@ -264,15 +265,15 @@ class Recipe(StrictModel):
         return tuple(sorted(steps))
 
     def learning_rate_of(self, step: int, n_batches: int) -> float:
-        """Give the learning rate of a step, counted from 0, in a training whose epochs have `n_batches`."""
+        """Return the learning rate of a step, counted from 0, in a training with `n_batches` per epoch."""
         if self.schedule.steps is None:
             fraction_done = step / self.n_steps(n_batches)
             return self.learning_rate * 0.5 * (1 + math.cos(math.pi * fraction_done))
-        n_drops = sum(step >= moment for moment in self._drop_steps(n_batches))
+        n_drops = sum(step >= drop for drop in self._drop_steps(n_batches))
         return self.learning_rate * self.schedule.steps.factor**n_drops
 
     def _drop_steps(self, n_batches: int) -> tuple[float, ...]:
-        """List the steps, whole or not, at which the learning rate drops, ascending."""
+        """Return the points, in possibly fractional steps, at which the learning rate drops, ascending."""
         drops = self.schedule.steps
         if drops is None:
             return ()

@@ -1,18 +1,18 @@
-"""Datasets of robust and of non-robust features, made from training images and a network (Ilyas et al., NeurIPS 2019).
+"""Generation of datasets of robust and non-robust features with a network (Ilyas et al., NeurIPS 2019).
 
 Three methods, by the names of the authors' datasets:
 
-- ``representation``: each image x is replaced by one with its representation, which begins as another training image,
-  drawn at random, and descends the distance between the representations; the label of x is kept. With an adversarially
-  trained network this is D_R (`robust_CIFAR`), with a standard one its counterpart (`non_robust_CIFAR`). By default
-  1,000 steps of length .1 along the gradient divided by its norm; pixels are clipped to [0, 1] after each.
-- ``random-target`` and ``next-target``: each image is attacked in an L2 ball towards a class t, drawn at random from
-  all (`drand`), or the class after its own (`ddet`), and labelled t whether the attack succeeds or not: D_NR. By
-  default 100 steps of length .1, epsilon .5.
+- ``representation``: each image x is replaced by an image with the same representation. It starts from another, random
+  training image and minimises the distance between the representations; the label is that of x. With an adversarially
+  trained network this is D_R (`robust_CIFAR`), with a standard one its counterpart (`non_robust_CIFAR`). By default,
+  1,000 steps of length 0.1 along the normalised gradient; pixels are clipped to [0, 1] after each step.
+- ``random-target`` and ``next-target``: each image is attacked in an L2 ball towards a class t, either random
+  (`drand`) or the class after its own (`ddet`), and labelled t whether the attack succeeds or not: D_NR. By default,
+  100 steps of length 0.1 and epsilon 0.5.
 
 The representation is the input of the network's last linear layer. docs/protocol.md gives the source of each choice.
-Each batch of images is a file that ends with its hash, so an interrupted command resumes with the missing ones (see
-`images.adversarial`).
+Each batch of images is a file with its hash in the name, so an interrupted command resumes with the missing batches
+(see `images.adversarial`).
 """
 
 import shutil
@@ -41,25 +41,25 @@ from robust201.weights.store import hash_weights
 Method: TypeAlias = Literal["representation", "random-target", "next-target"]
 
 _VERSION = 1
-"""Raised when equal settings would make other images."""
+"""Incremented when equal settings would give other images."""
 
-_SMALLEST_NORM = 1e-10
-"""Added to norms before they divide."""
+_NORM_OFFSET = 1e-10
+"""Added to norms in denominators."""
 
 _BLOCK = 0.0
-"""The strength under which blocks are kept: there is only one."""
+"""Strength of all blocks in the store: there is only one."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureSettings:
-    """What decides the images apart from network and training images.
+    """Everything that determines the images except network and training images.
 
     Attributes:
         steps: number of gradient descent steps.
         step_size: length of a step, in the L2 norm of pixels in [0, 1].
         epsilon: radius of the L2 ball around each image; None for ``representation``, which has no ball.
-        seed: of starts and targets, which are keyed by the image's row.
-        batch_size: images per pass; the last bits of what a network computes may depend on it.
+        seed: seed of starts and targets, which are keyed by the image's row.
+        batch_size: images per pass, which may affect the last bits of a network's outputs.
     """
 
     method: Method = "representation"
@@ -80,7 +80,7 @@ class FeatureSettings:
         seed: int = 0,
         batch_size: int = 100,
     ) -> "FeatureSettings":
-        """Fill in the defaults of a method (docs/protocol.md)."""
+        """Return settings with the defaults of a method (docs/protocol.md)."""
         has_ball = method != "representation"
         if epsilon is not None and not has_ball:
             raise ConfigError(
@@ -112,24 +112,24 @@ def write_feature_images(
     network: Mapping[str, Any],
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> str:
-    """Make a dataset of features in a folder (see `images.image_folder`), or resume it; give the hash of its images.
+    """Generate or resume a dataset of features in a folder (see `images.image_folder`), and return its hash.
 
     Pixels are rounded half up to 8 bits. On a CPU, equal arguments and threads give equal bytes.
 
-    The folder holds blocks of images until all are complete, then ``train.npz``. `network` are further fields that
-    identify the network, such as its name; they are part of the recipe, like its hash.
+    The folder contains blocks of images until all are complete, and then ``train.npz``. `network` are further fields
+    that identify the network, such as its name; they are part of the recipe, like its hash.
 
     Raises:
         ConfigError: the network has no linear layer.
-        DatasetError: the folder holds other images, or a block is damaged.
+        DatasetError: the folder contains other images, or a block is damaged.
         EvaluationError: the network's gradients are not finite.
-        StorageError: another process makes images in this folder.
+        StorageError: another process generates images in this folder.
     """
     recipe = _recipe(images, classifier, settings, network)
     with sole_writer(folder, "Making images"):
-        there = find_split(folder, "train", recipe)
-        if there is not None:
-            return there
+        existing_digest = find_split(folder, "train", recipe)
+        if existing_digest is not None:
+            return existing_digest
         blocks = folder / f"blocks-{content_digest(recipe)[:16]}"
         work = _Work(images, classifier, settings)
         store = AdversarialStore(blocks, np.arange(len(images)), settings.batch_size, settings.batch_size)
@@ -176,18 +176,18 @@ def _recipe(
 
 
 class _Work:
-    """Images of a dataset of features, block by block.
+    """Generates the images of a dataset of features, block by block.
 
     Attributes:
-        labels: (N,) int64 of the new images.
-        sources: origin of each image, by the name of the array: row of its training image in the full split, and row
-            of the image from which it started, or its original label.
+        labels: (N,) int64, labels of the new images.
+        sources: origin of each image, by array name: row of its training image in the full split, and the row of the
+            starting image or the original label.
     """
 
     def __init__(self, images: ImageSet, classifier: Classifier, settings: FeatureSettings) -> None:
         self._images, self._classifier, self._settings = images, classifier, settings
-        # By row of the full split, so that no draw depends on batches. Raw, as NumPy promises no other stream.
-        draws = [
+        # Keyed by row of the full split, to be independent of batches; NumPy guarantees the stream of raw words.
+        words = [
             int(generator(settings.seed, "robust features", settings.method, int(row)).bit_generator.random_raw())
             for row in images.indices
         ]
@@ -201,16 +201,16 @@ class _Work:
                     f"Making images failed for {images.dataset}: expected two images or more, since each starts from "
                     f"another, got {count}. Use more images."
                 )
-            others = np.array([draw % (count - 1) for draw in draws])
+            others = np.array([word % (count - 1) for word in words])
             self._starts = others + (others >= np.arange(count))  # any image but itself
             self.sources["start_rows"] = images.indices[self._starts]
         else:
-            drawn = np.array([draw % n_classes for draw in draws], np.int64)
-            self.labels = drawn if settings.method == "random-target" else (images.labels + 1) % n_classes
+            random_classes = np.array([word % n_classes for word in words], np.int64)
+            self.labels = random_classes if settings.method == "random-target" else (images.labels + 1) % n_classes
             self.sources["original_labels"] = images.labels
 
     def make(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Make the images of some positions: (n, 3, H, W) float32 in [0, 1]."""
+        """Return the images at positions `start` to `stop`: (n, 3, H, W) float32 in [0, 1]."""
         settings, rows = self._settings, slice(start, stop)
         origin = self._pixels(self._images.images[rows])
         if settings.method == "representation":
@@ -218,23 +218,23 @@ class _Work:
                 target = represent(self._classifier, origin)
 
                 def distance(pixels: torch.Tensor) -> torch.Tensor:
-                    # The square has a gradient of the same direction as the norm, and also at 0.
+                    # The gradient of the square has the same direction as that of the norm, and also exists at 0.
                     return (represent(self._classifier, pixels) - target).square().sum(dim=1)
 
-                made = self._descend(self._pixels(self._images.images[self._starts[rows]]), distance, None)
+                generated = self._descend(self._pixels(self._images.images[self._starts[rows]]), distance, None)
         else:
             labels = torch.from_numpy(self.labels[rows]).to(origin.device)
 
             def loss(pixels: torch.Tensor) -> torch.Tensor:
                 return functional.cross_entropy(self._classifier(pixels), labels, reduction="none")
 
-            made = self._descend(origin, loss, origin)
-        if not bool(torch.isfinite(made).all()):
+            generated = self._descend(origin, loss, origin)
+        if not bool(torch.isfinite(generated).all()):
             raise EvaluationError(
                 f"Making images failed for {self._images.dataset} images {start}:{stop}: expected finite gradients, "
                 "got NaN or infinity. Check the network."
             )
-        return made.cpu().numpy()
+        return generated.cpu().numpy()
 
     def _descend(
         self,
@@ -242,45 +242,45 @@ class _Work:
         objective: Callable[[torch.Tensor], torch.Tensor],
         origin: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Make steps of equal length, within the ball around `origin` if it is given."""
+        """Make gradient steps of equal length, within the ball around `origin` if given."""
         settings = self._settings
         for _ in range(settings.steps):
-            shown = pixels.clone().requires_grad_()
-            (gradient,) = torch.autograd.grad(objective(shown).sum(), [shown])
-            pixels = pixels - settings.step_size * gradient / (_norms(gradient) + _SMALLEST_NORM)
+            inputs = pixels.clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(objective(inputs).sum(), [inputs])
+            pixels = pixels - settings.step_size * gradient / (_norms(gradient) + _NORM_OFFSET)
             if origin is not None and settings.epsilon is not None:
                 change = pixels - origin
                 pixels = origin + change * (settings.epsilon / _norms(change).clamp(min=settings.epsilon))
             pixels = pixels.clamp(0, 1)
         return pixels
 
-    def measure(self, made: NDArray[np.uint8]) -> dict[str, float]:
-        """Measure how well the rounded images reach their objective, as means over all of them."""
+    def measure(self, generated: NDArray[np.uint8]) -> dict[str, float]:
+        """Return the mean distances or success rate that the rounded images reach."""
         totals: dict[str, float] = {}
         with torch.no_grad(), _representation(self._classifier.network) as represent:
-            for rows in _batches(len(made), self._settings.batch_size):
-                pixels, labels = self._pixels(made[rows]), torch.from_numpy(self.labels[rows])
+            for rows in _batches(len(generated), self._settings.batch_size):
+                pixels, labels = self._pixels(generated[rows]), torch.from_numpy(self.labels[rows])
                 if self._settings.method == "representation":
                     target = represent(self._classifier, self._pixels(self._images.images[rows]))
-                    begun = represent(self._classifier, self._pixels(self._images.images[self._starts[rows]]))
-                    size = target.norm(dim=1) + _SMALLEST_NORM
-                    found = {
-                        "distance_at_start": (begun - target).norm(dim=1) / size,
+                    start = represent(self._classifier, self._pixels(self._images.images[self._starts[rows]]))
+                    size = target.norm(dim=1) + _NORM_OFFSET
+                    measurements = {
+                        "distance_at_start": (start - target).norm(dim=1) / size,
                         "distance": (represent(self._classifier, pixels) - target).norm(dim=1) / size,
                     }
                 else:
-                    answers = self._classifier(pixels).argmax(dim=1).cpu()
-                    found = {"share_seen_as_target": (answers == labels).double()}
-                for name, values in found.items():
+                    predictions = self._classifier(pixels).argmax(dim=1).cpu()
+                    measurements = {"share_seen_as_target": (predictions == labels).double()}
+                for name, values in measurements.items():
                     totals[name] = totals.get(name, 0.0) + float(values.double().sum())
-        return {name: total / len(made) for name, total in totals.items()}
+        return {name: total / len(generated) for name, total in totals.items()}
 
     def _pixels(self, images: NDArray[np.uint8]) -> torch.Tensor:
         return torch.from_numpy(images).to(self._classifier.device).float() / 255
 
 
 def _norms(batch: torch.Tensor) -> torch.Tensor:
-    """Give the L2 norm of each image, (B, 1, 1, 1)."""
+    """Return the L2 norm of each image, (B, 1, 1, 1)."""
     norms: torch.Tensor = batch.flatten(1).norm(dim=1)
     return norms.view(-1, 1, 1, 1)
 
@@ -292,26 +292,26 @@ def _batches(count: int, size: int) -> Iterator[NDArray[np.int64]]:
 
 @contextmanager
 def _representation(network: nn.Module) -> Iterator[Callable[[nn.Module, torch.Tensor], torch.Tensor]]:
-    """Give a function of a classifier and pixels that returns what the network's last linear layer is given, (B, D)."""
+    """Yield a function of classifier and pixels that returns the input (B, D) of the last linear layer."""
     layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
     if not layers:
         raise ConfigError(
             f"Finding the representation failed for {type(network).__name__}: expected a network that ends with a "
             "torch.nn.Linear, whose input is the representation, got one without. Use another network."
         )
-    seen: list[torch.Tensor] = []
-    handle = layers[-1].register_forward_pre_hook(lambda _layer, inputs: seen.append(inputs[0]))
+    inputs_seen: list[torch.Tensor] = []
+    handle = layers[-1].register_forward_pre_hook(lambda _layer, inputs: inputs_seen.append(inputs[0]))
 
     def represent(classifier: nn.Module, pixels: torch.Tensor) -> torch.Tensor:
-        seen.clear()
+        inputs_seen.clear()
         classifier(pixels)
-        if len(seen) != 1 or len(seen[0]) != len(pixels):
+        if len(inputs_seen) != 1 or len(inputs_seen[0]) != len(pixels):
             raise EvaluationError(
                 f"Finding the representation failed for {type(network).__name__}: expected its last linear layer to be "
-                f"called once, for each image, got {len(seen)} calls. Use another network."
+                f"called once, for each image, got {len(inputs_seen)} calls. Use another network."
             )
-        found: torch.Tensor = seen.pop().flatten(1)
-        return found
+        representation: torch.Tensor = inputs_seen.pop().flatten(1)
+        return representation
 
     try:
         yield represent

@@ -1,8 +1,8 @@
-"""The state of a training on disk, from which it resumes with the same result: safetensors with JSON, no pickle.
+"""Saved states of a training, from which it resumes with the same result: safetensors with JSON, without pickles.
 
-A file is named ``step-<steps made>-<first 16 hex digits of its SHA-256>.safetensors``, is written atomically, and is
-used only if its bytes have that hash. The newest two are kept, in case the last one is damaged. One process at a time
-uses a folder, for one training.
+A file is named ``step-<number of steps>-<first 16 hex digits of its SHA-256>.safetensors``, is written atomically, and
+is used only if its hash matches. The newest two are kept, in case the last one is damaged. A folder is used by one
+process at a time, for one training.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from robust201.core.records import canonical_json
 _FILE_NAME = re.compile(r"step-(\d{9})-([0-9a-f]{16})\.safetensors")
 
 _DAMAGED = "damaged-"
-"""Prefix of files that were set aside."""
+"""Prefix of damaged files that were renamed."""
 
 _KEPT = 2
 
@@ -31,13 +31,13 @@ _MAX_SNAPSHOT_BYTES = 16 << 30  # weights and momentum
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """Results of one epoch, or of its finished part.
+    """Results of one epoch, or of its completed part.
 
     Attributes:
-        epoch: from 1.
-        learning_rate: of its first step.
+        epoch: number, from 1.
+        learning_rate: learning rate of the first step.
         loss: mean loss over the training images as used (augmented, in training mode).
-        accuracy: fraction of these images that were classified correctly; with `pgd`, of the adversarial ones.
+        accuracy: fraction of correctly classified images among these; with `pgd`, among the adversarial ones.
     """
 
     epoch: int
@@ -68,23 +68,23 @@ class StateFolder:
         self._notice = notice
 
     def save(self, state: TrainingState) -> None:
-        """Save a state; the newest one before it is kept."""
+        """Save a state, and keep the newest previous one."""
         raw = _encode(state, self._training_id)
         digest = hashlib.sha256(raw).hexdigest()
         name = f"step-{state.step:09d}-{digest[:16]}.safetensors"
         with new_file(self._folder, name) as new:
             new.stream.write(raw)
-        # States of later steps are there where an earlier snapshot was lost: they must not displace the new one.
+        # If an earlier snapshot was lost, there are states of later steps, which must not displace the new one.
         for path in [path for path in self._paths() if path.name != name][_KEPT - 1 :]:
             path.unlink()
 
     def load(self, at_most: int) -> TrainingState | None:
-        """Read the newest intact state of at most `at_most` steps; None if there is none.
+        """Return the newest intact state of at most `at_most` steps, or None.
 
-        Damaged states are set aside, and partial files of killed processes are removed.
+        Damaged states are renamed, and incomplete files of killed processes are removed.
 
         Raises:
-            StorageError: it belongs to another training, or cannot be read.
+            StorageError: a state belongs to another training, or cannot be read.
         """
         for leftover in self._folder.glob(".step-*.tmp"):
             leftover.unlink()
@@ -109,8 +109,8 @@ class StateFolder:
         return None
 
     def _paths(self) -> list[Path]:
-        found = (path for path in self._folder.glob("step-*") if _FILE_NAME.fullmatch(path.name))
-        return sorted(found, reverse=True)
+        states = (path for path in self._folder.glob("step-*") if _FILE_NAME.fullmatch(path.name))
+        return sorted(states, reverse=True)
 
     @staticmethod
     def _parse_name(path: Path) -> tuple[int, str]:

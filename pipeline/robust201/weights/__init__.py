@@ -1,1 +1,1 @@
-"""Weights: readers of every published format, and the safetensors store that workers read."""
+"""Weights: readers of all published formats, and the safetensors store for workers."""

@@ -1,7 +1,7 @@
-"""Import weights into a checkpoint store: the only step that opens other people's pickles.
+"""Import of weights into a checkpoint store: the only step that opens third-party pickles.
 
-Published records are not to be trusted by their labels: some trials carry the fields of another network (NATS-Bench
-issue 36). So every state_dict is loaded strictly into the network of its name, and its parameters are counted.
+The labels of published records are not reliable: some trials have the fields of another network (NATS-Bench issue 36).
+Therefore every state_dict is loaded strictly into the network of its name, and its parameters are counted.
 """
 
 import re
@@ -32,12 +32,12 @@ _RECIPE = r"[A-Za-z][\w.-]*"
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What an import did.
+    """Result of an import.
 
     Attributes:
-        imported: the store's records, in the order of the source; those that were there already included.
-        refused: one message for each network or trial that was not taken.
-        other_seeds: how many of `imported` have another seed than the one asked for, because the source lacks that.
+        imported: the store's records in source order, including those that already existed.
+        refused: one message per rejected network or trial.
+        other_seeds: number of `imported` records with another seed than requested, because the source lacks that seed.
     """
 
     imported: tuple[CheckpointRecord, ...]
@@ -60,29 +60,30 @@ def import_weights(
     keep_going: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> ImportReport:
-    """Read the chosen weights of a source, check each network, and add them to a store.
+    """Read the selected weights of a source, check each network, and add them to a store.
 
     Args:
-        source: file or folder in one of `weights.published.formats.FORMATS`; of another space than the default one,
-            state_dicts in files that bear the networks' names.
-        store: filled as the import goes; what is in it stays, also where the import ends with an error.
-        space: whose networks they are.
-        indices: the networks to take; None takes all that the source holds.
-        datasets: names, each of which every network must have; None takes those of cifar10, cifar100 and
-            ImageNet16-120 that are there.
-        n_classes: of the dataset, where it is none of `images.DATASETS` and the format does not say.
+        source: file or folder in one of `weights.published.formats.FORMATS`; for other spaces than the default,
+            state_dicts in files named after the networks.
+        store: receives each network during the import, and keeps them if the import fails.
+        space: space of the networks.
+        indices: networks to import; None imports all in the source.
+        datasets: datasets that every network must have; None takes those of cifar10, cifar100 and ImageNet16-120 that
+            exist.
+        n_classes: number of classes of a dataset that is not in `images.DATASETS`, if the format does not contain it.
         recipe: name of the training, to distinguish it from others of equal length and seed.
-        epochs: training length to take: 200 or 12 in the published archives.
-        seed: training seed to prefer, else the lowest there is; None takes every seed.
-        format: name of a format; None finds it out from the path.
-        keep_going: collect refusals in the report and go on, instead of ending with the first.
-        progress: called with (networks done, networks in all); in all is at most that where a stream does not say.
+        epochs: training length to import: 200 or 12 in the published archives.
+        seed: preferred training seed, with the lowest as fallback; None takes every seed.
+        format: name of a format; None detects it from the path.
+        keep_going: collect rejections in the report and continue, instead of stopping at the first.
+        progress: called with (networks done, total); the total is an upper limit for streams.
 
     Raises:
-        CheckpointError: the source is unknown, or, unless `keep_going`, something asked for is absent, damaged,
-            foreign, not finite or another network's.
-        ArchitectureError: the source holds a network that the space has not, unless `keep_going`.
-        ConfigError: the recipe is no name, or for another space the number of classes is unknown or a format named.
+        CheckpointError: the source is unknown, or, unless `keep_going`, requested weights are absent, damaged, in an
+            unknown format, not finite or another network's.
+        ArchitectureError: the source has a network that is not in the space, unless `keep_going`.
+        ConfigError: the recipe is not a valid name; for other spaces, the number of classes is unknown or a format is
+            named.
     """
     if recipe and not re.fullmatch(_RECIPE, recipe):
         raise ConfigError(
@@ -92,26 +93,26 @@ def import_weights(
     selection = Selection(None if datasets is None else tuple(datasets), str(epochs), seed)
     members, total = _open(source, space, indices, selection.datasets, n_classes, format)
     imported: list[CheckpointRecord] = []
-    refused: list[str] = []
+    rejected: list[str] = []
     for done, member in enumerate(members, start=1):
         for outcome in _import_member(member, selection, store, space, recipe):
             if isinstance(outcome, CheckpointRecord):
                 imported.append(outcome)
             elif keep_going:
-                refused.append(str(outcome))
+                rejected.append(str(outcome))
             else:
                 store.flush()
                 raise outcome
         if progress is not None:
             progress(done, total)
     store.flush()
-    if not imported and not refused:
+    if not imported and not rejected:
         raise CheckpointError(
             f"Importing weights failed for {source}: expected at least one network, got none. "
-            "Check the path, the format and what was asked for."
+            "Check the path, the format and the selection."
         )
     return ImportReport(
-        tuple(imported), tuple(refused), 0 if seed is None else sum(record.seed != seed for record in imported)
+        tuple(imported), tuple(rejected), 0 if seed is None else sum(record.seed != seed for record in imported)
     )
 
 
@@ -123,7 +124,7 @@ def _open(
     n_classes: int | None,
     format: str | None,  # noqa: A002
 ) -> tuple[Iterable[Member], int]:
-    """Open a source: its networks, and how many they are (see `open_members`)."""
+    """Return the networks of a source and their number (see `open_members`)."""
     if space.has_published_weights:
         return open_members(source, None if names is None else [int(name) for name in names], format)
     if format is not None:
@@ -146,7 +147,7 @@ def _open(
 def _import_member(
     member: Member, selection: Selection, store: CheckpointStore, space: Space, recipe: str
 ) -> Iterator[CheckpointRecord | InputError]:
-    """Import one network's trials; a trial that is refused does not keep the others out."""
+    """Import one network's trials; a rejected trial does not stop the others."""
     try:
         for weights in member(selection):
             try:
@@ -174,7 +175,7 @@ def _import_one(weights: SourceWeights, store: CheckpointStore, space: Space, re
         channels=weights.channels,
         cells=weights.cells,
         n_classes=weights.n_classes,
-        # Two path components say which file it was; where it lay on this machine is nobody else's business.
+        # Two path components identify the file; its location on this machine stays private.
         source="/".join(Path(weights.source).parts[-2:]),
         source_sha256=weights.source_sha256,
         state_dict=weights.state_dict,
@@ -184,8 +185,8 @@ def _import_one(weights: SourceWeights, store: CheckpointStore, space: Space, re
 
 
 def check_weights(weights: SourceWeights, space: Space) -> None:
-    """Check that weights are those of a network: parameter count, names, shapes, finite numbers."""
-    # Before anything is built: a damaged record may name more channels than memory can hold.
+    """Check that weights fit a network: parameter count, names, shapes, and finite values."""
+    # Before building the network, because a damaged record may have more channels than fit into memory.
     expected = space.parameter_count(weights.index, n_classes=weights.n_classes)
     got = count_parameters(weights.state_dict)
     if expected not in {None, got}:
@@ -195,7 +196,7 @@ def check_weights(weights: SourceWeights, space: Space) -> None:
 
 
 _ADVICE = (
-    "The source holds another network there: import another seed with --seed, correct --datasets or --space, or leave "
+    "The source has another network there: import another seed with --seed, correct --datasets or --space, or leave "
     "the network out."
 )
 

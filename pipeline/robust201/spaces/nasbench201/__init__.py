@@ -1,4 +1,4 @@
-"""NAS-Bench-201: its cells and their names, its network, and that network compiled for speed."""
+"""NAS-Bench-201: cells and their names, the network, and its compiled form."""
 
 from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, evaluated_indices
 from robust201.spaces.nasbench201.naming import (

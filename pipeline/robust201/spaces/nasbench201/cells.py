@@ -1,8 +1,8 @@
 """NAS-Bench-201: 15,625 cells in the published order, their strings, isomorphism classes and costs. No torch.
 
-A cell is a graph of four nodes; each of its six edges carries one of five operations, and a node is the sum of what its
-edges bring. Node 0 is the cell's input, node 3 its output (Dong and Yang, "NAS-Bench-201: Extending the Scope of
-Reproducible Neural Architecture Search", ICLR 2020).
+A cell is a graph of four nodes; each of its six edges has one of five operations, and a node is the sum of the outputs
+of its incoming edges. Node 0 is the cell's input, node 3 its output (Dong and Yang, "NAS-Bench-201: Extending the Scope
+of Reproducible Neural Architecture Search", ICLR 2020).
 """
 
 import difflib
@@ -24,7 +24,7 @@ SPACE: Final = "nasbench201"
 N_ARCHITECTURES = 15_625
 
 OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
-"""The five operations, in the order in which the published enumeration goes through them."""
+"""The five operations, in the order of the published enumeration."""
 
 EDGES = ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3))
 """The six edges as (source, target) nodes, in the order of the cell string and of the network's `layers`."""
@@ -43,7 +43,7 @@ class Architecture:
 
     Attributes:
         index: position in the published order, 0 to 15,624.
-        isomorph: lowest index of the architecture's isomorphism class; equals `index` where it is evaluated.
+        isomorph: lowest index of the architecture's isomorphism class; equals `index` if it is evaluated.
     """
 
     space: str
@@ -54,10 +54,10 @@ class Architecture:
 
 @cache
 def specs() -> tuple[str, ...]:
-    """List the 15,625 cell strings by index.
+    """Return the 15,625 cell strings by index.
 
     The published order is the product of the operations over the edges, shuffled by Python's `random` with seed 88
-    (`meta_archs` of NAS-Bench-201 and NATS-Bench tss; the hash of its strings stands in the tests).
+    (`meta_archs` of NAS-Bench-201 and NATS-Bench tss; a test checks the hash of its strings).
     """
     enumeration = [format_spec(operations) for operations in itertools.product(OPERATIONS, repeat=len(EDGES))]
     return tuple(enumeration[position] for position in _order())
@@ -65,7 +65,7 @@ def specs() -> tuple[str, ...]:
 
 @cache
 def _order() -> tuple[int, ...]:
-    """List by index where each cell stands in the product of the operations over the edges."""
+    """Return, by index, the position of each cell in the product of the operations over the edges."""
     order = list(range(N_ARCHITECTURES))
     random.Random(_ORDER_SEED).shuffle(order)
     return tuple(order)
@@ -78,7 +78,7 @@ def _indices_by_spec() -> dict[str, int]:
 
 @cache
 def isomorphs() -> tuple[int, ...]:
-    """List by index the lowest index of each architecture's isomorphism class. There are 6,466 classes."""
+    """Return, by index, the lowest index of the architecture's isomorphism class. There are 6,466 classes."""
     representatives: dict[str, int] = {}
     forms = _canonical_forms()
     return tuple(representatives.setdefault(forms[position], index) for index, position in enumerate(_order()))
@@ -86,18 +86,18 @@ def isomorphs() -> tuple[int, ...]:
 
 @cache
 def evaluated_indices() -> tuple[int, ...]:
-    """List the architectures that represent their class: the 6,466 that get evaluated, ascending."""
+    """Return the 6,466 architectures that represent their class and are evaluated, ascending."""
     return tuple(index for index, isomorph in enumerate(isomorphs()) if index == isomorph)
 
 
 def _canonical_forms() -> list[str]:
-    """Name the isomorphism class of each cell, in the enumeration's order.
+    """Return a name of the isomorphism class of each cell, in enumeration order.
 
-    Classes are those of the published benchmark (`to_unique_str(True)` in NAS-Bench-201): zero terms stay in a sum, and
-    a node's sum is not sorted anew when skip connections pull another node's terms into it. Removing either quirk
-    merges more cells (4,930 classes), but the dataset is defined by the 6,466 of this form.
+    The classes are those of the published benchmark (`to_unique_str(True)` in NAS-Bench-201): sums keep zero terms, and
+    a node's sum is not sorted again when skip connections insert another node's terms. Without either quirk more cells
+    would be merged (4,930 classes), but the dataset is defined by these 6,466.
     """
-    # The forms of the nodes so far, for each assignment of operations to the edges so far.
+    # The canonical forms of the first nodes, for each assignment of operations to their edges.
     assignments: list[tuple[str, ...]] = [("0",)]
     for _ in range(1, N_NODES):
         longer = []
@@ -115,7 +115,7 @@ def _term(node: str, operation: str) -> str:
 
 
 def architecture(index: int) -> Architecture:
-    """Look up an architecture by its index, 0 to 15,624; an `ArchitectureError` says that it is out of range."""
+    """Return an architecture by its index, 0 to 15,624; raise ArchitectureError if it is out of range."""
     if not 0 <= index < N_ARCHITECTURES:
         nearest = 0 if index < 0 else N_ARCHITECTURES - 1
         raise ArchitectureError(
@@ -126,10 +126,10 @@ def architecture(index: int) -> Architecture:
 
 
 def resolve(name: int | str) -> Architecture:
-    """Look up an architecture by an index, its decimal digits, or a cell string.
+    """Return an architecture by its index, the index as text, or its cell string.
 
     Raises:
-        ArchitectureError: it names none; the message says what is wrong and names the closest match.
+        ArchitectureError: there is no such architecture; the message suggests the closest.
     """
     if isinstance(name, int):
         return architecture(name)
@@ -143,7 +143,7 @@ def parse(spec: str) -> tuple[str, ...]:
     """Split a cell string into its six operations, in the order of `EDGES`.
 
     Raises:
-        ArchitectureError: the string is no cell of this space; the message says why and names the closest match.
+        ArchitectureError: the string is not a cell of this space; the message says why and suggests the closest.
     """
     match = _SHAPE.fullmatch(spec)
     if match is None:
@@ -169,7 +169,7 @@ def _describe_form(spec: str) -> str:
 
 
 def _suggest(spec: str) -> str:
-    """Name the cell that a malformed string most likely means, where its operations can still be recognised."""
+    """Suggest the cell that a malformed string most likely means, or give an example."""
     names = [name.partition("~")[0].strip() for name in re.findall(r"[^|+]+", spec)]
     guesses = [difflib.get_close_matches(name, OPERATIONS, n=1) for name in names]
     if len(guesses) == len(EDGES) and all(guesses):
@@ -178,25 +178,25 @@ def _suggest(spec: str) -> str:
 
 
 def format_spec(operations: Sequence[str]) -> str:
-    """Write six operations, in the order of `EDGES`, as a cell string.
+    """Return the cell string of six operations in the order of `EDGES`.
 
     Raises:
-        ArchitectureError: not six operations, or one of them is none of this space.
+        ArchitectureError: not six operations, or one of them is unknown.
     """
     if len(operations) != len(EDGES) or not set(operations) <= set(OPERATIONS):
         raise ArchitectureError(
             f"Formatting a cell failed for {list(operations)}: expected {len(EDGES)} of {', '.join(OPERATIONS)}, got "
-            f"{len(operations)} operations. Give one operation an edge."
+            f"{len(operations)} operations. Give one operation per edge."
         )
     a, b, c, d, e, f = operations
     return f"|{a}~0|+|{b}~0|{c}~1|+|{d}~0|{e}~1|{f}~2|"
 
 
 def constant_nodes(spec: str) -> frozenset[int]:
-    """Find the nodes that no path of edges other than `none` connects with the cell's input.
+    """Return the nodes that are not connected with the cell's input, ignoring edges with `none`.
 
-    Where the output is one of them, a network's logits are constant and its gradients zero. That holds for 341
-    architectures, 5 of them evaluated: 10, 12, 74, 172 and 879.
+    If the output is one of them, a network's logits are constant and its gradients zero. This is so for 341
+    architectures; 5 of them are evaluated: 10, 12, 74, 172 and 879.
     """
     reached = {0}
     for operation, (source, target) in zip(parse(spec), EDGES, strict=True):
@@ -206,25 +206,25 @@ def constant_nodes(spec: str) -> frozenset[int]:
 
 
 def parameter_count(spec: str, *, channels: int, cells: int, n_classes: int) -> int:
-    """Count the trainable parameters of a cell's network (see `spaces.nasbench201.network`).
+    """Return the number of trainable parameters of a cell's network (see `spaces.nasbench201.network`).
 
-    The first of three stages has `channels` channels, each further one twice as many; a stage has `cells` cells. Edges
-    that do not reach the output count too, as in the published network.
+    The first of three stages has `channels` channels, and each further stage twice as many; a stage has `cells` cells.
+    Edges that do not reach the output count, too, as in the published network.
     """
     kernel_areas = _kernel_areas(spec)
     widths = [channels, 2 * channels, 4 * channels]
     stem = 27 * channels + 2 * channels
     in_cells = sum(cells * (area * width + 2) * width for width in widths for area in kernel_areas)
-    # A reduction holds two 3x3 convolutions with their batch normalisations and a 1x1 convolution without one.
+    # A reduction has two 3x3 convolutions with batch normalisation, and a 1x1 convolution without.
     reductions = sum((9 * width + 2 + 9 * 2 * width + 2 + width) * 2 * width for width in widths[:-1])
     return stem + in_cells + reductions + 2 * widths[-1] + (widths[-1] + 1) * n_classes
 
 
 def multiply_accumulates(spec: str, *, channels: int, cells: int, n_classes: int, image_size: int) -> int:
-    """Count the multiply-accumulates of one image's forward pass, as the published benchmark counts FLOPs.
+    """Return the multiply-accumulates of one image's forward pass, as the published benchmark counts FLOPs.
 
-    Convolutions and the classifier with its bias count; batch normalisation, ReLU and pooling do not. Sizes are as in
-    `parameter_count`, images of `image_size` by `image_size` pixels.
+    Convolutions and the classifier with its bias count; batch normalisation, ReLU and pooling do not. `channels` and
+    `cells` are as in `parameter_count`; images have `image_size` by `image_size` pixels.
     """
     kernel_areas = _kernel_areas(spec)
     widths = [channels, 2 * channels, 4 * channels]
@@ -245,9 +245,9 @@ def _kernel_areas(spec: str) -> list[int]:
 
 
 def meta(epsilons: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Describe all architectures as the published dataset's `meta.json` does.
+    """Return the content of `meta.json` in the format of the published dataset.
 
-    Epsilons are in units of 1/255, keyed as the keys are to be spelled, in that order: ``{"ids": {"0": {"nb201-string":
+    Epsilons are in units of 1/255, by key as spelled in the file, in this order: ``{"ids": {"0": {"nb201-string":
     …, "isomorph": "0"}, …}, "epsilons": {key: […]}}``.
     """
     ids: dict[str, Any] = json.loads(_ids_text())
@@ -268,52 +268,52 @@ def _epsilons(epsilons: Mapping[str, Sequence[float]]) -> dict[str, list[float]]
 
 
 def meta_text(epsilons: Mapping[str, Sequence[float]]) -> str:
-    """Write `meta` as the published file is written: JSON with a space after commas and colons, no final newline.
+    """Return `meta` as text in the published format: JSON with spaces after commas and colons, without a final newline.
 
-    With the published epsilons under the published keys (``pgd@Linf``) it equals the published file byte for byte.
+    With the published epsilons and keys (``pgd@Linf``) it equals the published file byte for byte.
     """
     return f'{{"ids": {_ids_text()}, "epsilons": {json.dumps(_epsilons(epsilons))}}}'
 
 
 NODE_NAMES = ("in", "1", "2", "out")
-"""What figures call the nodes of a cell."""
+"""Names of the nodes in figures."""
 
 EDGE_LABELS = tuple(f"{NODE_NAMES[source]}→{NODE_NAMES[target]}" for source, target in EDGES)
-"""What figures call the edges of a cell, such as ``in→1``, in the order of `spaces.nasbench201.cells.EDGES`."""
+"""Names of the edges in figures, such as ``in→1``, in the order of `EDGES`."""
 
 
-@functools.lru_cache(maxsize=N_ARCHITECTURES)  # figures ask for those of all cells a dozen times
+@functools.lru_cache(maxsize=N_ARCHITECTURES)  # figures need the values of all cells a dozen times
 def kernel_parameters(spec: str) -> int:
-    """Count the kernel parameters of a cell's convolutions, 9 for a 3x3 and 1 for a 1x1, one channel each: 0 to 54.
+    """Return the kernel parameters of a cell's convolutions for one channel, 9 per 3x3 and 1 per 1x1: 0 to 54.
 
-    Only edges from which the output can be reached count. Then 408 of the 6,466 cells have 18, the number that Jung,
-    Lukasik and Keuper (ICLR 2023, section 5.3) give; with dead edges it would be 405.
+    Only edges that reach the output count. Then 408 of the 6,466 cells have 18, as stated by Jung, Lukasik and Keuper
+    (ICLR 2023, section 5.3); with dead edges it would be 405.
     """
-    reaching = {N_NODES - 1}
+    connected = {N_NODES - 1}
     total = 0
     for operation, (source, target) in sorted(zip(parse(spec), EDGES, strict=True), key=lambda edge: -edge[1][1]):
-        if target in reaching and operation != "none":
-            reaching.add(source)
+        if target in connected and operation != "none":
+            connected.add(source)
             total += KERNEL_SIZES.get(operation, 0) ** 2
     return total
 
 
 def edit_distance(one: str, other: str) -> int:
-    """Count the edges on which two cells carry different operations: 0 to 6."""
+    """Return the number of edges on which two cells have different operations: 0 to 6."""
     return sum(left != right for left, right in zip(parse(one), parse(other), strict=True))
 
 
 def neighbours(spec: str) -> list[Neighbour]:
-    """List the 24 cells at edit distance 1, by edge and then in the order of `OPERATIONS`.
+    """Return the 24 cells at edit distance 1, by edge and then in the order of `OPERATIONS`.
 
-    Some may be isomorphic to one another or to the cell.
+    Some may be isomorphic to each other or to the cell.
     """
-    own = parse(spec)
+    operations = parse(spec)
     return [
-        Neighbour(edge, operation, format_spec([*own[:edge], operation, *own[edge + 1 :]]))
+        Neighbour(edge, operation, format_spec([*operations[:edge], operation, *operations[edge + 1 :]]))
         for edge in range(len(EDGES))
         for operation in OPERATIONS
-        if operation != own[edge]
+        if operation != operations[edge]
     ]
 
 

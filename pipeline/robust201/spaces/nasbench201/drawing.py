@@ -1,4 +1,4 @@
-"""Drawing the cell of a NAS-Bench-201 architecture: four nodes, six edges, one operation an edge."""
+"""Drawing of NAS-Bench-201 cells: four nodes, and six edges with one operation each."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ NODES = {0: (0.0, 0.0), 1: (1.0, 0.85), 2: (1.45, -0.3), 3: (3.2, 0.0)}
 NODE_RADIUS = 0.21
 BOUNDS = (-0.4, 3.6, -1.1, 1.3)
 FONT_SIZE = 9.0
-"""Points."""
+"""Font size in points."""
 
 _BENDS = {(0, 1): -0.15, (0, 2): 0.0, (0, 3): 0.5, (1, 2): 0.0, (1, 3): -0.15, (2, 3): 0.0}
 _STEPS = 40
@@ -46,13 +46,13 @@ def cell_parts(spec: str) -> CellParts:
 
 
 def every_edge() -> CellParts:
-    """Return the same with all operations on every edge; a page that hides all but six of them shows a cell."""
+    """Return the parts with all operations on every edge; a page draws a cell by hiding all but six of them."""
     edges = [edge_parts(edge, operation) for edge in range(len(EDGES)) for operation in OPERATIONS]
     return CellParts(edges, {NODE_NAMES[node]: centre for node, centre in NODES.items()}, NODE_RADIUS, BOUNDS)
 
 
 def edge_parts(edge: int, operation: str) -> EdgeParts:
-    """Return an edge's quadratic curve, which ends at the circles of its nodes, and its label."""
+    """Return an edge's quadratic curve, cut at the circles of its nodes, and its label."""
     source, target = EDGES[edge]
     (x0, y0), (x1, y1) = NODES[source], NODES[target]
     bend = _BENDS[source, target]
@@ -61,13 +61,13 @@ def edge_parts(edge: int, operation: str) -> EdgeParts:
     def at(t: float) -> Point:
         weights = (1 - t) ** 2, 2 * t * (1 - t), t**2
         x, y = (
-            sum(w * one for w, one in zip(weights, ends, strict=True))
-            for ends in ((x0, control[0], x1), (y0, control[1], y1))
+            sum(weight * value for weight, value in zip(weights, values, strict=True))
+            for values in ((x0, control[0], x1), (y0, control[1], y1))
         )
         return x, y
 
-    steps = [at(step / _STEPS) for step in range(_STEPS + 1)]
-    curve = [one for one in steps if min(math.dist(one, NODES[source]), math.dist(one, NODES[target])) >= NODE_RADIUS]
+    points = [at(step / _STEPS) for step in range(_STEPS + 1)]
+    curve = [p for p in points if min(math.dist(p, NODES[source]), math.dist(p, NODES[target])) >= NODE_RADIUS]
     (xa, ya), (xb, yb) = curve[-2:]
     angle = math.degrees(math.atan2(yb - ya, xb - xa))
     return EdgeParts(edge, operation, OPERATION_LABELS[operation], OPERATION_COLOURS[operation], curve, angle, at(0.5))
@@ -78,25 +78,25 @@ def draw_cell(axes: "Axes", spec: str, title: str = "") -> "Axes":
     from matplotlib.patches import Circle, FancyArrowPatch
 
     parts = cell_parts(spec)
-    for one in parts.edges:
-        dots = ":" if one.operation == "none" else "-"
-        axes.plot(*zip(*one.curve, strict=True), color=one.colour, linewidth=1.6, linestyle=dots, zorder=1)
+    for edge in parts.edges:
+        line_style = ":" if edge.operation == "none" else "-"
+        axes.plot(*zip(*edge.curve, strict=True), color=edge.colour, linewidth=1.6, linestyle=line_style, zorder=1)
         head = FancyArrowPatch(
-            one.curve[-3],
-            one.curve[-1],
+            edge.curve[-3],
+            edge.curve[-1],
             arrowstyle="-|>",
-            color=one.colour,
+            color=edge.colour,
             mutation_scale=13,
             shrinkA=0,
             shrinkB=0,
         )
         axes.add_patch(head)
         box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
-        looks: Any = {"fontsize": FONT_SIZE, "color": one.colour, "zorder": 2, "bbox": box}
-        axes.text(*one.label, one.text, ha="center", va="center", **looks)
+        style: Any = {"fontsize": FONT_SIZE, "color": edge.colour, "zorder": 2, "bbox": box}
+        axes.text(*edge.label, edge.text, ha="center", va="center", **style)
     for name, centre in parts.nodes.items():
-        disc: Any = {"facecolor": PAPER, "edgecolor": INK, "linewidth": 1.5, "zorder": 3, "clip_on": False}
-        axes.add_patch(Circle(centre, parts.radius, **disc))
+        circle_style: Any = {"facecolor": PAPER, "edgecolor": INK, "linewidth": 1.5, "zorder": 3, "clip_on": False}
+        axes.add_patch(Circle(centre, parts.radius, **circle_style))
         axes.text(*centre, name, ha="center", va="center", fontsize=FONT_SIZE + 1, color=INK, zorder=4)
     left, right, bottom, top = parts.bounds
     axes.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[], aspect="equal")

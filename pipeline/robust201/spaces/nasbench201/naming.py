@@ -1,4 +1,4 @@
-"""The names of a cell of NAS-Bench-201: index, cell string and operations, each from each; neighbours; random cells."""
+"""Conversion between the names of NAS-Bench-201 cells (index, cell string, operations); neighbours; random cells."""
 
 import operator
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ Cell = int | str | Sequence[str] | Sequence[int]
 
 
 def cell_index(cell: Cell) -> int:
-    """Return the index of a cell in the published order, 0 to 15,624 (of the cell itself: see `isomorph_index`).
+    """Return the index of a cell itself in the published order, 0 to 15,624 (see also `isomorph_index`).
 
     Raises:
-        ArchitectureError: it is no cell.
+        ArchitectureError: there is no such cell.
     """
     if isinstance(cell, str):
         return resolve(cell).index
@@ -59,18 +59,18 @@ def isomorph_index(cell: Cell) -> int:
 
 
 def neighbour_indices(cell: Cell) -> tuple[int, ...]:
-    """List the 24 cells that differ from a cell on one edge, by edge and then in the order of `OPERATIONS`."""
+    """Return the 24 cells that differ from a cell on one edge, by edge and then in the order of `OPERATIONS`."""
     return tuple(cell_index(neighbour.spec) for neighbour in neighbours(cell_string(cell)))
 
 
 def random_cell(rng: "np.random.Generator") -> str:
-    """Draw one of the 15,625 cells, all equally likely; give its string."""
+    """Return the string of a random cell, with all 15,625 cells equally likely."""
     return format_spec([OPERATIONS[number] for number in rng.integers(len(OPERATIONS), size=len(EDGES))])
 
 
 def _names(operations: Sequence[str | int]) -> list[str]:
     try:
-        return [one if isinstance(one, str) else _name(operator.index(one)) for one in operations]
+        return [value if isinstance(value, str) else _name(operator.index(value)) for value in operations]
     except TypeError as error:
         raise ArchitectureError(
             f"Looking up a cell failed for {operations!r}: expected an index, a cell string or {len(EDGES)} "

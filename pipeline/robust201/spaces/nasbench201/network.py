@@ -1,7 +1,7 @@
-"""NAS-Bench-201's network: the cell inside its macro skeleton, with the names and shapes of the published state_dicts.
+"""The network of NAS-Bench-201: cells in a macro skeleton, with the names and shapes of the published state_dicts.
 
-Source: Dong and Yang, "NAS-Bench-201", ICLR 2020, Fig. 1; the layout is that of the published checkpoints, so they load
-with ``strict=True``. Equality with the published modules is tested against a golden file made from them.
+Source: Dong and Yang, "NAS-Bench-201", ICLR 2020, Fig. 1. The published checkpoints load with ``strict=True``. Equality
+with the published modules is tested against a golden file of their outputs.
 """
 
 from collections.abc import Callable
@@ -29,14 +29,14 @@ class _ReluConvBn(nn.Module):
 
 
 class _Zero(nn.Module):
-    """The operation `none`: zeros in the graph, so that a cell without a path has zero gradients and not none."""
+    """The operation `none`: zeros in the graph, so that gradients of a cell without a path are zero instead of None."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.mul(0.0)
 
 
 class _AveragePool(nn.Module):
-    """3x3 average pooling that leaves the padding out of the mean."""
+    """3x3 average pooling that excludes the padding from the mean."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class _Cell(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         nodes = {0: x}
-        # Terms are added in the published cell's order: float addition is not associative.
+        # Terms are added in the published order, because float addition is not associative.
         for layer, (source, target) in zip(self.layers, EDGES, strict=True):
             term: torch.Tensor = layer(nodes[source])
             nodes[target] = nodes[target] + term if target in nodes else term
@@ -88,7 +88,7 @@ class _ResidualReduction(nn.Module):
 
 
 class Network(nn.Module):
-    """A cell of NAS-Bench-201 stacked in its macro skeleton: C `channels` (published: 16), N `cells` a stage (5)."""
+    """A cell of NAS-Bench-201 stacked in its macro skeleton: C `channels` (published: 16), N `cells` per stage (5)."""
 
     def __init__(self, spec: str, *, channels: int = 16, cells: int = 5, n_classes: int) -> None:
         super().__init__()
@@ -106,10 +106,10 @@ class Network(nn.Module):
         self.classifier = nn.Linear(4 * channels, n_classes)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Classify (B, 3, H, W), normalised, in the type of the convolutions' weights: float32 as built.
+        """Return features (B, 4C) and logits (B, n_classes), like the published network.
 
-        Gives features (B, 4C) and logits (B, n_classes), as the published network returns them, in the type of the
-        classifier's weights; so is everything after the last cell.
+        Images are (B, 3, H, W), normalised, in the dtype of the convolution weights (initially float32). Everything
+        after the last cell is in the dtype of the classifier's weights.
         """
         x = self.stem(x)
         for block in self.cells:
@@ -119,5 +119,5 @@ class Network(nn.Module):
 
 
 def build_network(spec: str, *, channels: int = 16, cells: int = 5, n_classes: int) -> nn.Module:
-    """Build a network with fresh weights; its `state_dict` has the published keys and shapes (see `Network`)."""
+    """Build a network with initial weights, whose `state_dict` has the published keys and shapes (see `Network`)."""
     return Network(spec, channels=channels, cells=cells, n_classes=n_classes)

@@ -1,9 +1,9 @@
-"""Tables that others have published about the cells of NAS-Bench-201, in the forms of their files.
+"""Readers of third-party tables about NAS-Bench-201 cells, in their original file formats.
 
 - NAS-RobBench-201 (Wu et al., ICLR 2024), `NAS-RobBench-201_all.json`: accuracies of adversarially trained networks,
   {dataset: {id: {metric: {seed: fraction}}}}; the seed ``threeseed`` is the mean of three.
 - NAS-Bench-Suite-Zero (Krishnakumar et al., NeurIPS 2022), `zc_nasbench201.json`: zero-cost proxies,
-  {dataset: {operations: {proxy: {"score": number, "time": seconds} or number}}}, operations as NASLib's codes in text.
+  {dataset: {operations: {proxy: {"score": number, "time": seconds} or number}}}, operations as NASLib's indices.
 - HW-NAS-Bench (Li et al., ICLR 2021), `HW-NAS-Bench-v1_0.pickle`: latency and energy on six devices,
   {"nasbench201": {dataset: {"config": [{"arch_str": …}, …], metric: [number, …]}}, …}.
 """
@@ -29,15 +29,15 @@ _NASLIB_EDGES = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 
 _DATASETS = {"imagenet": "ImageNet16-120", "imagenet16-120": "ImageNet16-120"}
 _MAX_BYTES = 1 << 30
-_TOO_LARGE = (OverflowError, MemoryError, RecursionError)
-"""What numbers of too many digits and brackets nested too deeply end in."""
+_PARSE_LIMIT_ERRORS = (OverflowError, MemoryError, RecursionError)
+"""Errors of overlong numbers and of brackets nested too deeply."""
 
 Name = TypeVar("Name")
 Row = TypeVar("Row")
 
 
-def spec_of_naslib(codes: tuple[int, ...]) -> str:
-    """Write NASLib's six operation codes (`op_indices`) as a cell string.
+def spec_from_naslib(codes: tuple[int, ...]) -> str:
+    """Return the cell string of NASLib's six operation codes (`op_indices`).
 
     Raises:
         ArchitectureError: not six numbers from 0 to 4.
@@ -45,14 +45,14 @@ def spec_of_naslib(codes: tuple[int, ...]) -> str:
     if len(codes) != len(_NASLIB_EDGES) or not all(code in range(len(_NASLIB_OPERATIONS)) for code in codes):
         raise ArchitectureError(
             f"Reading operation codes failed for {reprlib.repr(codes)}: expected six numbers from 0 to 4, got "
-            "something else. Check that the file is of NAS-Bench-201."
+            "something else. Check that the file is for NAS-Bench-201."
         )
     by_edge = {edge: _NASLIB_OPERATIONS[code] for edge, code in zip(_NASLIB_EDGES, codes, strict=True)}
     return format_spec([by_edge[edge] for edge in EDGES])
 
 
 def read_json_table(content: Any) -> NumbersByCell | None:
-    """Read the parsed JSON of NAS-RobBench-201 or NAS-Bench-Suite-Zero; None where it is of neither form."""
+    """Read the parsed JSON of NAS-RobBench-201 or NAS-Bench-Suite-Zero; return None for any other format."""
     if not isinstance(content, dict) or not content or not all(isinstance(rows, dict) for rows in content.values()):
         return None
     first = next((row for rows in content.values() for row in rows), None)
@@ -60,28 +60,28 @@ def read_json_table(content: Any) -> NumbersByCell | None:
         return None
     try:
         if first.isdecimal():
-            return _each_once(
-                (_dataset(name), _each_once((_index(row), _by_seed(metrics)) for row, metrics in rows.items()))
+            return _unique_dict(
+                (_dataset(name), _unique_dict((_index(row), _by_seed(metrics)) for row, metrics in rows.items()))
                 for name, rows in content.items()
             )
         if first.startswith("("):
-            return _each_once(
+            return _unique_dict(
                 (
                     _dataset(name),
-                    _each_once((_index_of_codes(row), _scores(proxies)) for row, proxies in rows.items()),
+                    _unique_dict((_index_from_codes(row), _scores(proxies)) for row, proxies in rows.items()),
                 )
                 for name, rows in content.items()
             )
-    except (AttributeError, TypeError, ValueError, SyntaxError, *_TOO_LARGE):
+    except (AttributeError, TypeError, ValueError, SyntaxError, *_PARSE_LIMIT_ERRORS):
         return None
     return None
 
 
 def read_pickle_table(path: Path) -> NumbersByCell:
-    """Read HW-NAS-Bench's pickle, through the allow-list of NumPy's globals.
+    """Read HW-NAS-Bench's pickle, allowing only NumPy's globals.
 
     Raises:
-        ResultsError: it names another global, is damaged, or is of another form.
+        ResultsError: the pickle names another global, is damaged, or has another structure.
     """
     from robust201.core.unpickling import NUMPY_GLOBALS, load_pickle
 
@@ -90,31 +90,31 @@ def read_pickle_table(path: Path) -> NumbersByCell:
             stream, name=str(path), allowed=NUMPY_GLOBALS, error=ResultsError, encoding="latin1", max_bytes=_MAX_BYTES
         )
     try:
-        return _each_once((_dataset(name), _by_metric(metrics)) for name, metrics in content["nasbench201"].items())
-    except (AttributeError, LookupError, TypeError, ValueError, *_TOO_LARGE) as error:
+        return _unique_dict((_dataset(name), _by_metric(metrics)) for name, metrics in content["nasbench201"].items())
+    except (AttributeError, LookupError, TypeError, ValueError, *_PARSE_LIMIT_ERRORS) as error:
         raise ResultsError(
             f"Reading a table failed for {path}: expected the form of HW-NAS-Bench-v1_0.pickle, a dictionary of "
-            f"nasbench201 with config and metrics per dataset, got another ({type(error).__name__}: {error}). "
+            f"nasbench201 with config and metrics per dataset, got another one ({type(error).__name__}: {error}). "
             "Convert it to CSV with a column of indices or cell strings."
         ) from error
 
 
-def _each_once(pairs: "Iterable[tuple[Name, Row]]") -> "dict[Name, Row]":
-    """Make a dictionary; a ValueError says what names one thing in two ways, of which the last would be kept."""
-    found: dict[Name, Row] = {}
+def _unique_dict(pairs: "Iterable[tuple[Name, Row]]") -> "dict[Name, Row]":
+    """Build a dict; raise ValueError on duplicate keys instead of keeping the last."""
+    unique: dict[Name, Row] = {}
     for name, row in pairs:
-        if name in found:
+        if name in unique:
             raise ValueError(f"{name!r} twice")
-        found[name] = row
-    return found
+        unique[name] = row
+    return unique
 
 
 def _dataset(name: str) -> str:
     return _DATASETS.get(name.lower(), name)
 
 
-def _index_of_codes(text: str) -> int:
-    return resolve(spec_of_naslib(ast.literal_eval(text))).index
+def _index_from_codes(text: str) -> int:
+    return resolve(spec_from_naslib(ast.literal_eval(text))).index
 
 
 def _index(text: str) -> int:
@@ -130,11 +130,11 @@ def _by_seed(metrics: Mapping[str, Any]) -> dict[str, float]:
         if not isinstance(seeds, dict):
             row[metric] = float(seeds)
             continue
-        singles = {seed: float(value) for seed, value in seeds.items() if seed != MEAN_OF_SEEDS}
+        by_seed = {seed: float(value) for seed, value in seeds.items() if seed != MEAN_OF_SEEDS}
         if seeds:
-            row[metric] = float(seeds.get(MEAN_OF_SEEDS, sum(singles.values()) / max(len(singles), 1)))
-        if len(singles) > 1:
-            row |= {f"{metric} (seed {seed})": value for seed, value in singles.items()}
+            row[metric] = float(seeds.get(MEAN_OF_SEEDS, sum(by_seed.values()) / max(len(by_seed), 1)))
+        if len(by_seed) > 1:
+            row |= {f"{metric} (seed {seed})": value for seed, value in by_seed.items()}
     return row
 
 
@@ -148,9 +148,9 @@ def _scores(proxies: Mapping[str, Any]) -> dict[str, float]:
 
 def _by_metric(metrics: Mapping[str, Any]) -> dict[int, dict[str, float]]:
     configs = metrics["config"]
-    places = configs.items() if isinstance(configs, dict) else enumerate(configs)
+    indexed_configs = configs.items() if isinstance(configs, dict) else enumerate(configs)
     columns = {name: values for name, values in metrics.items() if name != "config"}
-    return _each_once(
-        (resolve(str(config["arch_str"])).index, {name: float(values[place]) for name, values in columns.items()})
-        for place, config in places
+    return _unique_dict(
+        (resolve(str(config["arch_str"])).index, {name: float(values[index]) for name, values in columns.items()})
+        for index, config in indexed_configs
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NasBench201(CellSpace):
-    """The cells of NAS-Bench-201 in a skeleton of C `channels` (published: 16) and N `cells` a stage (published: 5)."""
+    """The cells of NAS-Bench-201 in a skeleton of C `channels` (published: 16) and N `cells` per stage (5)."""
 
     name = cells.SPACE
     has_text_ids = False
@@ -67,9 +67,9 @@ class NasBench201(CellSpace):
         return {"channels": self.channels, "cells": self.cells}
 
     def select(self, selection: str | Sequence[int | str]) -> tuple[int, ...]:
-        """Resolve indices, ranges such as ``0-99`` (those evaluated in it) and cell strings (see `Space`).
+        """Resolve indices, ranges such as ``0-99`` (every evaluated index in it) and cell strings (see `Space`).
 
-        A single architecture stands for its isomorphism class: its lowest index is taken.
+        A single architecture is replaced by the lowest index of its isomorphism class.
         """
         evaluated = cells.evaluated_indices()
         if selection == "evaluated":
@@ -103,7 +103,7 @@ class NasBench201(CellSpace):
         return cells.tensor_shapes(spec, channels=self.channels, cells=self.cells, n_classes=n_classes)
 
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> int:
-        """Count multiply-accumulates of convolutions and the linear layer (see `Space`)."""
+        """Return the multiply-accumulates of convolutions and the linear layer (see `Space`)."""
         return cells.multiply_accumulates(
             self.spec(architecture),
             channels=self.channels,

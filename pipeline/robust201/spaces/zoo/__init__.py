@@ -1,1 +1,1 @@
-"""Well-known networks beside any search space, by name."""
+"""Well-known networks outside search spaces, by name."""

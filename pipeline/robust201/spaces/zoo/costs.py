@@ -1,15 +1,15 @@
-"""Multiply-accumulates of the zoo's networks, by formula: convolutions and linear layers of one image. No torch."""
+"""Multiply-accumulates of the zoo's networks: convolutions and linear layers for one image. Does not import torch."""
 
 from collections.abc import Sequence
 
 
-def convolution(c_in: int, c_out: int, kernel: int, places: int) -> int:
-    """Count a square convolution at so many places."""
-    return c_in * c_out * kernel**2 * places
+def convolution(c_in: int, c_out: int, kernel: int, n_positions: int) -> int:
+    """Return the count of a convolution with a square kernel at `n_positions` output positions."""
+    return c_in * c_out * kernel**2 * n_positions
 
 
-def halved(size: int) -> int:
-    """Return the size behind a stride of 2 whose padding keeps sizes otherwise."""
+def half_rounded_up(size: int) -> int:
+    """Return the output size of a layer with stride 2 and `same` padding."""
     return (size + 1) // 2
 
 
@@ -22,18 +22,18 @@ def resnet(
     has_bottlenecks: bool = False,
     has_imagenet_stem: bool = False,
 ) -> int:
-    """Count a residual network of stages with so many feature maps, before a bottleneck's expansion."""
+    """Return the count of a residual network; `maps` are channels of the stages before a bottleneck's expansion."""
     if has_imagenet_stem:
-        size = halved(size)
+        size = half_rounded_up(size)
         total = convolution(3, maps[0], 7, size**2)
-        size = halved(size)
+        size = half_rounded_up(size)
     else:
         total = convolution(3, maps[0], 3, size**2)
     c_in = maps[0]
     for stage, (width, count) in enumerate(zip(maps, blocks, strict=True)):
         for block in range(count):
             is_strided = stage > 0 and block == 0
-            before, size = size**2, halved(size) if is_strided else size
+            before, size = size**2, half_rounded_up(size) if is_strided else size
             after = size**2
             if has_bottlenecks:
                 c_out = 4 * width
@@ -49,7 +49,7 @@ def resnet(
 
 
 def narrow(maps: Sequence[int], units: int, n_classes: int, size: int) -> int:
-    """Count the narrow network: `units` of two convolutions in each stage, shortcuts without weights."""
+    """Return the count of the narrow network: `units` of two convolutions per stage, and shortcuts without weights."""
     total = convolution(3, maps[0], 3, size**2)
     c_in = maps[0]
     for stage, width in enumerate(maps):
@@ -60,7 +60,7 @@ def narrow(maps: Sequence[int], units: int, n_classes: int, size: int) -> int:
 
 
 def vgg(stages: Sequence[tuple[int, int]], n_classes: int) -> int:
-    """Count stages of (channels, convolutions), each followed by a pooling, at 32x32 pixels."""
+    """Return the count of stages of (channels, convolutions), each followed by pooling, at 32x32 pixels."""
     total, c_in, size = 0, 3, 32
     for width, count in stages:
         total += convolution(c_in, width, 3, size**2) + (count - 1) * convolution(width, width, 3, size**2)
@@ -69,25 +69,25 @@ def vgg(stages: Sequence[tuple[int, int]], n_classes: int) -> int:
 
 
 def spatial_transformer(channels: int, hidden: int) -> int:
-    """Count what predicts an affine map at 32x32 pixels; reading the image at its points is left out."""
+    """Return the count of the predictor of affine maps at 32x32 pixels, without resampling the image."""
     total = convolution(3, channels, 3, 32**2)
     total += sum(convolution(channels, channels, 3, size**2) for size in (32, 16, 8))
     return total + 16 * channels * hidden + 6 * hidden
 
 
 def polar_transformer(filters: int, size: int) -> int:
-    """Count what predicts centroid and angle; reading the image at its points is left out."""
+    """Return the count of the predictors of centroid and angle, without resampling the image."""
 
     def predictor(height: int, width: int, n_axes: int) -> int:
-        height, width = halved(height), halved(width)
+        height, width = half_rounded_up(height), half_rounded_up(width)
         total = convolution(3, filters, 5, height * width)
-        height, width = halved(height), halved(width)
+        height, width = half_rounded_up(height), half_rounded_up(width)
         return total + convolution(filters, filters, 5, height * width) + 5 * filters * (width + (n_axes - 1) * height)
 
-    return predictor(size, size, 2) + predictor(size, 4 * halved(size), 1)
+    return predictor(size, size, 2) + predictor(size, 4 * half_rounded_up(size), 1)
 
 
 def lenet5(channels: tuple[int, int], hidden: tuple[int, int], n_classes: int) -> int:
-    """Count LeNet-5 at 32x32 pixels."""
+    """Return the count of LeNet-5 at 32x32 pixels."""
     total = convolution(3, channels[0], 5, 28**2) + convolution(*channels, 5, 10**2)
     return total + 25 * channels[1] * hidden[0] + hidden[0] * hidden[1] + hidden[1] * n_classes

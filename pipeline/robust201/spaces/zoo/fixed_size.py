@@ -1,9 +1,9 @@
-"""Networks for images of 32x32 pixels alone, whose linear layers see positions: LeNet-5, one hidden layer, VGG-16.
+"""Networks whose linear layers require images of 32x32 pixels: LeNet-5, one hidden layer, VGG-16.
 
-Sources: LeCun, Bottou, Bengio and Haffner, "Gradient-Based Learning Applied to Document Recognition", 1998, as it is
-usual today: ReLUs, max-pooling without parameters, all maps connected to all, a linear last layer. Simonyan and
-Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition", ICLR 2015, configuration D, in the form
-for CIFAR: BatchNorm behind each of the 13 convolutions, five max-poolings, one linear layer instead of three.
+Sources: LeCun, Bottou, Bengio and Haffner, "Gradient-Based Learning Applied to Document Recognition", 1998, in today's
+usual form: ReLUs, max-pooling without parameters, fully connected maps, a linear last layer. Simonyan and Zisserman,
+"Very Deep Convolutional Networks for Large-Scale Image Recognition", ICLR 2015, configuration D, in the form for
+CIFAR: BatchNorm after each of the 13 convolutions, five max-pooling layers, one linear layer instead of three.
 """
 
 from collections import OrderedDict
@@ -61,7 +61,7 @@ class Vgg(nn.Module):
     """VGG; VGG-16 has 14,728,266 parameters at ten classes.
 
     Args:
-        stages: channels and convolutions of the five stages; a max-pooling ends each.
+        stages: channels and number of convolutions of the five stages; each ends with max-pooling.
         n_classes: number of classes.
     """
 
@@ -84,14 +84,14 @@ class Vgg(nn.Module):
 
 
 def require_32(network: nn.Module, images: torch.Tensor) -> None:
-    """Check that images (B, C, H, W) are of 32x32 pixels.
+    """Check that images (B, C, H, W) have 32x32 pixels.
 
     Raises:
-        NetworkError: they are not.
+        NetworkError: they have another size.
     """
     if images.shape[-2:] != (32, 32):
         height, width = images.shape[-2:]
         raise NetworkError(
             f"Classifying images failed for {type(network).__name__}: expected 32x32 pixels, since its linear layers "
-            f"see positions, got {height}x{width}. Choose another network, or other images."
+            f"have a fixed size, got {height}x{width}. Choose another network, or other images."
         )

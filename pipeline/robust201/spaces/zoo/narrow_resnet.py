@@ -1,8 +1,8 @@
-"""The narrow residual network of 32 layers that adversarial training on CIFAR-10 was first studied with.
+"""The narrow residual network of 32 layers with which adversarial training on CIFAR-10 was first studied.
 
 Sources: He, Zhang, Ren and Sun, "Identity Mappings in Deep Residual Networks", ECCV 2016; Engstrom et al., "Exploring
-the Landscape of Spatial Robustness", ICML 2019, whose public model fixes what that leaves open: leaky ReLUs, shortcuts,
-initial weights, the padding of TensorFlow (`SAME`) and the standardisation of each image. The paper on robust features
+the Landscape of Spatial Robustness", ICML 2019, whose public model defines further details: leaky ReLUs, shortcuts,
+initial weights, TensorFlow's padding (`SAME`) and the standardisation of each image. The paper on robust features
 calls it ResNet-34; it has 31 convolutions and one linear layer.
 """
 
@@ -18,7 +18,7 @@ SLOPE = 0.1
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
-    # TensorFlow's default epsilon. Its decay of .9 is PyTorch's momentum of .1.
+    # TensorFlow's default epsilon. Its decay of 0.9 is PyTorch's momentum of 0.1.
     return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.1)
 
 
@@ -27,9 +27,9 @@ def _activate(x: torch.Tensor) -> torch.Tensor:
 
 
 def standardise(images: torch.Tensor) -> torch.Tensor:
-    """Give every image mean 0 and standard deviation 1 over all its values: (B, C, H, W) to the same.
+    """Scale every image (B, C, H, W) to mean 0 and standard deviation 1 over all its values.
 
-    Deviations below 1 / sqrt(C H W) of a grey level of 255 are raised to that, as TensorFlow does.
+    As in TensorFlow, the standard deviation is at least 1 / sqrt(C H W) grey levels of 255.
     """
     wide = images.to(torch.promote_types(images.dtype, torch.float32))
     dims = (1, 2, 3)
@@ -39,10 +39,10 @@ def standardise(images: torch.Tensor) -> torch.Tensor:
 
 
 class _Unit(nn.Module):
-    """Two 3x3 convolutions, each behind BatchNorm and ReLU, added to what came in.
+    """Two 3x3 convolutions, each after BatchNorm and ReLU, added to the input.
 
     Args:
-        activates_shortcut: whether the shortcut starts behind the first BatchNorm and ReLU.
+        activates_shortcut: whether the shortcut starts after the first BatchNorm and ReLU.
     """
 
     def __init__(self, c_in: int, c_out: int, stride: int, *, activates_shortcut: bool) -> None:
@@ -59,7 +59,7 @@ class _Unit(nn.Module):
         active = _activate(self.bn1(x))
         shortcut = active if self.activates_shortcut else x
         if self.stride == 2:
-            active = functional.pad(active, (0, 1, 0, 1))  # `SAME` pads even sizes behind the last pixel alone
+            active = functional.pad(active, (0, 1, 0, 1))  # `SAME` pads even sizes only after the last pixel
             before = self.new_channels // 2
             shortcut = functional.pad(
                 functional.avg_pool2d(shortcut, 2), (0, 0, 0, 0, before, self.new_channels - before)
@@ -96,7 +96,7 @@ class NarrowResNet(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Classify images: (B, 3, H, W), H and W multiples of 4, to (B, n_classes)."""
+        """Return logits (B, n_classes) of images (B, 3, H, W), with H and W multiples of 4."""
         x = self.conv1(standardise(x))
         for stage in range(1, self.n_stages + 1):
             x = self.get_submodule(f"stage{stage}")(x)

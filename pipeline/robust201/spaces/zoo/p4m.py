@@ -1,8 +1,8 @@
 """Convolutions and residual networks equivariant to p4m: translations, rotations and reflections of the square.
 
 Source: Cohen and Welling, "Group Equivariant Convolutional Networks", ICML 2016. A map on the group is stored as
-(B, 8 C, H, W): the eight orientations of a channel lie side by side. Orientation ``4 m + r`` is: reflect if m = 1, then
-rotate by r quarter turns. The kernel is expanded to an ordinary one on every call, and applied by one `conv2d`.
+(B, 8 C, H, W): the eight orientations of a channel are adjacent. Orientation ``4 m + r`` means: reflect if m = 1, then
+rotate by r quarter turns. On every call the kernel is expanded to an ordinary one and applied with a single `conv2d`.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ ORIENTATIONS = 8
 
 
 def oriented(maps: torch.Tensor, orientation: int) -> torch.Tensor:
-    """Apply an orientation to the last two axes, which are of equal length."""
+    """Apply an orientation to the last two axes, which must have equal length."""
     reflection, turns = divmod(orientation, 4)
     return torch.rot90(maps.flip(-1) if reflection else maps, turns, (-2, -1))
 
@@ -25,7 +25,7 @@ def oriented(maps: torch.Tensor, orientation: int) -> torch.Tensor:
 def relative_orientation(base: int, orientation: int) -> int:
     """Return the orientation that takes `base` to `orientation`: base⁻¹ · orientation."""
     (base_reflection, base_turns), (reflection, turns) = divmod(base, 4), divmod(orientation, 4)
-    # A reflection turns the sense of what follows it.
+    # A reflection reverses the direction of the following rotation.
     difference = base_turns - turns if base_reflection else turns - base_turns
     return 4 * (base_reflection ^ reflection) + difference % 4
 
@@ -38,7 +38,7 @@ def expand_lifting(weight: torch.Tensor) -> torch.Tensor:
 def expand_group(weight: torch.Tensor) -> torch.Tensor:
     """Expand kernels (O, 8 I, k, k) on the group to (8 O, 8 I, k, k).
 
-    That from orientation t to s is the transformed kernel of the relative orientation, s · weight[s⁻¹ t].
+    The kernel from orientation t to s is the transformed kernel of the relative orientation, s · weight[s⁻¹ t].
     """
     kernels = torch.unflatten(weight, 1, (-1, ORIENTATIONS))
     rows = []
@@ -51,8 +51,8 @@ def expand_group(weight: torch.Tensor) -> torch.Tensor:
 class P4mConvolution(nn.Conv2d):
     """A convolution of maps on the group, without bias: (B, 8 I, H, W) to (B, 8 O, H', W').
 
-    ``weight`` is (O, 8 I, k, k). With stride 2 it is equivariant for odd H and W: the pixels that it keeps of an even
-    size lie differently after a rotation.
+    ``weight`` is (O, 8 I, k, k). With stride 2 it is equivariant only for odd H and W: with an even size, a rotation
+    changes which pixels are kept.
     """
 
     def __init__(self, c_in: int, c_out: int, kernel: int, stride: int) -> None:
@@ -76,16 +76,16 @@ class P4mBatchNorm(nn.BatchNorm2d):
     """BatchNorm with one mean, variance, scale and shift for the eight orientations of a channel: (B, 8 C, H, W)."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise; the orientations of a channel are laid out as its rows: (B, C, 8 H, W)."""
+        """Normalise, with the orientations of a channel as its rows: (B, C, 8 H, W)."""
         together = torch.unflatten(x, 1, (-1, ORIENTATIONS)).flatten(2, 3)
         return torch.unflatten(super().forward(together), 2, (ORIENTATIONS, -1)).flatten(1, 2)
 
 
 class GroupResNet(ResNet):
-    """A residual network of basic blocks with `widths` channels of eight orientations, which the last layer sees apart.
+    """A residual network of basic blocks with `widths` channels of eight orientations each.
 
-    Widths and the missing pooling over orientations are those of the paper on robust features. So the features are
-    equivariant, the logits not invariant.
+    Widths, and the missing pooling over orientations, follow the paper on robust features. The last layer receives the
+    orientations separately, so the features are equivariant, but the logits are not invariant.
     """
 
     def __init__(self, blocks: Sequence[int], n_classes: int, *, widths: Sequence[int]) -> None:

@@ -1,8 +1,8 @@
-"""Residual networks in the form for CIFAR: a 3x3 stem with stride 1, no max-pooling, four stages of blocks.
+"""Residual networks for CIFAR: a 3x3 stem with stride 1, no max-pooling, and four stages of blocks.
 
-Source: He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, with the stem that is usual
-for 32x32 images. Names of the state_dict: ``conv1``, ``bn1``, ``layer<stage>.<block>.conv1|bn1|conv2|bn2`` (and
-``conv3|bn3`` in bottlenecks), where the shape changes ``layer<stage>.<block>.shortcut.0|1``, and ``linear``.
+Source: He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, with the usual stem for
+32x32 images. Names of the state_dict: ``conv1``, ``bn1``, ``layer<stage>.<block>.conv1|bn1|conv2|bn2`` (and
+``conv3|bn3`` in bottlenecks), if the shape changes ``layer<stage>.<block>.shortcut.0|1``, and ``linear``.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,11 +14,11 @@ from torch.nn import functional
 WIDTHS = (64, 128, 256, 512)
 """Channels of the four stages."""
 
-MakesConvolution = Callable[[int, int, int, int], nn.Module]
-"""Makes a convolution without bias that keeps the size: channels in and out, kernel size, stride."""
+ConvolutionFactory = Callable[[int, int, int, int], nn.Module]
+"""Builds a convolution without bias and with `same` padding: channels in and out, kernel size, stride."""
 
-MakesNorm = Callable[[int], nn.Module]
-"""Makes a BatchNorm of so many channels."""
+NormFactory = Callable[[int], nn.Module]
+"""Builds a BatchNorm, given the number of channels."""
 
 
 def _convolution(c_in: int, c_out: int, kernel: int, stride: int) -> nn.Module:
@@ -26,11 +26,11 @@ def _convolution(c_in: int, c_out: int, kernel: int, stride: int) -> nn.Module:
 
 
 class _Block(nn.Module):
-    """Convolutions with BatchNorms, added to a shortcut, which is a 1x1 convolution where the shape changes."""
+    """Convolutions with BatchNorms, added to a shortcut, which is a 1x1 convolution if the shape changes."""
 
     expansion = 1
 
-    def __init__(self, c_in: int, width: int, stride: int, convolution: MakesConvolution, norm: MakesNorm) -> None:
+    def __init__(self, c_in: int, width: int, stride: int, convolution: ConvolutionFactory, norm: NormFactory) -> None:
         super().__init__()
         self._add_branch(c_in, width, stride, convolution, norm)
         c_out = self.expansion * width
@@ -38,7 +38,9 @@ class _Block(nn.Module):
         if stride != 1 or c_in != c_out:
             self.shortcut = nn.Sequential(convolution(c_in, c_out, 1, stride), norm(c_out))
 
-    def _add_branch(self, c_in: int, width: int, stride: int, convolution: MakesConvolution, norm: MakesNorm) -> None:
+    def _add_branch(
+        self, c_in: int, width: int, stride: int, convolution: ConvolutionFactory, norm: NormFactory
+    ) -> None:
         self.conv1, self.bn1 = convolution(c_in, width, 3, stride), norm(width)
         self.conv2, self.bn2 = convolution(width, width, 3, 1), norm(width)
 
@@ -55,7 +57,9 @@ class _Bottleneck(_Block):
 
     expansion = 4
 
-    def _add_branch(self, c_in: int, width: int, stride: int, convolution: MakesConvolution, norm: MakesNorm) -> None:
+    def _add_branch(
+        self, c_in: int, width: int, stride: int, convolution: ConvolutionFactory, norm: NormFactory
+    ) -> None:
         self.conv1, self.bn1 = convolution(c_in, width, 1, 1), norm(width)
         self.conv2, self.bn2 = convolution(width, width, 3, stride), norm(width)
         self.conv3, self.bn3 = convolution(width, self.expansion * width, 1, 1), norm(self.expansion * width)
@@ -74,9 +78,9 @@ class ResNet(nn.Module):
         n_classes: number of classes.
         widths: channels of the stages, before a bottleneck's expansion.
         has_bottlenecks: whether blocks are bottlenecks, as in ResNet-50.
-        has_imagenet_stem: whether the stem is that for ImageNet: a 7x7 convolution and a max-pooling, both of stride 2.
-        stem, convolution, norm: the layers; by default those of planar images.
-        maps_per_channel: feature maps that make up one channel of these layers.
+        has_imagenet_stem: whether the stem is ImageNet's: a 7x7 convolution and max-pooling, both with stride 2.
+        stem, convolution, norm: factories of the layers; by default ordinary layers.
+        maps_per_channel: feature maps per channel of these layers.
     """
 
     def __init__(
@@ -87,9 +91,9 @@ class ResNet(nn.Module):
         widths: Sequence[int] = WIDTHS,
         has_bottlenecks: bool = False,
         has_imagenet_stem: bool = False,
-        stem: MakesConvolution = _convolution,
-        convolution: MakesConvolution = _convolution,
-        norm: MakesNorm = nn.BatchNorm2d,
+        stem: ConvolutionFactory = _convolution,
+        convolution: ConvolutionFactory = _convolution,
+        norm: NormFactory = nn.BatchNorm2d,
         maps_per_channel: int = 1,
     ) -> None:
         super().__init__()

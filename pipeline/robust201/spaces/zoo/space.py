@@ -1,4 +1,4 @@
-"""The zoo as a `Space`: networks by name and width, in the form that 32x32 images need."""
+"""The zoo as a `Space`: networks by name and width, adapted to 32x32 images."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -19,11 +19,11 @@ class ZooNetwork:
     """One row of the table.
 
     Attributes:
-        build: makes a network from its width and its number of classes.
-        macs: counts the multiply-accumulates of one image from width, number of classes and image size.
-        width: the published width, which names without one mean.
+        build: builds a network, given width and number of classes.
+        macs: returns the multiply-accumulates of one image, given width, number of classes and image size.
+        width: the published width, which is the default.
         is_for_32: whether images must have 32x32 pixels.
-        width_divisor: divisor of the widths with which CPUs without AVX-512 can train the network.
+        width_divisor: CPUs without AVX-512 can train the network only with multiples of this width.
     """
 
     build: "Callable[[int, int], nn.Module]"
@@ -34,7 +34,7 @@ class ZooNetwork:
 
 
 def scaled(published: int, width: int, published_width: int) -> int:
-    """Scale a published number of channels or units as the width, rounded up."""
+    """Scale a published number of channels or units in proportion to the width, rounded up."""
     return -(-published * width // published_width)
 
 
@@ -194,49 +194,51 @@ NETWORKS: dict[str, ZooNetwork] = {
 """Name to network."""
 
 EVALUATED = ("resnet18",)
-"""What sweeps over all networks evaluate: as many as before there were others, so that no such sweep grows."""
+"""Networks of a sweep over all networks; this list stays fixed, so that existing sweeps do not grow."""
 
 _WIDE = re.compile(r"(.+)-w([1-9][0-9]{0,4})")
 
 
 class Zoo(Space):
-    """Networks of the table, by name; ``NAME-w8`` is the one of width 8.
+    """Networks of the table, by name; ``NAME-w8`` has width 8.
 
     The width replaces the published one: channels of the first stage (resnet, gresnet, stn, ptn, vgg), channels of the
-    first convolution (lenet5), hidden units (fc7500). Every other number of channels and hidden units is scaled as it,
-    rounded up; depth, kernels and orientations stay.
+    first convolution (lenet5), hidden units (fc7500). All other numbers of channels and hidden units are scaled in
+    proportion, rounded up; depth, kernels and orientations do not change.
     """
 
     name = "zoo"
     channels_last = True
-    """A CPU computes residual networks 1.1 to 1.3 times as fast in this layout."""
+    """Residual networks are 1.1 to 1.3 times as fast on a CPU in this memory format."""
 
     def select(self, selection: str | Sequence[int | str]) -> tuple[str, ...]:
-        """Resolve names (see `Space`); in the order of the table, then of the widths, the published one first."""
+        """Resolve names (see `Space`), sorted by position in the table and by width, with the published width first."""
         if selection == "evaluated":
             return EVALUATED
-        found = {_parse(name) for name in self._names(selection)}
-        if not found:
+        selected = {_parse(name) for name in self._names(selection)}
+        if not selected:
             raise ConfigError(
                 "Selecting architectures failed for an empty list: expected at least one network of the zoo, got none. "
                 f"Name some of {', '.join(NETWORKS)}."
             )
-        places = {name: place for place, name in enumerate(NETWORKS)}
-        # A published width has no suffix, and is 0 here.
-        ordered = sorted(found, key=lambda one: (places[one[0]], one[1] * (one[1] != NETWORKS[one[0]].width)))
+        positions = {name: position for position, name in enumerate(NETWORKS)}
+        # The published width is sorted as 0.
+        ordered = sorted(
+            selected, key=lambda item: (positions[item[0]], item[1] * (item[1] != NETWORKS[item[0]].width))
+        )
         return tuple(name if width == NETWORKS[name].width else f"{name}-w{width}" for name, width in ordered)
 
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> float:
-        """Count them exactly (see `Space`).
+        """Return the exact count (see `Space`).
 
         Raises:
-            ArchitectureError: the network takes 32x32 pixels only.
+            ArchitectureError: the network supports only 32x32 pixels.
         """
         name, width = _parse(architecture)
         if NETWORKS[name].is_for_32 and image_size != 32:
             raise ArchitectureError(
-                f"Planning failed for {architecture}: expected images of 32x32 pixels, since its linear layers see "
-                f"positions, got {image_size}x{image_size}. Leave it out of this sweep, or choose other images."
+                f"Planning failed for {architecture}: expected images of 32x32 pixels, since its linear layers have "
+                f"a fixed size, got {image_size}x{image_size}. Leave it out of this sweep, or choose other images."
             )
         return NETWORKS[name].macs(width, n_classes, image_size)
 
@@ -247,7 +249,7 @@ class Zoo(Space):
         if width % divisor:
             raise ArchitectureError(
                 f"Training failed for {architecture}: expected a width that is a multiple of {divisor}, since PyTorch "
-                f"corrupts memory with others on a CPU without AVX-512, got {width}. Train {name}-w"
+                f"corrupts memory with other widths on a CPU without AVX-512, got {width}. Train {name}-w"
                 f"{scaled(1, width, divisor) * divisor}, or use a GPU or a CPU with AVX-512."
             )
 
@@ -265,6 +267,6 @@ def _parse(name: int | str) -> tuple[str, int]:
     suffix = f"-w{match[2]}" if match else ""
     raise ArchitectureError(
         f"Looking up an architecture failed for {name!r}: expected a network of the zoo ({', '.join(NETWORKS)}), "
-        "if need be with a width from 1 to 99999 (resnet18-w8), got another name."
+        "optionally with a width from 1 to 99999 (resnet18-w8), got another name."
         f"{closest(str(name), [known + suffix for known in NETWORKS])}"
     )

@@ -1,9 +1,9 @@
-"""Transformers before a residual network, which move images to a pose that they predict: spatial and polar.
+"""Transformers in front of a residual network, which move images to a predicted pose: spatial and polar.
 
-Sources: Jaderberg, Simonyan, Zisserman and Kavukcuoglu, "Spatial Transformer Networks", NeurIPS 2015, in the form of
-PyTorch's tutorial, with the layers of the paper on robust features. Tai, Bailis and Valiant, "Equivariant Transformer
-Networks", ICML 2019: pose predictors that commute with the transformations they predict. The composition is ours: a
-translation, then a rotation about the point it found, both predicted in order and applied in one interpolation.
+Sources: Jaderberg, Simonyan, Zisserman and Kavukcuoglu, "Spatial Transformer Networks", NeurIPS 2015, as in PyTorch's
+tutorial, with the layers of the paper on robust features. Tai, Bailis and Valiant, "Equivariant Transformer
+Networks", ICML 2019: pose predictors that commute with the transformations they predict. The composition is
+ours: a translation and a rotation about the predicted point, predicted in this order and applied in one interpolation.
 """
 
 import math
@@ -17,7 +17,7 @@ from robust201.spaces.zoo.resnet import ResNet
 
 
 class SpatialTransformer(nn.Module):
-    """Moves images by the affine map that it predicts; before training, by none: (B, 3, 32, 32) to the same."""
+    """Moves images (B, 3, 32, 32) with a predicted affine map, which is the identity before training."""
 
     def __init__(self, *, channels: int = 32, hidden: int = 1024) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class SpatialTransformer(nn.Module):
             self.affine.bias.copy_(torch.tensor([1.0, 0, 0, 0, 1, 0]))
 
     def affine_maps(self, images: torch.Tensor) -> torch.Tensor:
-        """Predict the maps from coordinates of the result to those of the image: (B, 2, 3)."""
+        """Return the predicted maps from coordinates of the result to coordinates of the image: (B, 2, 3)."""
         features = self.features(images).flatten(1).to(self.hidden.weight.dtype)
         maps: torch.Tensor = self.affine(self.hidden(features).relu()).view(-1, 2, 3)
         return maps
@@ -47,7 +47,7 @@ class SpatialTransformer(nn.Module):
 
 
 class TransformedResNet(nn.Module):
-    """A residual network that is shown what a transformer makes of an image."""
+    """A residual network whose input is the output of a transformer."""
 
     def __init__(self, transformer: nn.Module, resnet: ResNet) -> None:
         super().__init__()
@@ -60,19 +60,19 @@ class TransformedResNet(nn.Module):
 
 
 _REDUCTION = 4
-"""Pixels of the input per place of a heat map."""
+"""Input pixels per position of a heat map."""
 
-_PULL = 1e-4
-"""Weight of the angle 0 in a mean of angles. It decides where all angles are as likely, as those of an image of one
-colour, whose mean has no direction, and no derivative."""
+_ZERO_ANGLE_WEIGHT = 1e-4
+"""Weight of the angle 0 in a mean of angles, for images such as those of one colour: if all angles are equally likely,
+their mean would have no direction and no derivative."""
 
 
 class PosePredictor(nn.Module):
     """Heat maps along the axes of an image, the width first.
 
     Args:
-        n_axes: 2 for both axes, 1 for the width alone.
-        is_cyclic: whether the width is an angle, so that the last column is followed by the first.
+        n_axes: 2 for both axes, 1 for only the width.
+        is_cyclic: whether the width is an angle, so that the first column follows the last.
         filters: channels of the convolutions.
     """
 
@@ -92,7 +92,7 @@ class PosePredictor(nn.Module):
         return functional.pad(x, (2, 2, rows, rows))
 
     def forward(self, images: torch.Tensor) -> list[torch.Tensor]:
-        """Map (B, 3, H, W) to probabilities (B, W / 4), and (B, H / 4) if there are two axes."""
+        """Return probabilities (B, W / 4), and (B, H / 4) if there are two axes, of images (B, 3, H, W)."""
         x = functional.leaky_relu(self.bn1(self.conv1(self._pad(images, 2))), 0.1)
         x = functional.leaky_relu(self.bn2(self.conv2(self._pad(x, 2))), 0.1)
         wide = torch.promote_types(x.dtype, torch.float32)
@@ -106,10 +106,10 @@ class PosePredictor(nn.Module):
 def centroid(heat: torch.Tensor, length: int) -> torch.Tensor:
     """Return the mean coordinate of probabilities (B, K) along an axis of `length` pixels from -1 to 1: (B,).
 
-    Places are 4 pixels apart; equal probabilities are at 0.
+    Positions are 4 pixels apart; the result for equal probabilities is 0.
     """
-    places = torch.arange(heat.shape[1], dtype=heat.dtype, device=heat.device)
-    coordinates: torch.Tensor = (places - places.mean()) * (2 * _REDUCTION / length)
+    positions = torch.arange(heat.shape[1], dtype=heat.dtype, device=heat.device)
+    coordinates: torch.Tensor = (positions - positions.mean()) * (2 * _REDUCTION / length)
     return torch.matmul(heat, coordinates)
 
 
@@ -117,28 +117,28 @@ def direction(heat: torch.Tensor) -> torch.Tensor:
     """Return cosine and sine of the mean angle of probabilities (B, K) around a circle that starts at -pi: (B, 2)."""
     angles = circle(heat.shape[1], like=heat)
     vector = torch.matmul(heat, torch.stack((angles.cos(), angles.sin()), dim=1))
-    vector = vector + torch.tensor((_PULL, 0.0), dtype=heat.dtype, device=heat.device)
+    vector = vector + torch.tensor((_ZERO_ANGLE_WEIGHT, 0.0), dtype=heat.dtype, device=heat.device)
     unit: torch.Tensor = vector / torch.linalg.vector_norm(vector, dim=1, keepdim=True)
     return unit
 
 
 def circle(count: int, like: torch.Tensor) -> torch.Tensor:
-    """Return angles from -pi, evenly spaced, without pi: (count,)."""
+    """Return `count` evenly spaced angles from -pi (included) to pi (excluded)."""
     return torch.arange(count, dtype=like.dtype, device=like.device) * (2 * math.pi / count) - math.pi
 
 
 def polar_points(n_radii: int, n_angles: int, like: torch.Tensor) -> torch.Tensor:
-    """Return the coordinates of a polar image about 0, radii from 0 to sqrt 2 as rows, angles as columns: (N, 2)."""
+    """Return the coordinates of a polar image about 0, with radii 0 to sqrt 2 as rows and angles as columns: (N, 2)."""
     radii = torch.arange(n_radii, dtype=like.dtype, device=like.device) * (math.sqrt(2) / (n_radii - 1))
     angles = circle(n_angles, like)
     return (radii[:, None, None] * torch.stack((angles.cos(), angles.sin()), dim=1)).flatten(0, 1)
 
 
 class PolarTransformer(nn.Module):
-    """Moves the centroid of an image to the middle and turns its mean angle to 0: (B, 3, H, W) to the same.
+    """Moves the centroid of an image (B, 3, H, W) to the centre, and rotates it to a mean angle of 0.
 
-    The angle is that of a polar image about the centroid, with H radii and about 2 H angles: a rotation shifts its
-    columns cyclically, the heat map and the angle with them.
+    The angle is predicted from a polar image about the centroid, with H radii and about 2 H angles. A rotation shifts
+    the columns of this image cyclically, and so the heat map and the angle.
     """
 
     def __init__(self, *, filters: int = 32) -> None:
@@ -147,14 +147,14 @@ class PolarTransformer(nn.Module):
         self.rotation = PosePredictor(1, is_cyclic=True, filters=filters)
 
     def centre(self, images: torch.Tensor) -> torch.Tensor:
-        """Predict the centroids (x, y): (B, 2)."""
+        """Return the predicted centroids (x, y): (B, 2)."""
         horizontal, vertical = self.translation(images)
         return torch.stack((centroid(horizontal, images.shape[3]), centroid(vertical, images.shape[2])), dim=1)
 
     def polar_images(self, images: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
-        """Read images about their centres (B, 2): (B, 3, radii, angles)."""
+        """Return polar images about the centres (B, 2): (B, 3, radii, angles)."""
         n_radii = images.shape[2]
-        n_angles = _REDUCTION * ((n_radii + 1) // 2)  # a multiple of the reduction, so that heat maps close, too
+        n_angles = _REDUCTION * ((n_radii + 1) // 2)  # a multiple of the reduction, so that heat maps are cyclic, too
         points = polar_points(n_radii, n_angles, like=centre) + centre[:, None]
         return torch.unflatten(sample(images, points), 2, (n_radii, n_angles)).to(images.dtype)
 
@@ -169,7 +169,7 @@ class PolarTransformer(nn.Module):
 
 
 def pixel_centres(length: int, like: torch.Tensor) -> torch.Tensor:
-    """Return the coordinates of the pixels of an axis, whose ends are at -1 and 1: (length,)."""
+    """Return the coordinates of the pixel centres of an axis from -1 to 1: (length,)."""
     return (2 * torch.arange(length, dtype=like.dtype, device=like.device) + 1) / length - 1
 
 
@@ -179,21 +179,21 @@ def image_points(height: int, width: int, like: torch.Tensor) -> torch.Tensor:
     return torch.stack((x, y), dim=-1).flatten(0, 1)
 
 
-def _shares(coordinates: torch.Tensor, length: int) -> torch.Tensor:
-    """Share points (B, N) among the pixels of an axis: (B, N, length)."""
+def _interpolation_weights(coordinates: torch.Tensor, length: int) -> torch.Tensor:
+    """Return the weights of an axis's pixels for points (B, N): (B, N, length)."""
     position = ((coordinates + 1) * length - 1) / 2
     below = position.floor()
-    share = (position - below).unsqueeze(-1)
+    fraction = (position - below).unsqueeze(-1)
     offset = torch.arange(length, dtype=below.dtype, device=below.device) - below.unsqueeze(-1)
-    # Not max(0, 1 - |distance|): its derivative vanishes at pixel centres, where a transformer that starts as the
-    # identity reads, and would never learn.
-    return (offset == 0) * (1 - share) + (offset == 1) * share
+    # Not max(0, 1 - |distance|), whose derivative vanishes at pixel centres: a transformer that starts as the identity
+    # reads there and would never learn.
+    return (offset == 0) * (1 - fraction) + (offset == 1) * fraction
 
 
 def sample(images: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
-    """Read images at points, bilinearly, with black outside: what `grid_sample` computes, by matrix products.
+    """Sample images at points bilinearly, black outside, like `grid_sample` but with matrix products.
 
-    `grid_sample` has no second derivative, which some measures take, and on a GPU its first is not deterministic.
+    `grid_sample` has no second derivative, which some measures need, and on a GPU its first is not deterministic.
 
     Args:
         images: (B, C, H, W).
@@ -204,6 +204,6 @@ def sample(images: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
     """
     height, width = images.shape[-2:]
     by_row = images.to(points.dtype).transpose(1, 2).flatten(2)  # (B, H, C W)
-    rows = torch.unflatten(_shares(points[..., 1], height) @ by_row, 2, (-1, width))  # (B, N, C, W)
-    read = torch.matmul(rows, _shares(points[..., 0], width).unsqueeze(-1))
-    return read.squeeze(-1).transpose(1, 2)
+    rows = torch.unflatten(_interpolation_weights(points[..., 1], height) @ by_row, 2, (-1, width))  # (B, N, C, W)
+    sampled = torch.matmul(rows, _interpolation_weights(points[..., 0], width).unsqueeze(-1))
+    return sampled.squeeze(-1).transpose(1, 2)

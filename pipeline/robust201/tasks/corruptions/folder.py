@@ -28,7 +28,7 @@ from robust201.images.generated_folder import (
     begin_folder,
     library_versions,
     npy_stream,
-    refuse_published,
+    reject_published_folder,
     unfinished_keys,
     write_corruption,
 )
@@ -124,7 +124,7 @@ def generate_corruptions(
     versions = corruption_versions(keys, images.images.shape[-1])
     if (folder / MANIFEST).exists() and not unfinished_keys(folder, versions):
         return open_generated(folder, images, recipe)
-    refuse_published(folder)
+    reject_published_folder(folder)
     job = _Job.of(images, seed, frost)
     shape = (N_SEVERITIES * len(images), *job.images.shape[1:])
     with sole_writer(folder, "Generating corruptions"):

@@ -1,1 +1,1 @@
-"""Readers of every published weight format."""
+"""Readers of all published weight formats."""

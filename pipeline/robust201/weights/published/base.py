@@ -1,6 +1,6 @@
-"""What readers of published weights share: members of a source, the choice among their trials, weights.
+"""Shared parts of the readers of published weights: members of a source, selection of trials, weights.
 
-Whatever is missing, truncated, damaged, foreign or not finite is a `CheckpointError`.
+Missing, truncated, damaged, unknown or non-finite weights raise `CheckpointError`.
 """
 
 import re
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 StateDict = Mapping[str, "torch.Tensor"]
 
-_Held = TypeVar("_Held")
+_Entry = TypeVar("_Entry")
 _Id = TypeVar("_Id", int, str)
 
 DEFAULT_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
-"""Datasets taken where none are named. `cifar10-valid` (trained on half of CIFAR-10) is taken only by name."""
+"""Default datasets. `cifar10-valid` (trained on half of CIFAR-10) is imported only if named."""
 
 DEFAULT_HP = "200"
 DEFAULT_SEED = 777
@@ -32,17 +32,17 @@ DEFAULT_SEED = 777
 _BUFFER_KEY = re.compile(r"(?:^|\.)(?:running_mean|running_var|num_batches_tracked)$")
 
 MAX_WEIGHTS_BYTES = 8 << 30
-"""Largest file of one network's weights: two billion parameters."""
+"""Maximum size of one network's weights file: two billion parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which of a network's trials to take.
+    """Selection of a network's trials.
 
     Attributes:
-        datasets: names, each of which must be there; None takes those of `DEFAULT_DATASETS` that are there.
-        hp: training length, ``"200"`` or ``"12"`` epochs, as the published records name it.
-        seed: training seed to prefer; where a network lacks it, the lowest seed it has. None takes every seed.
+        datasets: names that must all exist; None takes those of `DEFAULT_DATASETS` that exist.
+        hp: training length, ``"200"`` or ``"12"`` epochs, as in the published records.
+        seed: preferred training seed; a network without it uses its lowest seed. None takes every seed.
     """
 
     datasets: tuple[str, ...] | None = None
@@ -52,17 +52,17 @@ class Selection:
 
 @dataclass(frozen=True, eq=False)
 class SourceWeights:
-    """The weights of one trial, as a published source holds them.
+    """The weights of one trial in a published source.
 
     Attributes:
-        index: id of the architecture that the source files the weights under.
-        spec: cell string that the source gives, or None where it gives none.
-        seed: seed of the training; differs from the one asked for where the source lacks that.
+        index: id of the architecture in the source.
+        spec: cell string in the source, or None.
+        seed: seed of the training; differs from the requested seed if the source lacks it.
         channels: channels of the first stage (C, 16 as published); None in spaces without sizes.
-        cells: cells per stage (N, 5 as published), as above.
+        cells: cells per stage (N, 5 as published), like `channels`.
         state_dict: CPU tensors by name, without a ``module.`` prefix.
-        source_sha256: 64 hex digits of that file's (or member's) bytes.
-        test_accuracy: fraction of the whole test split that the source says they classify correctly; None without one.
+        source_sha256: 64 hex digits of the file or archive member.
+        test_accuracy: accuracy on the whole test split according to the source, as a fraction; None if unknown.
     """
 
     index: ArchitectureId
@@ -84,19 +84,19 @@ class SourceWeights:
 
 
 Member = Callable[[Selection], Iterator[SourceWeights]]
-"""One network of a source, opened only when its weights are asked for; one of a stream, before the next is."""
+"""One network of a source, which is opened only when its weights are read; a stream must be read in order."""
 
 
 @dataclass(frozen=True)
 class WeightsFormat:
-    """One published way of storing networks.
+    """One published storage format of networks.
 
     Attributes:
-        name: how the command line calls it.
-        description: what it looks like on disk, in a few words.
-        matches: whether a path looks like it.
-        members: networks in a path: all of them in ascending order, or the given ones; one that is asked for and absent
-            is a member whose reading raises `CheckpointError`.
+        name: name on the command line.
+        description: short description of its files.
+        matches: returns whether a path looks like this format.
+        members: returns the networks in a path: all in ascending order, or the given ones; reading an absent one raises
+            `CheckpointError`.
     """
 
     name: str
@@ -106,29 +106,29 @@ class WeightsFormat:
 
 
 def absent_member(message: str) -> Member:
-    """Stand in for a network that was asked for and is not there: reading it raises a `CheckpointError`."""
+    """Return a placeholder for a requested but absent network: reading it raises `CheckpointError`."""
 
-    def refuse(_selection: Selection) -> Iterator[SourceWeights]:
+    def reject(_selection: Selection) -> Iterator[SourceWeights]:
         raise CheckpointError(message)
 
-    return refuse
+    return reject
 
 
 def make_members(
-    found: Mapping[_Id, _Held],
+    entries: Mapping[_Id, _Entry],
     indices: Collection[_Id] | None,
-    read: Callable[[_Id, _Held, Selection], Iterator[SourceWeights]],
+    read: Callable[[_Id, _Entry, Selection], Iterator[SourceWeights]],
     absent: Callable[[_Id], str],
 ) -> list[Member]:
-    """Make the members of what a source holds by id, `absent` being the message for an id that it lacks."""
+    """Return the members of a source's entries by id; `absent` returns the message for a missing id."""
     return [
-        partial(read, index, found[index]) if index in found else absent_member(absent(index))
-        for index in sorted(found if indices is None else set(indices))
+        partial(read, index, entries[index]) if index in entries else absent_member(absent(index))
+        for index in sorted(entries if indices is None else set(indices))
     ]
 
 
 def matching_files(path: Path, pattern: re.Pattern[str]) -> list[tuple[Path, re.Match[str]]]:
-    """List the files of a folder, or the one file, whose whole name matches, sorted; none where there is no path."""
+    """Return the sorted files of a folder, or the file itself, whose full name matches; empty for a missing path."""
     files = sorted(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []
     return [(file, match) for file in files if (match := pattern.fullmatch(file.name))]
 
@@ -139,20 +139,20 @@ def numbered_format(
     pattern: re.Pattern[str],
     read: Callable[[int, Path, Selection], Iterator[SourceWeights]],
 ) -> WeightsFormat:
-    """Make the format of a folder with one file per network, which is named by its index: the pattern's first group."""
+    """Return the format of a folder with one file per network; its index is the pattern's first group."""
 
     def members(path: Path, indices: Collection[int] | None) -> list[Member]:
-        found: dict[int, Path] = {}
+        files: dict[int, Path] = {}
         for file, match in matching_files(path, pattern):
-            found.setdefault(int(match[1]), file)  # of two the zero-padded one, as the official reader does
+            files.setdefault(int(match[1]), file)  # prefer the zero-padded name, like the official reader
 
         def absent(index: int) -> str:
             return (
-                f"Finding weights failed for #{index} in {path}: expected a file of network #{index}, got {len(found)} "
+                f"Finding weights failed for #{index} in {path}: expected a file of network #{index}, got {len(files)} "
                 "files of others. Add the file or leave it out."
             )
 
-        return make_members(found, indices, read, absent)
+        return make_members(files, indices, read, absent)
 
     return WeightsFormat(name, description, lambda path: bool(matching_files(path, pattern)), members)
 
@@ -168,22 +168,22 @@ def read_network_file(path: Path) -> bytes:
         ) from error
 
 
-def choose_seeds(present: Collection[int], wanted: int | None) -> list[int]:
-    """Apply the rule of seeds: the one asked for where there is, else the lowest; all, ascending, for None."""
-    if wanted is None:
+def choose_seeds(present: Collection[int], preferred: int | None) -> list[int]:
+    """Return the preferred seed if present, else the lowest; for None, all ascending."""
+    if preferred is None:
         return sorted(present)
-    return [wanted] if wanted in present else [min(present)]
+    return [preferred] if preferred in present else [min(present)]
 
 
 _WRAPPER_PREFIXES = ("module.", "_orig_mod.")
-"""Prefixes of names that `DataParallel` and `torch.compile` add."""
+"""Name prefixes added by `DataParallel` and `torch.compile`."""
 
 _STATE_DICT_ENTRIES = ("state_dict", "model_state_dict", "model", "net", "network")
-"""Usual names of the state_dict in a checkpoint of a training, in order of preference."""
+"""Usual names of the state_dict in a training checkpoint, in order of preference."""
 
 
 def wrapper_prefix(names: Iterable[str]) -> str:
-    """Return the longest prefix of wrappers that all names have, such as ``module.``."""
+    """Return the longest wrapper prefix that all names have, such as ``module.``."""
     names, prefix = list(names), ""
     while names and (step := _common_step(names, prefix)):
         prefix += step
@@ -206,16 +206,16 @@ def _is_state_dict(value: Any) -> bool:
 
 
 def find_state_dict(content: Any, name: str, say: Callable[[str], None]) -> dict[str, "torch.Tensor"]:
-    """Find the state_dict in a file's content: the content itself or an entry of it, without prefixes of wrappers.
+    """Return the state_dict in a file's content, which is the content itself or an entry, without wrapper prefixes.
 
     An entry with a usual name is preferred; otherwise it must be the only state_dict. `say` receives a line if an entry
-    was taken or a prefix dropped.
+    is used or a prefix removed.
 
     Warns:
-        RobustWarning: there are several state_dicts; it names the one that is used, and the others.
+        RobustWarning: there are several state_dicts; the warning names the used one and the others.
 
     Raises:
-        CheckpointError: there is no state_dict, several have unknown names, or it has tensors that are not read.
+        CheckpointError: there is no state_dict, several have unknown names, or it has unsupported tensors.
     """
     entry, others = None, []
     if isinstance(content, Mapping) and not _is_state_dict(content):
@@ -224,7 +224,7 @@ def find_state_dict(content: Any, name: str, say: Callable[[str], None]) -> dict
         if len(entries) > 1 and not usual:
             raise CheckpointError(
                 f"Reading weights failed for {name}: expected one state_dict, got {len(entries)}, such as "
-                f"{', '.join(map(repr, entries[:4]))}. Save the one of the network in a file of its own."
+                f"{', '.join(map(repr, entries[:4]))}. Save the network's one in a separate file."
             )
         entry = next(iter([*usual, *entries]), None)
         others = [key for key in entries if key != entry]
@@ -235,7 +235,7 @@ def find_state_dict(content: Any, name: str, say: Callable[[str], None]) -> dict
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
         warnings.warn(
             f"{name} contains several state_dicts: using {entry!r}, not {', '.join(map(repr, others[:4]))}{more}. To "
-            "use another one, save it in a file of its own.",
+            "use another one, save it in a separate file.",
             RobustWarning,
             stacklevel=2,
         )
@@ -247,7 +247,7 @@ def find_state_dict(content: Any, name: str, say: Callable[[str], None]) -> dict
 
 
 def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
-    """Check that a value is a state_dict of plain CPU tensors, and drop prefixes of wrappers from its names."""
+    """Check that a value is a state_dict of dense CPU tensors, and return it without wrapper prefixes."""
     import torch
 
     if not _is_state_dict(value):
@@ -261,10 +261,10 @@ def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
     for key, tensor in value.items():
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
             raise CheckpointError(
-                f"Reading weights failed for {name}: expected tensors that hold every number, got {key!r}, which is "
+                f"Reading weights failed for {name}: expected dense tensors on the CPU, got {key!r}, which is "
                 f"{tensor.dtype}, {tensor.layout} on {tensor.device}. Save the network's float weights."
             )
-    # A view may repeat few bytes of a file without end.
+    # A view may repeat a few bytes of a file indefinitely.
     n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in value.values())
     if n_bytes > MAX_WEIGHTS_BYTES:
         raise CheckpointError(
@@ -276,23 +276,23 @@ def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
 
 
 def read_test_accuracy(percents: Any, epochs: int) -> float | None:
-    """Read the accuracy on the whole test split after the last epoch off a trial's percentages, as a fraction.
+    """Return the accuracy on the whole test split after the last epoch, as a fraction, from a trial's percentages.
 
     Their names are as in ``{"ori-test@199": 93.43}``; "ori-test" are 10,000 images of the CIFAR datasets and 6,000 of
-    ImageNet16-120. None where the trial has no such number: weights are of use without it.
+    ImageNet16-120. Returns None if the trial has no such number.
     """
     percent = percents.get(f"ori-test@{epochs - 1}") if isinstance(percents, Mapping) else None
     return float(percent) / 100 if isinstance(percent, int | float) and 0 <= percent <= 100 else None
 
 
 def infer_size(state_dict: StateDict, name: str) -> tuple[int, int, int]:
-    """Read (channels C, cells a stage N, number of classes) off a network's tensors.
+    """Return (channels C, cells per stage N, number of classes), inferred from a network's tensors.
 
     Names are as in the published `TinyNetwork` (xautodl 1.0.0, models/cell_infers/tiny_network.py): the first residual
     block follows the N cells of the first stage.
 
     Raises:
-        CheckpointError: the tensors are not those of such a network.
+        CheckpointError: the tensors do not belong to such a network.
     """
     blocks = [int(match.group(1)) for key in state_dict if (match := re.match(r"cells\.(\d+)\.conv_a\.", key))]
     stem, classifier = state_dict.get("stem.0.weight"), state_dict.get("classifier.weight")
@@ -306,12 +306,12 @@ def infer_size(state_dict: StateDict, name: str) -> tuple[int, int, int]:
 
 
 def count_parameters(state_dict: StateDict) -> int:
-    """Count the trainable numbers of a state_dict: all but the running statistics of batch normalisation."""
+    """Return the number of trainable parameters of a state_dict: all but the running statistics of BatchNorm."""
     return sum(tensor.numel() for key, tensor in state_dict.items() if not _BUFFER_KEY.search(key))
 
 
 def check_finite(state_dict: StateDict, name: str) -> None:
-    """Refuse weights that are not numbers."""
+    """Check that weights contain neither NaN nor infinity."""
     for key, tensor in state_dict.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             bad = int((~tensor.isfinite()).sum())

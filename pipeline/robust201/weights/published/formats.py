@@ -27,7 +27,7 @@ FORMATS = {
 
 
 def detect(path: Path) -> WeightsFormat:
-    """Find the first format of `FORMATS` that a path's file names look like."""
+    """Return the first format of `FORMATS` that matches a path's file names."""
     for row in FORMATS.values():
         if row.matches(path):
             return row
@@ -50,7 +50,7 @@ def open_members(
     indices: Collection[int] | None = None,
     format: str | None = None,  # noqa: A002
 ) -> tuple[Iterable[Member], int]:
-    """List a source's networks and their number, an upper limit for streams."""
+    """Return a source's networks and their number, which is an upper limit for streams."""
     if format is not None and format not in FORMATS:
         raise CheckpointError(
             f"Finding weights failed for {path}: expected the name of a format, got {format!r}."

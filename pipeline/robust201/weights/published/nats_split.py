@@ -1,7 +1,7 @@
-"""NATS-Bench's full archive as it is downloaded: tar parts, read in place.
+"""Reader of NATS-Bench's full archive as downloaded: tar parts, read without unpacking.
 
-Nothing is unpacked: the headers are walked, the records of the networks that are asked for are read and the rest is
-sought past. So importing six networks out of the parts costs about six records, not the archive.
+Only the headers and the records of requested networks are read, and the rest is skipped. So importing six networks
+costs about as much as reading six records, not the whole archive.
 """
 
 import bisect
@@ -28,16 +28,16 @@ _END_OF_TAR = bytes(1024)
 
 
 def is_part_name(name: str) -> bool:
-    """Whether a file name is ``*.tar``, ``*.taraa`` or ``*.taraa-aa``."""
+    """Return whether a file name is ``*.tar``, ``*.taraa`` or ``*.taraa-aa``."""
     match = _PART_NAME.fullmatch(name)
     return match is not None and (match["major"] is not None or match["minor"] is None)
 
 
 def find_parts(path: Path) -> list[Path]:
-    """Find the parts of an archive, up to the first one that is absent, by folder, one of them, or common name."""
+    """Return the parts of an archive up to the first missing one; `path` is its folder, a part, or the common name."""
     folder = path if path.is_dir() else path.parent
-    there = sorted(file for file in folder.iterdir() if is_part_name(file.name)) if folder.is_dir() else []
-    bases = {_base(file) for file in there}
+    files = sorted(file for file in folder.iterdir() if is_part_name(file.name)) if folder.is_dir() else []
+    bases = {_base(file) for file in files}
     if not path.is_dir():
         bases &= {_base(path)} if is_part_name(path.name) else set()
     if len(bases) != 1:
@@ -46,7 +46,7 @@ def find_parts(path: Path) -> list[Path]:
             f"{', '.join(sorted(bases)) or 'none'}. Name one of its parts."
         )
     base = bases.pop()
-    by_suffix = {file.name.removeprefix(base): file for file in there if _base(file) == base}
+    by_suffix = {file.name.removeprefix(base): file for file in files if _base(file) == base}
     return [by_suffix.pop("")] if "" in by_suffix else _contiguous(by_suffix, folder / base)
 
 
@@ -61,23 +61,23 @@ def _contiguous(by_suffix: dict[str, Path], archive: Path) -> list[Path]:
         minor = list(itertools.takewhile(by_suffix.__contains__, (f"{major}-{suffix}" for suffix in _SUFFIXES)))
         if major in by_suffix and minor:
             raise CheckpointError(
-                f"Finding the parts of an archive failed for {archive}: expected {by_suffix[major].name} or its own "
+                f"Finding the parts of an archive failed for {archive}: expected {by_suffix[major].name} or its "
                 f"parts, got both. Remove one of them."
             )
-        found = [major] if major in by_suffix else minor
-        if not found:
+        suffixes = [major] if major in by_suffix else minor
+        if not suffixes:
             break
-        parts += [by_suffix[suffix] for suffix in found]
+        parts += [by_suffix[suffix] for suffix in suffixes]
     if not parts:
         raise CheckpointError(
             f"Finding the parts of an archive failed for {archive}: expected its first part {archive.name}aa, got "
-            f"{', '.join(sorted(by_suffix))} only. Get the part that is missing."
+            f"{', '.join(sorted(by_suffix))} only. Get the missing part."
         )
     return parts
 
 
 def missing_after(parts: Sequence[Path]) -> str:
-    """Name the part that has to follow the last one, for a message."""
+    """Return the name of the part after the last one, for a message."""
     match = _PART_NAME.fullmatch(parts[-1].name)
     if match is None or match["major"] is None:
         return f"the rest of {parts[-1].name}"
@@ -89,7 +89,7 @@ def missing_after(parts: Sequence[Path]) -> str:
 
 
 class JoinedParts(io.RawIOBase):
-    """Parts, in order, read and sought as one file; at most one of them is open."""
+    """File object over the concatenated parts; at most one part is open at a time."""
 
     def __init__(self, parts: Sequence[Path]) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class JoinedParts(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Go to a byte of the joined file; past its end is allowed, as for any file."""
+        """Move to a position in the joined file; as for any file, it may be past the end."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._ends[-1]}[whence]
         self._position = max(0, start + offset)
         return self._position
@@ -114,7 +114,7 @@ class JoinedParts(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill a buffer from the current byte, at most to the end of the part that holds it."""
+        """Fill a buffer from the current position, at most to the end of the current part."""
         number = bisect.bisect_right(self._ends, self._position)
         if number == len(self._parts):
             return 0
@@ -128,8 +128,8 @@ class JoinedParts(io.RawIOBase):
         self._position += count
         return count
 
-    def is_whole_tar(self) -> bool:
-        """Whether the joined file ends as a tar archive does, with two empty blocks."""
+    def is_complete_tar(self) -> bool:
+        """Return whether the joined file ends with two empty blocks, like a complete tar archive."""
         position = self.tell()
         self.seek(max(0, self._ends[-1] - len(_END_OF_TAR)))
         tail = b"".join(iter(lambda: self.read(len(_END_OF_TAR)), b""))
@@ -156,33 +156,35 @@ def _matches(path: Path) -> bool:
 
 def _members(path: Path, indices: Collection[int] | None) -> Iterator[Member]:
     parts = find_parts(path)
-    wanted = None if indices is None else set(indices)
+    requested = None if indices is None else set(indices)
     with JoinedParts(parts) as joined:
-        whole = joined.is_whole_tar()
-        yield from _walk(io.BufferedReader(joined, 1 << 16), parts, wanted, whole=whole)
-    if wanted is None and not whole:
+        is_complete = joined.is_complete_tar()
+        yield from _walk(io.BufferedReader(joined, 1 << 16), parts, requested, is_complete=is_complete)
+    if requested is None and not is_complete:
         raise CheckpointError(_cut_off(parts, "all records"))
-    for index in sorted(wanted or ()):
-        yield absent_member(_absent(parts, index) if whole else _cut_off(parts, f"the record of #{index}"))
+    for index in sorted(requested or ()):
+        yield absent_member(_absent(parts, index) if is_complete else _cut_off(parts, f"the record of #{index}"))
 
 
-def _walk(stream: io.BufferedReader, parts: list[Path], wanted: set[int] | None, *, whole: bool) -> Iterator[Member]:
-    """Yield the wanted records in the archive's order and drop them from `wanted`."""
-    seen: set[int] = set()
+def _walk(
+    stream: io.BufferedReader, parts: list[Path], remaining: set[int] | None, *, is_complete: bool
+) -> Iterator[Member]:
+    """Yield the requested records in archive order, and remove them from `remaining`."""
+    found_indices: set[int] = set()
     try:
         with tarfile.open(fileobj=stream, mode="r:") as archive:
             for entry in archive:
                 index = _index_of(entry, parts)
-                if index is None or index in seen or (wanted is not None and index not in wanted):
+                if index is None or index in found_indices or (remaining is not None and index not in remaining):
                     continue
-                seen.add(index)
+                found_indices.add(index)
                 yield _record(archive, entry, index, parts)
-                if wanted is not None:
-                    wanted.discard(index)
-                    if not wanted:
+                if remaining is not None:
+                    remaining.discard(index)
+                    if not remaining:
                         return
     except tarfile.TarError as error:
-        if whole:
+        if is_complete:
             raise CheckpointError(
                 f"Reading an archive failed for {parts[0]}: expected the headers of a tar archive, got damaged ones "
                 f"({error}). Get its parts again."
@@ -190,7 +192,7 @@ def _walk(stream: io.BufferedReader, parts: list[Path], wanted: set[int] | None,
 
 
 def _index_of(entry: tarfile.TarInfo, parts: list[Path]) -> int | None:
-    """Read the index off an entry's name; None for folders and other files."""
+    """Return the index in an entry's name; None for folders and other files."""
     path = PurePosixPath(entry.name)
     if path.is_absolute() or ".." in path.parts:
         raise CheckpointError(
@@ -226,7 +228,7 @@ def _record(archive: tarfile.TarFile, entry: tarfile.TarInfo, index: int, parts:
 def _cut_off(parts: list[Path], what: str) -> str:
     return (
         f"Reading an archive failed for {parts[0].parent}: expected {missing_after(parts)} after {parts[-1].name} to "
-        f"hold {what}, got no such part. Get the part that is missing; those that are there need not be joined."
+        f"contain {what}, got no such part. Get the missing part; parts need not be joined."
     )
 
 

@@ -1,4 +1,4 @@
-"""The files that NAS-Bench-201's own training wrote: one a network and seed, with every dataset's weights.
+"""Reader of the files of NAS-Bench-201's training: one per network and seed, with the weights for all datasets.
 
 Layout: ``arch-{index:06d}-seed-{seed:04d}.pth``, torch.save of {"info", "all_dataset_keys", dataset: {"net_state_dict",
 "total_epoch", "config", …}} (AutoDL-Projects f46486e, exps/NAS-Bench-201/main.py).
@@ -37,7 +37,7 @@ def _members(path: Path, indices: Collection[int] | None) -> list[Member]:
 
     def absent(index: int) -> str:
         return (
-            f"Finding weights failed for #{index} in {path}: expected arch-{index:06d}-seed-0777.pth or of another "
+            f"Finding weights failed for #{index} in {path}: expected arch-{index:06d}-seed-0777.pth or with another "
             f"seed, got files of {len(by_index)} other networks. Add the file or leave it out."
         )
 
@@ -45,33 +45,33 @@ def _members(path: Path, indices: Collection[int] | None) -> list[Member]:
 
 
 def _read_network(index: int, files: Mapping[int, Path], selection: Selection) -> Iterator[SourceWeights]:
-    """Take each dataset from the file of the seed that is preferred, else from that of the lowest that has it."""
-    wanted = selection.datasets or DEFAULT_DATASETS
-    missing = set(wanted)
-    held: dict[str, None] = {}
+    """Yield each dataset's weights from the file of the preferred seed, else of the lowest seed that has them."""
+    requested = selection.datasets or DEFAULT_DATASETS
+    missing = set(requested)
+    available: dict[str, None] = {}
     for seed in sorted(files, key=lambda seed: (seed != selection.seed, seed)):
         if selection.seed is not None and not missing:
             break
         raw = read_network_file(files[seed])
         trials = _trials_of(raw, str(files[seed]))
-        held |= dict.fromkeys(trials)
-        for dataset in wanted:
+        available |= dict.fromkeys(trials)
+        for dataset in requested:
             if dataset in trials and (selection.seed is None or dataset in missing):
                 missing.discard(dataset)
                 yield _read_trial(index, seed, files[seed], raw, dataset, trials[dataset], selection.hp)
-    if (missing and selection.datasets is not None) or missing == set(wanted):
-        absent = next(dataset for dataset in wanted if dataset in missing)
-        expected = absent if selection.datasets is not None else " or ".join(wanted)
+    if (missing and selection.datasets is not None) or missing == set(requested):
+        absent = next(dataset for dataset in requested if dataset in missing)
+        expected = absent if selection.datasets is not None else " or ".join(requested)
         names = ", ".join(str(files[seed]) for seed in sorted(files))
-        got = f"those of {', '.join(held)}" if held else "none"
+        got = f"those of {', '.join(available)}" if available else "none"
         raise CheckpointError(
             f"Reading weights failed for #{index} in {names}: expected weights of {expected}, got {got}."
-            f"{closest(absent, held) if held else ' Get the files again.'}"
+            f"{closest(absent, available) if available else ' Get the files again.'}"
         )
 
 
 def _trials_of(raw: bytes, name: str) -> dict[str, Mapping[str, Any]]:
-    """List the trials with weights of a file by dataset."""
+    """Return the trials with weights in a file, by dataset."""
     content = load_torch(io.BytesIO(raw), name)
     return {
         key: value

@@ -1,18 +1,18 @@
-"""The nested records of NATS-Bench and NAS-Bench-201, and the published archives that hold them.
+"""Reader of the nested records of NATS-Bench and NAS-Bench-201 in their published archives.
 
 - NATS-Bench, full: ``NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2``, else ``{index:d}.pickle.pbz2``, one
-  bz2-compressed pickle (protocol 4) a network (nats_bench 1.8, api_utils.py, `NASBenchMetaAPI.reload`). The "simple"
+  bz2-compressed pickle (protocol 4) per network (nats_bench 1.8, api_utils.py, `NASBenchMetaAPI.reload`). The "simple"
   archive has the same layout without weights.
-- NAS-Bench-201: ``NAS-Bench-201-v1_1-archive/{index:06d}-FULL.pth``, one `torch.save` file a network: ``"full"`` (200
-  epochs) and ``"less"`` (12) (nas_bench_201 2.1, api_201.py, `NASBench201API.reload`). ``-SIMPLE.pth`` files hold no
+- NAS-Bench-201: ``NAS-Bench-201-v1_1-archive/{index:06d}-FULL.pth``, one `torch.save` file per network: ``"full"`` (200
+  epochs) and ``"less"`` (12) (nas_bench_201 2.1, api_201.py, `NASBench201API.reload`). ``-SIMPLE.pth`` files have no
   weights.
-- The merged files, ``NAS-Bench-201-v1_1-096897.pth`` and ``NATS-tss-v1_0-3ffb9.pickle.pbz2``, hold no weights.
+- The merged files, ``NAS-Bench-201-v1_1-096897.pth`` and ``NATS-tss-v1_0-3ffb9.pickle.pbz2``, have no weights.
 
 Structure (nats_bench 1.8, api_utils.py, ArchResults and ResultsCount; nas_bench_201 2.1, api_utils.py): training length
-→ {arch_index, arch_str, all_results: {(dataset, seed): trial}, …}; a trial holds net_state_dict (None in the "simple"
-files), arch_config, epochs, params and eval_acc1es {"ori-test@199": percent}. Its own `seed` is a string; the one in
-the key is an integer and is the one to go by. Its `params` and `flop` belong to another network in some trials
-(NATS-Bench issue 36), so nothing here relies on them.
+→ {arch_index, arch_str, all_results: {(dataset, seed): trial}, …}; a trial has net_state_dict (None in the "simple"
+files), arch_config, epochs, params and eval_acc1es {"ori-test@199": percent}. Its `seed` is a string; the integer in
+the key is used instead. In some trials `params` and `flop` belong to another network (NATS-Bench issue 36), so they
+are not used.
 """
 
 import bz2
@@ -48,11 +48,11 @@ RECORD_NAME = re.compile(r"(\d{1,6})\.pickle\.pbz2")
 _MAX_RECORD_BYTES = 1 << 30
 
 _LENGTHS = {"less": "12", "full": "200"}
-"""NAS-Bench-201's names of the training lengths, and NATS-Bench's."""
+"""Names of the training lengths, from NAS-Bench-201's to NATS-Bench's."""
 
 
 def read_nats(index: int, raw: bytes, name: str, selection: Selection) -> Iterator[SourceWeights]:
-    """Take the chosen weights out of one record of NATS-Bench, of which `raw` are the compressed bytes."""
+    """Return the selected weights of one record of NATS-Bench; `raw` are its compressed bytes."""
     stream = cast(BinaryIO, bz2.BZ2File(io.BytesIO(raw)))
     states = load_pickle(stream, name=name, max_bytes=_MAX_RECORD_BYTES)
     return _weights_of(states, selection, index=index, source=name, source_sha256=hashlib.sha256(raw).hexdigest())
@@ -71,12 +71,12 @@ def _read_nasbench201_file(index: int, path: Path, selection: Selection) -> Iter
 
 
 def _merged_format(name: str, description: str, pattern: str) -> WeightsFormat:
-    """Make the format of a file with every network's records, which holds no weights and is refused unread."""
+    """Return the format of a merged file of all networks' records, which is rejected because it has no weights."""
     compiled = re.compile(pattern)
 
     def members(path: Path, _indices: Collection[int] | None) -> list[Member]:
         message = (
-            f"Reading weights failed for {path}: expected weights, got a merged file, which holds records without "
+            f"Reading weights failed for {path}: expected weights, got a merged file, which has records without "
             "weights. Take the archive with weights (NATS-tss-v1_0-3ffb9-full)."
         )
         return [absent_member(message)]
@@ -111,13 +111,13 @@ NATS_MERGED = _merged_format(
 def _weights_of(
     states: Any, selection: Selection, *, index: int, source: str, source_sha256: str
 ) -> Iterator[SourceWeights]:
-    """Take the chosen trials' weights out of one network's records, by dataset and seed."""
+    """Yield the selected trials' weights in one network's records, by dataset and seed."""
     state = _state_of(states, selection.hp, index, source)
     trials = _trials_of(state, source)
     with_weights = {
-        dataset: held
+        dataset: usable
         for dataset, seeds in trials.items()
-        if (held := {seed: trial for seed, trial in seeds.items() if trial.get("net_state_dict") is not None})
+        if (usable := {seed: trial for seed, trial in seeds.items() if trial.get("net_state_dict") is not None})
     }
     for dataset in _choose_datasets(trials, with_weights, selection, source):
         for seed in choose_seeds(with_weights[dataset], selection.seed):
@@ -155,13 +155,13 @@ def _field(mapping: Any, key: str, kind: Any, name: str) -> Any:
 
 def _state_of(states: Any, hp: str, index: int, source: str) -> Any:
     if not isinstance(states, Mapping) or hp not in states:
-        there = ", ".join(map(str, states)) if isinstance(states, Mapping) else f"a {type(states).__name__}"
+        available = ", ".join(map(str, states)) if isinstance(states, Mapping) else f"a {type(states).__name__}"
         advice = "Choose another training length with --epochs, or get the file again."
-        raise _bad_records(source, f"records of {hp} epochs", there, advice)
+        raise _bad_records(source, f"records of {hp} epochs", available, advice)
     state = states[hp]
-    held = _field(state, "arch_index", int, source)
-    if held != index:
-        raise _bad_records(source, f"the records of network #{index}", f"those of #{held}")
+    record_index = _field(state, "arch_index", int, source)
+    if record_index != index:
+        raise _bad_records(source, f"the records of network #{index}", f"those of #{record_index}")
     return state
 
 
@@ -179,24 +179,26 @@ def _trials_of(state: Any, source: str) -> dict[str, dict[int, Mapping[str, Any]
 def _choose_datasets(
     trials: Mapping[str, Any], usable: Mapping[str, Any], selection: Selection, source: str
 ) -> tuple[str, ...]:
-    chosen = (
+    datasets = (
         tuple(name for name in DEFAULT_DATASETS if name in usable) if selection.datasets is None else selection.datasets
     )
-    unknown = [name for name in chosen if name not in trials]
+    unknown = [name for name in datasets if name not in trials]
     if unknown:
         raise CheckpointError(
             f"Reading weights failed for {source}: expected trials of {unknown[0]!r}, got none."
             f"{closest(unknown[0], trials)}"
         )
-    empty = [name for name in chosen if name not in usable]
-    if empty or not chosen:
+    empty = [name for name in datasets if name not in usable]
+    if empty or not datasets:
         what = ", ".join(empty) if empty else f"any of {', '.join(DEFAULT_DATASETS)}"
-        there = f"weights of {', '.join(usable)} only" if usable else "records without weights (net_state_dict is None)"
+        available = (
+            f"weights of {', '.join(usable)} only" if usable else "records without weights (net_state_dict is None)"
+        )
         raise CheckpointError(
             f"Reading weights failed for {source}: expected weights of {what} after {selection.hp} epochs, got "
-            f"{there}. Take the archive with weights (NATS-tss-v1_0-3ffb9-full), or choose others with --datasets."
+            f"{available}. Take the archive with weights (NATS-tss-v1_0-3ffb9-full), or choose others with --datasets."
         )
-    return chosen
+    return datasets
 
 
 def _check_trial(trial: Mapping[str, Any], hp: str, name: str) -> tuple[int, Mapping[str, Any]]:

@@ -1,8 +1,7 @@
-"""A plain folder of state_dicts, one file per network: ``{index:06d}.pth``, ``.pt`` or ``.safetensors``.
+"""Reader of a plain folder of state_dicts, one file per network: ``{index:06d}.pth``, ``.pt`` or ``.safetensors``.
 
-Those of other spaces are named by the architecture, such as ``resnet18.safetensors``.
-
-Such files say nothing but the tensors: the dataset, the length and the seed of the training are what the caller says.
+Files of other spaces are named after the architecture, such as ``resnet18.safetensors``. The files contain only
+tensors, so the caller specifies dataset, length and seed of the training.
 """
 
 import hashlib
@@ -44,7 +43,7 @@ _MAX_HEADER_BYTES = 100 << 20  # as safetensors itself allows
 
 
 def _read_header(stream: BinaryIO) -> tuple[int, Mapping[str, tuple[int, ...]]] | None:
-    """Read the header of a safetensors file: the bytes of the whole file, and the shapes of its tensors by name."""
+    """Return the file size and the tensors' shapes by name according to a safetensors header; None if invalid."""
     n_bytes = stream.seek(0, SEEK_END)
     stream.seek(0)
     length = int.from_bytes(stream.read(8), "little")
@@ -62,11 +61,11 @@ def _read_header(stream: BinaryIO) -> tuple[int, Mapping[str, tuple[int, ...]]] 
 
 
 def read_shapes(path: Path, name: str, advice: str) -> Mapping[str, tuple[int, ...]]:
-    """Read the shapes of a safetensors file's tensors by name off its header; `name` and `advice` are for messages.
+    """Return the shapes of tensors by name from a safetensors header; `name` and `advice` are for messages.
 
     Raises:
         OSError: the file cannot be read.
-        CheckpointError: it is truncated, or no safetensors file.
+        CheckpointError: the file is truncated or not safetensors.
     """
     with open_file(path, MAX_WEIGHTS_BYTES) as stream:
         reject_torch_file(stream.read(TORCH_MAGIC_BYTES), str(path))
@@ -82,7 +81,7 @@ def read_shapes(path: Path, name: str, advice: str) -> Mapping[str, tuple[int, .
 
 
 def parse_safetensors(raw: bytes, name: str) -> dict[str, "torch.Tensor"]:
-    """Read the bytes of a safetensors file: CPU tensors by name, all finite."""
+    """Return the CPU tensors by name, all finite, of the bytes of a safetensors file."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -100,9 +99,9 @@ def parse_safetensors(raw: bytes, name: str) -> dict[str, "torch.Tensor"]:
 
 
 def reject_torch_file(beginning: bytes, name: str) -> None:
-    """Reject a file of PyTorch by its beginning: it is a pickle, and workers open none."""
+    """Reject a PyTorch file by its first bytes, because it is a pickle, which workers never open."""
     if is_torch_file(beginning[:TORCH_MAGIC_BYTES]):
-        path = PurePath(name)  # a file that has the suffix already must not be overwritten
+        path = PurePath(name)  # a file that already has the suffix must not be overwritten
         target = str(path.with_suffix(".converted.safetensors" if path.suffix == ".safetensors" else ".safetensors"))
         program = (
             "from safetensors.torch import save_file; from robust201.weights.loading import read_weights; "
@@ -115,10 +114,10 @@ def reject_torch_file(beginning: bytes, name: str) -> None:
 
 
 def parse_weights(raw: bytes, name: str, say: Callable[[str], None]) -> dict[str, "torch.Tensor"]:
-    """Read the bytes of a safetensors or PyTorch file: one network's CPU tensors by name (see `find_state_dict`)."""
+    """Return the CPU tensors by name of the bytes of a safetensors or PyTorch file (see `find_state_dict`)."""
     is_pickle = is_torch_file(raw[:TORCH_MAGIC_BYTES])
     content = load_torch(io.BytesIO(raw), name) if is_pickle else parse_safetensors(raw, name)
-    # Copies, because tensors of a pickle may share memory, which safetensors refuses to write.
+    # Clone, because tensors of a pickle may share memory, which safetensors cannot write.
     state_dict = {key: tensor.clone() for key, tensor in find_state_dict(content, name, say).items()}
     check_finite(state_dict, name)
     return state_dict
@@ -127,7 +126,7 @@ def parse_weights(raw: bytes, name: str, say: Callable[[str], None]) -> dict[str
 def _read(
     index: ArchitectureId, path: Path, selection: Selection, *, n_classes: int | None = None
 ) -> Iterator[SourceWeights]:
-    """Read one network; the size of its skeleton, and without `n_classes` that number, follow from the tensors."""
+    """Read one network; without `n_classes`, this number and the skeleton's size are inferred from the tensors."""
     if selection.datasets is None or len(selection.datasets) != 1:
         got = "none" if selection.datasets is None else ", ".join(selection.datasets)
         raise CheckpointError(
@@ -155,9 +154,9 @@ def _read(
 
 
 def named_members(path: Path, names: Collection[str] | None, n_classes: int) -> list[Member]:
-    """List the networks of a folder, or of one file, by the names of the files; None takes all."""
-    found = {match[1]: file for file, match in matching_files(path, _NAMED_FILE)}
-    if not found:
+    """Return the networks of a folder or file, named after the files; None takes all."""
+    files = {match[1]: file for file, match in matching_files(path, _NAMED_FILE)}
+    if not files:
         raise CheckpointError(
             f"Finding weights failed for {path}: expected files such as resnet18.safetensors, named by their networks, "
             "got none. Check the path."
@@ -166,10 +165,10 @@ def named_members(path: Path, names: Collection[str] | None, n_classes: int) -> 
     def absent(name: str) -> str:
         return (
             f"Finding weights failed for {name} in {path}: expected a file {name}.safetensors, got "
-            f"{', '.join(sorted(found)[:4])}. Add the file or leave it out."
+            f"{', '.join(sorted(files)[:4])}. Add the file or leave it out."
         )
 
-    return make_members(found, names, partial(_read, n_classes=n_classes), absent)
+    return make_members(files, names, partial(_read, n_classes=n_classes), absent)
 
 
 STATE_DICTS = numbered_format("state-dicts", "{index:06d}.pth, .pt or .safetensors, one dataset", _FILE_NAME, _read)

@@ -1,11 +1,11 @@
-"""The inference network: a checkpoint compiled to fewer and faster kernels that compute the same numbers.
+"""The inference network: a checkpoint compiled to fewer and faster kernels with the same results.
 
-`program` plans a cell without weights or torch, `folding` turns weights and BatchNorm statistics into convolutions,
-`kernels` holds the operations, `blocks` runs a program forward and backward, `network` puts the skeleton around it.
-`local` computes only what a window changes. On a CPU with AVX-512, `lowering` writes the blocks as a list of
-operations, `arena` gives their maps memory, and native.c runs them, with the same bits (`native_network`,
-`native_search`). For a GPU, `capacity` chooses batch sizes, `buckets` shows a network no others, and `graphs` records
-the kernels of a size. What each trick is worth and why it is exact stands in docs/internals/engine.md.
+`program` plans a cell without weights or torch, `folding` converts weights and BatchNorm statistics to convolutions,
+`kernels` has the operations, `blocks` runs a program forward and backward, and `network` adds the skeleton.
+`incremental` recomputes only what a window changes. On a CPU with AVX-512, `lowering` converts the blocks to a list of
+operations, `arena` allocates memory for their maps, and native.c runs them with bit-identical results
+(`native_network`, `native_search`). For a GPU, see `capacity`, `buckets` and `graphs` in `models`. Speed and exactness
+of each optimisation are described in docs/internals/engine.md.
 """
 
 from robust201.spaces.nasbench201.compiled.network import CPU_CHUNK, MIN_BATCH, InferenceNetwork, compile_network

@@ -1,7 +1,7 @@
-"""Memory for a list of operations, and running it.
+"""Memory allocation for a list of operations, and its execution.
 
-What a later segment reads is kept for every image of a run; everything else shares the memory of maps of its shape
-that nobody reads any more, so that the borders stay zero. Each thread has an arena of its own.
+Maps that a later segment reads are kept for every image of a run. All other maps reuse the memory of dead maps of the
+same shape, so that borders stay zero. Each thread has its own arena.
 """
 
 import ctypes
@@ -21,42 +21,44 @@ from robust201.spaces.nasbench201.compiled.regions import Region
 _CACHE_LINE = 16  # floats
 _NONE = native.ViewStruct(-1, 0, 0, 0)
 
-IMAGES_IN_TURN = {32: 1, 16: 2, 8: 4}
-"""Height of a segment's maps to the images that each of its operations runs on before the next one does: few, so that
-their maps stay in a core's cache; more than one, where weights are larger than maps."""
+GROUP_IMAGES = {32: 1, 16: 2, 8: 4}
+"""Images per operation call, by height of a segment's maps: few, so that the maps stay in a core's cache, but more than
+one if the weights are larger than the maps."""
 
 
-class Held(NamedTuple):
-    """What a search needs: how many operations, from the first on, it runs on parts of maps, and the maps that stay."""
+class PersistentMaps(NamedTuple):
+    """Number of leading operations that a search runs on regions, and the maps that it keeps."""
 
     n_operations: int
     maps: frozenset[Map]
 
 
 class Runner:
-    """A listing with memory.
+    """A list of operations with memory.
 
     Args:
         listing: the operations.
-        at_once: images that a run takes from its first segment to its last.
-        library: what `native.load_library` gives.
-        held: for `run_regions`.
+        at_once: images that pass through all segments together.
+        library: result of `native.load_library`.
+        persistent: maps for `run_regions`.
     """
 
-    def __init__(self, listing: OperationList, *, at_once: int, library: ctypes.CDLL, held: Held | None = None) -> None:
+    def __init__(
+        self, listing: OperationList, *, at_once: int, library: ctypes.CDLL, persistent: PersistentMaps | None = None
+    ) -> None:
         self.at_once = at_once
         self._library = library
-        self._held = Held(0, frozenset()) if held is None else held
+        self._persistent = PersistentMaps(0, frozenset()) if persistent is None else persistent
         self._constants = listing.constants
         self._tensors = [tensor for o in listing.operations for tensor in (o.weights, o.bias) if tensor is not None]
         firsts = [first for first, _ in listing.segments]
         stops = [*firsts[1:], len(listing.operations)]
-        groups = [min(at_once, IMAGES_IN_TURN.get(height, 1)) for _, height in listing.segments]
+        groups = [min(at_once, GROUP_IMAGES.get(height, 1)) for _, height in listing.segments]
         self._segments = (native.SegmentStruct * len(firsts))(
             *(native.SegmentStruct(*row) for row in zip(firsts, stops, groups, strict=True))
         )
-        buffers, numbers, self._arena_floats = _place(
-            listing.operations, list(self._segments), at_once, self._held.maps
+        buffers, numbers, self._arena_floats = _allocate(
+            listing.operations, list(self._segments), at_once, self._persistent.maps
         )
         self._buffers = (native.BufferStruct * len(buffers))(*buffers)
         self._operations = (native.OperationStruct * len(listing.operations))(
@@ -67,7 +69,7 @@ class Runner:
         return torch.zeros(self._arena_floats)
 
     def run(self, segments: slice, arena: torch.Tensor, n_images: int, outside: Sequence[torch.Tensor | None]) -> None:
-        """Run some segments on the caller's tensors (`lowering.PIXELS` and so on), one row per image."""
+        """Run segments on the caller's tensors (`lowering.PIXELS` etc.), with one row per image."""
         start, stop, _ = segments.indices(len(self._segments))
         self._library.robust201_run(
             ctypes.addressof(self._operations),
@@ -90,15 +92,15 @@ class Runner:
         *,
         back: torch.Tensor | None = None,
     ) -> None:
-        """Give a region of each held operation's maps anew, and note in `log` what was in those that stay.
+        """Recompute a region of each leading operation's maps, and save the previous values of kept maps in `log`.
 
-        With `back`, (n,) bool, put back what was there, for those images.
+        With `back`, (n,) bool, restore the saved values for these images instead.
         """
         packed = (native.RegionStruct * len(regions))(*(native.RegionStruct(r.top, r.left, *r.size) for r in regions))
         self._library.robust201_run_regions(
             ctypes.addressof(self._operations),
             packed,
-            self._held.n_operations,
+            self._persistent.n_operations,
             ctypes.addressof(self._buffers),
             *self._externals(outside),
             arena.data_ptr(),
@@ -121,10 +123,10 @@ class Runner:
         return pointers, strides
 
 
-def _place(
-    operations: list[Operation], segments: Sequence[native.SegmentStruct], at_once: int, held: frozenset[Map]
+def _allocate(
+    operations: list[Operation], segments: Sequence[native.SegmentStruct], at_once: int, persistent: frozenset[Map]
 ) -> tuple[list[native.BufferStruct], dict[Map, int], int]:
-    """Give every map a buffer: buffers, their numbers, floats of the arena."""
+    """Assign a buffer to every map: return the buffers, their numbers by map, and the floats of the arena."""
     segment_of = [number for number, segment in enumerate(segments) for _ in range(segment.first, segment.stop)]
     first_write: dict[Map, int] = {}
     last_use: dict[Map, int] = {}
@@ -145,15 +147,15 @@ def _place(
                 buffers.append(native.BufferStruct(used.external, 0, 0, 1))
                 numbers[used] = len(buffers) - 1
                 continue
-            kept = used in held or segment_of[first_write[used]] != segment_of[last_use[used]]
+            is_kept = used in persistent or segment_of[first_write[used]] != segment_of[last_use[used]]
             shape = (used.height, used.width, used.channels, segment_of[position])
-            if not kept and free[shape]:
+            if not is_kept and free[shape]:
                 numbers[used] = free[shape].pop()
                 continue
             floats = math.ceil(used.floats / _CACHE_LINE) * _CACHE_LINE
-            buffers.append(native.BufferStruct(-1, offset, floats, int(kept)))
+            buffers.append(native.BufferStruct(-1, offset, floats, int(is_kept)))
             numbers[used] = len(buffers) - 1
-            offset += floats * (at_once if kept else segments[segment_of[position]].group)
+            offset += floats * (at_once if is_kept else segments[segment_of[position]].group)
         for used in {*operation.reads(), *operation.writes()}:
             buffer = buffers[numbers[used]]
             if last_use[used] == position and buffer.external < 0 and not buffer.kept:
@@ -189,20 +191,20 @@ def _pack_view(view: MapView, numbers: dict[Map, int]) -> native.ViewStruct:
     return native.ViewStruct(numbers[source], offset, view.step * source.row, view.step * source.pixel)
 
 
-def shares(n_images: int) -> list[slice]:
-    """Cut images into parts, one for each thread that torch has."""
-    share = -(-n_images // torch.get_num_threads())
-    return [slice(start, min(start + share, n_images)) for start in range(0, n_images, share)]
+def split_for_threads(n_images: int) -> list[slice]:
+    """Split images into one part per torch thread."""
+    n_per_part = -(-n_images // torch.get_num_threads())
+    return [slice(start, min(start + n_per_part, n_images)) for start in range(0, n_images, n_per_part)]
 
 
 def in_threads(run: Callable[[int, slice], None], parts: list[slice]) -> None:
-    """Call with each part and its number, one thread each."""
+    """Call a function with the number and slice of each part, in one thread per part."""
     if len(parts) == 1:
         run(0, parts[0])
         return
     pool = _pool(len(parts))
-    for done in [pool.submit(run, number, part) for number, part in enumerate(parts)]:
-        done.result()
+    for future in [pool.submit(run, number, part) for number, part in enumerate(parts)]:
+        future.result()
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """The blocks of an inference network: cell and residual reduction, forward and input gradient.
 
-A block takes and gives a `Value`: a feature map as it is, after its ReLU, or both, whichever the reader needs. Going
-forward it can note on a tape what the way back needs, the ReLU's outputs; the gradient then flows back through the
-inputs only, and no weight's gradient is ever formed.
+A block maps a `Value` to a `Value`: a feature map before its ReLU (raw), after it (rectified), or both, as the next
+block needs. The forward pass can save the ReLU outputs on a tape for the backward pass, which computes gradients of
+inputs only, never of weights.
 """
 
 from dataclasses import dataclass
@@ -24,18 +24,18 @@ from robust201.spaces.nasbench201.compiled.kernels import (
 from robust201.spaces.nasbench201.compiled.program import CellProgram, Node
 
 Tape = dict[int, torch.Tensor]
-"""What one block's way back needs: node to ReLU output."""
+"""ReLU outputs by node, for the backward pass of one block."""
 
 
 class Needs(NamedTuple):
-    """Which forms of a feature map are read."""
+    """Forms of a feature map that are read."""
 
     raw: bool
     rectified: bool
 
 
 class Value:
-    """A feature map (B, C, H, W) float32 or bfloat16, channels_last, as it is and after its ReLU; None where unread."""
+    """A feature map (B, C, H, W) float32 or bfloat16, channels_last, raw and rectified; unused forms are None."""
 
     def __init__(self, raw: torch.Tensor | None, rectified: torch.Tensor | None) -> None:
         self._raw = raw
@@ -43,12 +43,12 @@ class Value:
 
     @classmethod
     def of(cls, raw: torch.Tensor, needs: Needs) -> "Value":
-        """Make the forms that are needed of a map as it is."""
+        """Return the needed forms of a raw map."""
         return cls(raw if needs.raw else None, functional.relu(raw) if needs.rectified else None)
 
     @property
     def raw(self) -> torch.Tensor:
-        """The map as it is; only where `Needs` announced it."""
+        """The raw map; only if `Needs` requested it."""
         return cast("torch.Tensor", self._raw)
 
     @property
@@ -61,23 +61,23 @@ class Value:
 
 
 class _Sum:
-    """A sum of feature maps that knows whether it may write into the memory it holds."""
+    """A sum of feature maps that records whether it owns its memory and may overwrite it."""
 
-    def __init__(self, total: torch.Tensor | None = None, *, own: bool = False) -> None:
+    def __init__(self, total: torch.Tensor | None = None, *, owned: bool = False) -> None:
         self.start = total
-        self.own = own
+        self.owned = owned
 
     @property
     def total(self) -> torch.Tensor:
         return cast("torch.Tensor", self.start)
 
     def put(self, total: torch.Tensor) -> None:
-        self.start, self.own = total, True
+        self.start, self.owned = total, True
 
     def add(self, x: torch.Tensor, *, times: int = 1) -> None:
         if self.start is None:
-            self.start, self.own = (x, False) if times == 1 else (x * times, True)
-        elif self.own:
+            self.start, self.owned = (x, False) if times == 1 else (x * times, True)
+        elif self.owned:
             self.start.add_(x, alpha=times)
         else:
             self.put(torch.add(self.start, x, alpha=times))
@@ -85,13 +85,13 @@ class _Sum:
 
 @dataclass(frozen=True)
 class NodeKernels:
-    """A node's terms with their weights, each with the node it reads.
+    """A node's terms with their weights, each with its source node.
 
     Attributes:
         index: number of the node.
-        needs: which forms of it are read.
+        needs: forms of the node that are read.
         poolings: source and kernel of each pooling.
-        skips: source of each skip connection, and how many times it is added.
+        skips: source and multiplicity of each skip connection.
         convolutions: source and kernel of each convolution of the source's ReLU.
         gradients: source and input gradient of each convolution.
     """
@@ -105,22 +105,22 @@ class NodeKernels:
 
 
 class MapReader:
-    """How the terms of a node read whole feature maps; `local` reads windows of them."""
+    """Reads full feature maps for the terms of a node; a subclass in `incremental` reads windows."""
 
     def __init__(self, values: dict[int, Value], constants: ConstantMaps) -> None:
         self._values = values
         self._constants = constants
 
     def pool(self, source: int, pooling: AveragePooling) -> torch.Tensor:
-        """Pool a node's value into memory of its own."""
+        """Pool a node's value into new memory."""
         return pooling(self._values[source].raw)
 
     def raw(self, source: int) -> torch.Tensor:
-        """Return a node's value as it is; others may read it too."""
+        """Return a node's raw value, which others may read, too."""
         return self._values[source].raw
 
     def constant(self, node: int) -> torch.Tensor | None:
-        """Return what constant edges bring to a node; None for nothing."""
+        """Return the sum of a node's constant edges, or None."""
         if node not in self._constants:
             return None
         shape = self._values[0].any_form
@@ -134,8 +134,8 @@ class MapReader:
 
 
 def compute_node(node: NodeKernels, reader: MapReader) -> Value:
-    """Sum a node's terms, in one order whatever part of the maps is read, so that it gives the same bits."""
-    # What costs a pass of its own comes first, so that the convolutions can add it in their own passes.
+    """Sum a node's terms, in the same order for any part of the maps, so that results are bit-identical."""
+    # Terms that need their own pass come first, so that the convolutions can add them in theirs.
     total = _Sum()
     for source, pooling in node.poolings:
         if total.start is None:
@@ -148,16 +148,16 @@ def compute_node(node: NodeKernels, reader: MapReader) -> Value:
     if constant is not None:
         total.add(constant)
     for position, (source, convolution) in enumerate(node.convolutions, start=1):
-        # The last convolution can apply the ReLU, unless the sum is read without it too.
+        # The last convolution can apply the ReLU, unless the raw sum is read, too.
         rectify = position == len(node.convolutions) and not node.needs.raw
-        total.put(reader.convolve(source, convolution, add=total.start, in_place=total.own, rectify=rectify))
+        total.put(reader.convolve(source, convolution, add=total.start, in_place=total.owned, rectify=rectify))
         if rectify:
             return Value(None, total.total)
     return Value.of(total.total, node.needs)
 
 
 class CellBlock:
-    """A cell, run by its program, one of whose nodes is its output; `output` says which forms of it are read."""
+    """A cell, executed by its program; `output` are the forms of its output node that are read."""
 
     def __init__(
         self,
@@ -190,22 +190,26 @@ class CellBlock:
         return values
 
     def backward(self, gradient: torch.Tensor, tape: Tape) -> torch.Tensor:
-        """Map the gradient of the output, as it is, to that of the input. `gradient` may be overwritten."""
+        """Return the gradient of the input, given that of the raw output. `gradient` may be overwritten."""
         past_relu = {0: _Sum()} | {node.index: _Sum() for node in self.nodes}
         through_relu: dict[int, torch.Tensor] = {}
         past_relu[self.output].put(gradient)
         for node in reversed(self.nodes):
-            arrived = _join(past_relu[node.index], through_relu.get(node.index), tape.get(node.index))
+            node_gradient = _join(past_relu[node.index], through_relu.get(node.index), tape.get(node.index))
             for source, kernel in node.gradients:
-                known = through_relu.get(source)
-                through_relu[source] = kernel(arrived.total, add=known, in_place=known is not None)
-            # Pooling's way back scales the border; in place where nobody reads the gradient afterwards.
-            consume = arrived.own and len(node.poolings) == 1 and not node.skips
+                previous = through_relu.get(source)
+                through_relu[source] = kernel(node_gradient.total, add=previous, in_place=previous is not None)
+            # Pooling's backward pass scales the border, in place if the gradient is not read afterwards.
+            consume = node_gradient.owned and len(node.poolings) == 1 and not node.skips
             for source, pooling in node.poolings:
-                onto = past_relu[source]
-                onto.put(pooling.backward(arrived.total, consume=consume, add=onto.start, in_place=onto.own))
+                source_gradient = past_relu[source]
+                source_gradient.put(
+                    pooling.backward(
+                        node_gradient.total, consume=consume, add=source_gradient.start, in_place=source_gradient.owned
+                    )
+                )
             for source, times in node.skips:
-                past_relu[source].add(arrived.total, times=times)
+                past_relu[source].add(node_gradient.total, times=times)
         return _join(past_relu[0], through_relu.get(0), tape.get(0)).total
 
 
@@ -233,7 +237,7 @@ def _load_node(
 
 
 def _forms(program: CellProgram, node: Node, output: Needs) -> Needs:
-    """Which forms of a node are read, inside the cell or behind it."""
+    """Return the forms of a node that are read, inside the cell or after it."""
     is_output = node.index == program.output
     return Needs(
         program.reads_raw(node.index) or (is_output and output.raw),
@@ -242,10 +246,10 @@ def _forms(program: CellProgram, node: Node, output: Needs) -> Needs:
 
 
 def _join(past_relu: _Sum, through_relu: torch.Tensor | None, rectified: torch.Tensor | None) -> _Sum:
-    """Add the gradients that reached a node past its ReLU and through it."""
+    """Add the gradients of a node from its raw and its rectified form."""
     if through_relu is None or rectified is None:
         return past_relu
-    joined = _Sum(mask_gradient(through_relu, rectified), own=True)
+    joined = _Sum(mask_gradient(through_relu, rectified), owned=True)
     if past_relu.start is not None:
         joined.add(past_relu.start)
     return joined
@@ -270,7 +274,7 @@ class ReductionBlock:
 
     @property
     def gradients(self) -> tuple[Convolution, torch.Tensor, Convolution]:
-        """What the way back takes: the second convolution's, the first one's weight (O, I, 3, 3), the shortcut's."""
+        """Gradient of the second convolution, weight of the first one (O, I, 3, 3), and gradient of the shortcut."""
         return self._second_gradient, self._first_gradient.weight, self._down_gradient
 
     def forward(self, value: Value, tape: Tape | None) -> Value:

@@ -1,8 +1,8 @@
-"""Convolution weights with BatchNorm folded in, and the maps that constant nodes hold. All in float64.
+"""Convolution weights with BatchNorm folded in, and the maps of constant nodes. All in float64.
 
 BatchNorm in evaluation mode is y = (x - m) * g + b with g = weight / sqrt(variance + eps), so it folds into the
-convolution before it. Folding in float64 and rounding once, to whatever type the kernels take, keeps a folded weight
-within half a unit in its last place.
+convolution before it. Folding in float64 and rounding once, to the dtype of the kernels, keeps the error of a folded
+weight within half a unit in the last place.
 """
 
 from collections.abc import Iterable
@@ -18,30 +18,30 @@ from robust201.spaces.nasbench201.compiled.program import CellProgram
 
 
 def batch_norm_affine(batch_norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
-    """Write a BatchNorm in evaluation mode as scale (C,) and shift (C,), float64."""
+    """Return scale (C,) and shift (C,), float64, of a BatchNorm in evaluation mode."""
     mean, variance = cast("torch.Tensor", batch_norm.running_mean), cast("torch.Tensor", batch_norm.running_var)
-    # By NumPy, which rounds correctly: PyTorch takes square roots from MKL, whose last bit depends on the processor.
+    # With NumPy, which rounds correctly: PyTorch uses MKL's square root, whose last bit depends on the processor.
     deviation = torch.from_numpy(np.sqrt((variance.double() + batch_norm.eps).cpu().numpy())).to(variance.device)
     scale = batch_norm.weight.detach().double() / deviation
     return scale, batch_norm.bias.detach().double() - mean.double() * scale
 
 
 def fold(convolution: nn.Conv2d, batch_norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fold a BatchNorm into the convolution without bias before it: weight (O, I, k, k) and bias (O,), float64."""
+    """Fold a BatchNorm into the preceding convolution without bias: weight (O, I, k, k) and bias (O,), float64."""
     scale, shift = batch_norm_affine(batch_norm)
     return convolution.weight.detach().double() * scale.view(-1, 1, 1, 1), shift
 
 
 def fold_block(block: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fold a block of ReLU, convolution and BatchNorm (its ReLU stays outside); see `fold`."""
+    """Fold a block of ReLU, convolution and BatchNorm, except the ReLU; see `fold`."""
     _, convolution, batch_norm = block.op  # type: ignore[misc]
     return fold(convolution, batch_norm)
 
 
 def merge(folded: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum convolutions (O, I, k, k), k odd, of the same input, with their biases (O,), to one.
+    """Merge convolutions (O, I, k, k), k odd, of the same input and their biases (O,) into one.
 
-    Smaller kernels are padded with zeros to the largest, about their centre.
+    Smaller kernels are zero-padded around their centre to the largest size.
     """
     weights, biases = zip(*folded, strict=True)
     size = max(weight.shape[-1] for weight in weights)
@@ -50,16 +50,15 @@ def merge(folded: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Te
 
 
 def round_once(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Round float64 to the nearest number of a type, float32 or bfloat16, ties to even.
+    """Round float64 to the nearest float32 or bfloat16, ties to even.
 
-    PyTorch goes from float64 to bfloat16 by way of float32, and so rounds twice: 1 + 2**-8 + 2**-30 becomes the tie 1 +
-    2**-8 and then 1, although 1 + 2**-7 is nearer. Absolute values below 2**-126, other than 0, are rounded twice here,
-    too.
+    PyTorch converts float64 to bfloat16 via float32, and so rounds twice: 1 + 2**-8 + 2**-30 becomes the tie 1 + 2**-8
+    and then 1, although 1 + 2**-7 is nearer. Nonzero absolute values below 2**-126 are rounded twice here, too.
     """
     if dtype is not torch.bfloat16:
         return x.to(dtype)
-    # Of float64's 52 stored bits bfloat16 has 7. Adding just under half of the last one kept, or half where that one is
-    # odd, carries into it exactly where rounding goes up; what is then cut off makes the conversion exact.
+    # bfloat16 has 7 of float64's 52 stored bits. Adding just under half a unit of the last kept bit, or exactly half if
+    # that bit is odd, carries into it exactly when rounding up; after truncation, the conversion is exact.
     dropped = 52 - 7
     bits = x.contiguous().view(torch.int64)
     carried = bits + (2 ** (dropped - 1) - 1) + ((bits >> dropped) & 1)
@@ -68,17 +67,17 @@ def round_once(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class ConstantMaps:
-    """What constant edges bring to a cell's nodes: maps that depend on the weights and the image's size only.
+    """Outputs of the constant edges of a cell: maps that depend only on the weights and the image size.
 
-    A node that only `none` reaches is zero, but a convolution's BatchNorm shifts zeros, a 3x3 convolution of the
-    shifted zeros sees the zero padding at the border, and so on: the maps are computed as the plain cell would.
+    A node with only `none` edges is zero, but a convolution's BatchNorm shifts zeros, a 3x3 convolution of the shifted
+    zeros is affected by the zero padding at the border, and so on. The maps are computed as in the plain cell.
     """
 
     def __init__(self, program: CellProgram, layers: nn.ModuleList, channels: int) -> None:
         self._operations = parse(program.spec)
         self._channels = channels
         self._edges = {node.index: node.constants for node in program.nodes if node.constants}
-        # An edge into a live node needs what leads to its source, so every convolution from a constant node is kept.
+        # An edge into a live node depends on all edges into its source, so keep every convolution of a constant node.
         constant = constant_nodes(program.spec) if self._edges else frozenset()
         self._folded = {
             edge: fold_block(layers[edge])

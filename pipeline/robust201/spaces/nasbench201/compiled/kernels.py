@@ -1,9 +1,9 @@
-"""The operations that an inference network is made of, in channels_last.
+"""The operations of an inference network, in channels_last.
 
-Each has one meaning and up to two ways to compute it: plain PyTorch calls, which run on every device, and oneDNN's
-convolutions with bias, sum and ReLU in one pass, which PyTorch keeps for its compiler and does not document. The second
-is used on a CPU where it is there and gives the right answer (`fuses_on_cpu`). Feature maps and weights are of one
-type, float32 or bfloat16; sums inside one operation are float32.
+Each has up to two implementations: plain PyTorch calls for every device, and oneDNN's convolutions with bias, sum and
+ReLU in one pass, which PyTorch provides for its compiler and does not document. The second is used on a CPU if it is
+available and correct (`fuses_on_cpu`). Feature maps and weights have the same dtype, float32 or bfloat16; sums inside
+an operation are float32.
 """
 
 import copy
@@ -19,15 +19,15 @@ from robust201.spaces.nasbench201.compiled.folding import round_once
 _CHANNELS_LAST: Final = torch.channels_last
 _POOL_SIZE: Final = 3
 _TOLERANCES: Final = {torch.float32: 1e-4, torch.bfloat16: 2**-6}
-"""What two right ways to compute the same differ by at most, relative and absolute (of sums of 144 products)."""
+"""Maximum relative and absolute difference between two correct implementations, for sums of 144 products."""
 
 
 @cache
 def fuses_on_cpu(dtype: torch.dtype = torch.float32) -> bool:
-    """Return whether this PyTorch has oneDNN's fused convolution under the names we know, and whether it is right."""
+    """Return whether this PyTorch has oneDNN's fused convolution under the expected names, and it is correct."""
     tolerance = _TOLERANCES[dtype]
     try:
-        # Private operators have no promised signature: whatever goes wrong here means that we do without them.
+        # Private operators have no stable signature; any error here means that they cannot be used.
         with torch.random.fork_rng(devices=()), torch.inference_mode():
             torch.manual_seed(0)
             x, other = (torch.randn(2, 16, 6, 6).to(dtype, memory_format=_CHANNELS_LAST) for _ in range(2))
@@ -55,8 +55,8 @@ class Convolution:
         weight: (O, I / groups, k, k) float64.
         bias: (O,) float64, or None.
         dtype: type of the feature maps, to which weight and bias are rounded: float32 or bfloat16.
-        padding: zeros around the image; None for those that keep its size at stride 1.
-        fused: whether to call oneDNN's fused convolution; None to decide by device, type and `fuses_on_cpu`.
+        padding: zeros around the image; None keeps its size at stride 1.
+        fused: whether to use oneDNN's fused convolution; None decides by device, dtype and `fuses_on_cpu`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Convolution:
 
     @property
     def reach(self) -> int:
-        """How many pixels to each side an odd kernel sees."""
+        """Number of pixels on each side that an odd kernel reads."""
         return int(self._weight.shape[-1]) // 2
 
     @property
@@ -91,16 +91,16 @@ class Convolution:
         return self._weight, self._bias, self._padding[0]
 
     def unpadded(self) -> "Convolution":
-        """The same convolution of a part of an image that comes with the pixels around it: nothing is padded."""
-        bare = copy.copy(self)
-        bare._padding = [0, 0]
-        bare._packed = None
-        return bare
+        """Return the same convolution without padding, for part of an image with the pixels around it."""
+        copied = copy.copy(self)
+        copied._padding = [0, 0]
+        copied._packed = None
+        return copied
 
     def __call__(
         self, x: torch.Tensor, *, add: torch.Tensor | None = None, in_place: bool = False, rectify: bool = False
     ) -> torch.Tensor:
-        """Convolve (B, I, H, W) to (B, O, H', W'), add `add` of that shape, and rectify; all channels_last.
+        """Convolve (B, I, H, W) to (B, O, H', W'), add `add` of this shape, and apply the ReLU; all channels_last.
 
         With `in_place`, `add` may be overwritten by the result.
         """
@@ -116,8 +116,8 @@ class Convolution:
     ) -> torch.Tensor:
         onednn = torch.ops.mkldnn
         if self._packed is None:
-            # The layout that oneDNN wants for a weight hangs on the instruction set and hardly on the image's size, so
-            # the first image decides; another size is computed rightly, at worst with the weight reordered each time.
+            # oneDNN's layout of the weight depends on the instruction set and hardly on the image size, so use the
+            # size of the first image; other sizes are correct, at worst with the weight reordered on each call.
             self._packed = onednn._reorder_convolution_weight(
                 self._weight.contiguous(), self._padding, self._stride, [1, 1], self._groups, list(x.shape)
             )
@@ -137,9 +137,8 @@ class Convolution:
 class Linear:
     """A linear layer in float32, and its gradient.
 
-    Where oneDNN's fused convolution is used, both are 1x1 convolutions. PyTorch leaves matrix products to MKL, whose
-    sums on AMD's processors are in another order than on Intel's; oneDNN adds one input after the other on both, for
-    any batch.
+    With oneDNN's fused convolution, both are 1x1 convolutions. PyTorch computes matrix products with MKL, whose order
+    of summation differs between AMD and Intel processors; oneDNN adds the inputs sequentially on both, for any batch.
 
     Args:
         weight: (O, I).
@@ -157,20 +156,20 @@ class Linear:
             )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, I) to (B, O)."""
+        """Return the outputs (B, O) of inputs (B, I)."""
         if self._convolutions is None:
             return functional.linear(x, self._weight, self._bias)
         return self._convolutions[0](x[:, :, None, None]).flatten(1)
 
     def backward(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Map the gradient of the outputs, (B, O), to that of the inputs, (B, I)."""
+        """Return the gradient of the inputs, (B, I), given that of the outputs, (B, O)."""
         if self._convolutions is None:
             return gradient @ self._weight
         return self._convolutions[1](gradient[:, :, None, None]).flatten(1)
 
 
 def transposed(weight: torch.Tensor) -> torch.Tensor:
-    """Turn the weight of a stride-1 convolution into that of its input gradient, a convolution too."""
+    """Return the weight of the input gradient, also a convolution, of a convolution with stride 1."""
     return weight.transpose(0, 1).flip(2, 3)
 
 
@@ -185,16 +184,16 @@ class StridedGradient:
         return self._weight
 
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
-        """(B, O, H, W) to (B, I, 2H, 2W)."""
+        """Return the gradient (B, I, 2H, 2W), given that of the output (B, O, H, W)."""
         return functional.conv_transpose2d(gradient, self._weight, stride=2, padding=1, output_padding=1)
 
 
 class AveragePooling:
-    """3x3 average pooling, stride 1, that leaves the padding out of the mean, times `factor`; and its gradient.
+    """3x3 average pooling with stride 1, without the padding in the mean, times `factor`; and its gradient.
 
-    On a CPU it is a depthwise convolution, nine times as fast in PyTorch 2.13 as its pooling: the sum over nine pixels
-    divided by nine, and then the border pixels, which lie on fewer than nine, scaled up. Not so in bfloat16: 1/9 would
-    be rounded up by .2 %, and every pooling would add as much.
+    On a CPU it is a depthwise convolution, which is nine times as fast as pooling in PyTorch 2.13: the sum of nine
+    pixels is divided by nine, and then border pixels, whose windows have fewer pixels, are scaled up. bfloat16 uses
+    pooling, because 1/9 would be rounded up by 0.2% in every layer.
     """
 
     def __init__(self, channels: int, factor: int, *, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
@@ -206,7 +205,7 @@ class AveragePooling:
         self._scales: dict[tuple[int, int], torch.Tensor] = {}
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, C, H, W), channels_last, to the same shape; the result is the caller's own."""
+        """Return the pooled image, (B, C, H, W) and channels_last like `x`, in new memory."""
         if self._mean_of_nine is None:
             pooled = functional.avg_pool2d(x, _POOL_SIZE, 1, 1, count_include_pad=False)
             return pooled if self._factor == 1 else pooled.mul_(self._factor)
@@ -217,21 +216,21 @@ class AveragePooling:
 
     @property
     def weight(self) -> float:
-        """What a pixel counts of those under the window."""
+        """Weight of a pixel in a full window."""
         return self._factor / _POOL_SIZE**2
 
     def unpadded(self) -> "AveragePooling":
-        """The same pooling for `pool_part`; only on a CPU."""
-        bare = copy.copy(self)
-        bare._mean_of_nine = None if self._mean_of_nine is None else self._mean_of_nine.unpadded()
-        return bare
+        """Return the same pooling for `pool_part`; only on a CPU."""
+        copied = copy.copy(self)
+        copied._mean_of_nine = None if self._mean_of_nine is None else self._mean_of_nine.unpadded()
+        return copied
 
     def pool_part(self, x: torch.Tensor, edges: Iterable[tuple[int, int]]) -> torch.Tensor:
-        """Pool a part of an image, by an `unpadded` pooling, to (B, C, h, w), the caller's own.
+        """Pool a part of an image with an `unpadded` pooling, to (B, C, h, w) in new memory.
 
         `x` is (B, C, h + 2, w + 2) float32, channels_last: the part and the pixels around it, zero outside the image.
-        `edges` are axis and position (0 or -1) of those rows and columns of the part that lie on the image's border.
-        Images of one row or one column have no parts.
+        `edges` are axis and index (0 or -1) of the part's rows and columns on the image border. Images of one row or
+        column are not supported.
         """
         if self._mean_of_nine is None:
             raise NotImplementedError("Parts of images are pooled on a CPU only. Pool the whole image.")
@@ -248,7 +247,7 @@ class AveragePooling:
         add: torch.Tensor | None = None,
         in_place: bool = False,
     ) -> torch.Tensor:
-        """Map the gradient of the pooled image to that of the image: scale the border, then sum nine, and add `add`.
+        """Return the gradient of the image plus `add`, given that of the pooled image: scale the border, then sum nine.
 
         All are (B, C, H, W), channels_last. With `consume`, `gradient` may be overwritten; with `in_place`, `add` by
         the result.
@@ -261,13 +260,13 @@ class AveragePooling:
             scaled = gradient * self._scale(gradient)
         if self._mean_of_nine is not None:
             return self._mean_of_nine(scaled, add=add, in_place=in_place)
-        spread = functional.avg_pool2d(scaled, _POOL_SIZE, 1, 1, count_include_pad=True)
+        summed = functional.avg_pool2d(scaled, _POOL_SIZE, 1, 1, count_include_pad=True)
         if self._factor != 1:
-            spread.mul_(self._factor)
-        return spread if add is None else spread.add_(add)
+            summed.mul_(self._factor)
+        return summed if add is None else summed.add_(add)
 
     def _scale(self, like: torch.Tensor) -> torch.Tensor:
-        """Nine over the number of pixels under the window, (1, 1, H, W)."""
+        """Return nine divided by the number of pixels of each window, (1, 1, H, W)."""
         height, width = like.shape[2:]
         if (height, width) not in self._scales:
             scale = torch.ones(1, 1, height, width, dtype=like.dtype, device=like.device)
@@ -278,7 +277,7 @@ class AveragePooling:
 
 
 def _scale_border(x: torch.Tensor, axis: int) -> None:
-    """Multiply by 3 over the number of rows (or columns) that a window covers, in place."""
+    """Multiply in place by 3 divided by the number of rows (or columns) of each window."""
     if x.shape[axis] == 1:
         x.mul_(float(_POOL_SIZE))
         return
@@ -287,7 +286,7 @@ def _scale_border(x: torch.Tensor, axis: int) -> None:
 
 
 class Halving:
-    """2x2 average pooling with stride 2, and its gradient; a quarter is exact in every type."""
+    """2x2 average pooling with stride 2, and its gradient; 1/4 is exact in every dtype."""
 
     def __init__(self, channels: int, *, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         self._depthwise: Convolution | None = None
@@ -298,16 +297,16 @@ class Halving:
             )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, C, H, W), channels_last, to (B, C, H / 2, W / 2)."""
+        """Return (B, C, H / 2, W / 2) of (B, C, H, W), channels_last."""
         return functional.avg_pool2d(x, 2) if self._depthwise is None else self._depthwise(x)
 
     @staticmethod
     def backward(gradient: torch.Tensor) -> torch.Tensor:
-        """(B, C, H / 2, W / 2) to (B, C, H, W), four times too large: scale the weights before instead."""
+        """Return four times the gradient, (B, C, H, W), given (B, C, H / 2, W / 2); the caller divides by four."""
         return functional.interpolate(gradient, scale_factor=2, mode="nearest")
 
 
 def mask_gradient(gradient: torch.Tensor, rectified: torch.Tensor) -> torch.Tensor:
-    """Zero the gradient of a ReLU's output, in place, where the ReLU was closed: it is then that of its input."""
+    """Zero a gradient in place where the ReLU's output is zero, which gives the gradient of the ReLU's input."""
     masked: torch.Tensor = torch.ops.aten.threshold_backward.grad_input(gradient, rectified, 0, grad_input=gradient)
     return masked

@@ -1,6 +1,6 @@
-"""A network's blocks as a list of operations for native.c, forward and back.
+"""Conversion of a network's blocks to a list of operations for native.c, forward and backward.
 
-Maps are virtual while the list is made: every operation writes new ones. `arena.py` gives them memory.
+Maps in the list are virtual: every operation writes new ones. `arena.py` assigns memory to them.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from robust201.spaces.nasbench201.compiled.kernels import Convolution
 _LANES = native.LANES
 
 PIXELS, FEATURES, FEATURES_GRADIENT, PIXELS_GRADIENT = range(4)
-"""The caller's tensors, by their numbers among the externals; constants follow."""
+"""Numbers of the caller's tensors among the externals; constants follow."""
 
 N_CALLERS = 4
 
@@ -26,8 +26,8 @@ class Map:
     """A feature map of one image, (height, width, channels) with a border of zeros.
 
     Attributes:
-        external: the number of the caller's tensor that it is; None for one of the arena.
-        row: floats from a row to the next, pixel: from a pixel to the next, plane: from a channel to the next.
+        external: number of the caller's tensor; None for a map in the arena.
+        row, pixel, plane: floats from one row, pixel or channel to the next.
     """
 
     height: int
@@ -44,7 +44,7 @@ class Map:
 
     @property
     def first(self) -> int:
-        """Floats before the first pixel."""
+        """Number of floats before the first pixel."""
         return self.row + self.pixel if self.external is None else 0
 
     @property
@@ -54,7 +54,7 @@ class Map:
 
 @dataclass
 class MapView:
-    """Where an operation finds its first pixel in a map, and how many pixels of the map lie between its own."""
+    """First pixel of an operation in a map, and the step between its pixels."""
 
     map: Map
     y: int = 0
@@ -63,28 +63,28 @@ class MapView:
 
 
 class Outputs(TypedDict, total=False):
-    """Where an operation writes its sum, as it is and after its ReLU."""
+    """Destinations of an operation's sum, raw and rectified."""
 
     raw: MapView | None
     rectified: MapView | None
 
 
 class Masks(TypedDict, total=False):
-    """By which ReLU's output an operation masks its sum, and what it then adds."""
+    """ReLU output that masks an operation's sum, and the map that is added afterwards."""
 
     tape: MapView | None
     past: MapView | None
 
 
 class Ends(Outputs, Masks, total=False):
-    """What an operation does with its sum, from first to last: add, mask, add, write."""
+    """Final steps of an operation on its sum, in order: add, mask, add, write."""
 
     add: MapView | None
 
 
 @dataclass
 class Operation:
-    """One operation: see native.c. Height and width count the pixels that it gives."""
+    """One operation (see native.c); height and width are those of its output."""
 
     kind: int
     height: int
@@ -114,7 +114,7 @@ class Operation:
 
 
 class Forms:
-    """Makes and holds a feature map as it is and after its ReLU, whichever is needed."""
+    """A feature map in the needed forms, raw and rectified."""
 
     def __init__(self, like: tuple[int, int, int], needs: Needs, raw: Map | None = None) -> None:
         self.shape = like
@@ -138,20 +138,20 @@ class Forms:
 
 
 class _Gradient:
-    """The gradient that has reached a node past its ReLU; `own` as in `blocks._Sum`, since it decides a rounding."""
+    """The gradient of a node's raw form; `owned` is as in `blocks._Sum`, because it affects a rounding."""
 
-    def __init__(self, total: Map | None = None, *, own: bool = False) -> None:
+    def __init__(self, total: Map | None = None, *, owned: bool = False) -> None:
         self.total = total
-        self.own = own
+        self.owned = owned
 
 
 @dataclass
 class _LastConvolution:
-    """The last of the convolutions back to a node's ReLU so far, appended when it is known whether it also masks.
+    """The latest convolution towards a node's ReLU, appended once it is known whether it also masks.
 
     Attributes:
-        source: the gradient that it convolves.
-        added: what the others gave, if there are any.
+        source: the gradient to convolve.
+        added: sum of the earlier convolutions, if any.
     """
 
     kernel: Convolution
@@ -160,8 +160,8 @@ class _LastConvolution:
 
 
 @dataclass
-class _Remembered:
-    """What a block's way back reads: node to ReLU output."""
+class _SavedForward:
+    """ReLU outputs by node, and shape of the input, for a block's backward pass."""
 
     tape: dict[int, Map]
     height: int
@@ -170,7 +170,7 @@ class _Remembered:
 
 
 def fits(blocks: Sequence[Block], *convolutions: Convolution) -> bool:
-    """Return whether the structures of native.c hold a network of these blocks, with these convolutions beside them."""
+    """Return whether the structures of native.c can represent these blocks and further convolutions."""
     cells = [block for block in blocks if isinstance(block, CellBlock)]
     nodes = [(block, node) for block in cells for node in block.nodes]
     n_constants = sum(node.index in block.constants for block, node in nodes)
@@ -185,13 +185,13 @@ def fits(blocks: Sequence[Block], *convolutions: Convolution) -> bool:
 
 
 class OperationList:
-    """Operations in the order in which they run, cut into segments, of which each runs on a group of images in turn."""
+    """Operations in execution order, split into segments; each segment runs on one group of images after another."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
         self.segments: list[tuple[int, int]] = []  # first operation, height of the maps
         self.constants: list[torch.Tensor] = []  # externals after the caller's (see `External`)
-        self._remembered: list[_Remembered] = []
+        self._saved: list[_SavedForward] = []
 
     def begin(self, height: int) -> None:
         self.segments.append((len(self.operations), height))
@@ -208,7 +208,7 @@ class OperationList:
         step: int = 1,
         **ends: Unpack[Ends],
     ) -> None:
-        """Append a convolution, (outputs, inputs, taps), that gives a map of some size."""
+        """Append a convolution, (outputs, inputs, taps), with an output of a given size."""
         n_outputs, n_inputs, n_taps = weight.shape
         n_blocks = -(-n_outputs // _LANES)
         padded = weight.new_zeros(n_blocks * _LANES, n_inputs, n_taps)
@@ -262,7 +262,7 @@ class OperationList:
     # --- forward ------------------------------------------------------------------------------------------------------
 
     def enter(self, pixels: Map, mean: torch.Tensor, stem: Convolution, needs: Needs) -> Forms:
-        """Append what leads from pixels to the first block."""
+        """Append the operations from the pixels to the first block."""
         height, width = pixels.height, pixels.width
         centred = Map(height, width, 3)
         self.operations.append(
@@ -275,7 +275,7 @@ class OperationList:
         return value
 
     def forward(self, block: Block, value: Forms, onto: Map | None) -> Forms:
-        """Append a block; its output as it is goes `onto` a map, if given."""
+        """Append a block; its raw output is written `onto` a map, if given."""
         if isinstance(block, ReductionBlock):
             return self._reduce(block, value, onto)
         return self._cell(block, value, onto)
@@ -288,7 +288,7 @@ class OperationList:
             self._node(node, values, self._constant(block, node, shape), result, shape)
             values[node.index] = result
         tape = {source: values[source].rectified for node in block.nodes for source, _ in node.convolutions}
-        self._remembered.append(_Remembered(tape, *shape))
+        self._saved.append(_SavedForward(tape, *shape))
         return values[block.output]
 
     def _constant(self, block: CellBlock, node: NodeKernels, shape: tuple[int, int, int]) -> Map | None:
@@ -339,66 +339,66 @@ class OperationList:
         self._apply(block.down, small, half, raw=MapView(shortcut))
         result = Forms(shape, block.output, onto)
         self._apply(block.second, hidden, half, add=MapView(shortcut), **result.ends)
-        self._remembered.append(_Remembered({0: rectified, 1: hidden}, raw.height, raw.width, raw.channels))
+        self._saved.append(_SavedForward({0: rectified, 1: hidden}, raw.height, raw.width, raw.channels))
         return result
 
-    # --- back ---------------------------------------------------------------------------------------------------------
+    # --- backward -----------------------------------------------------------------------------------------------------
 
     def start_back(self, gradient: Map) -> Map:
-        """Append a copy of the gradient of the last block's output with a border."""
+        """Append a copy, with a border, of the gradient of the last block's output."""
         shape = (gradient.height, gradient.width, gradient.channels)
         bordered = Map(*shape)
         self._sum(shape, [], [(gradient, 1.0)], border=False, raw=MapView(bordered))
         return bordered
 
     def backward(self, block: Block, gradient: Map) -> Map:
-        """Append the way back through the last block that was appended and not gone back through."""
-        remembered = self._remembered.pop()
+        """Append the backward pass of the last appended block that does not have one yet."""
+        saved = self._saved.pop()
         if isinstance(block, ReductionBlock):
-            return self._reduce_back(block, gradient, remembered)
-        return self._cell_back(block, gradient, remembered)
+            return self._reduce_back(block, gradient, saved)
+        return self._cell_back(block, gradient, saved)
 
-    def _cell_back(self, block: CellBlock, gradient: Map, remembered: _Remembered) -> Map:
+    def _cell_back(self, block: CellBlock, gradient: Map, saved: _SavedForward) -> Map:
         shape = (gradient.height, gradient.width, gradient.channels)
         past = {0: _Gradient()} | {node.index: _Gradient() for node in block.nodes}
         through: dict[int, _LastConvolution] = {}
-        past[block.output] = _Gradient(gradient, own=True)
+        past[block.output] = _Gradient(gradient, owned=True)
         for node in reversed(block.nodes):
-            arrived = self._join(past[node.index], through.get(node.index), remembered.tape.get(node.index))
-            total = cast("Map", arrived.total)
+            node_gradient = self._join(past[node.index], through.get(node.index), saved.tape.get(node.index))
+            total = cast("Map", node_gradient.total)
             for source, kernel in node.gradients:
                 earlier = through.get(source)
                 through[source] = _LastConvolution(
                     kernel, total, None if earlier is None else self._apply_last(earlier)
                 )
             if node.poolings:
-                in_place = arrived.own and len(node.poolings) == 1 and not node.skips
+                in_place = node_gradient.owned and len(node.poolings) == 1 and not node.skips
                 scaled = Map(*shape)
                 self.operations.append(
                     Operation(native.SCALE, *shape, [MapView(total)], scaled=2 if in_place else 1, raw=MapView(scaled))
                 )
                 for source, pooling in node.poolings:
-                    before, onto = past[source].total, Map(*shape)
-                    others = [(before, 1.0)] if before else []
-                    self._sum(shape, [(scaled, pooling.weight)], others, border=False, raw=MapView(onto))
-                    past[source] = _Gradient(onto, own=True)
+                    previous, target = past[source].total, Map(*shape)
+                    others = [(previous, 1.0)] if previous else []
+                    self._sum(shape, [(scaled, pooling.weight)], others, border=False, raw=MapView(target))
+                    past[source] = _Gradient(target, owned=True)
             for source, times in node.skips:
-                before = past[source].total
-                if before is None and times == 1:
+                previous = past[source].total
+                if previous is None and times == 1:
                     past[source] = _Gradient(total)
                     continue
-                onto = Map(*shape)
-                others = [*([(before, 1.0)] if before else []), (total, float(times))]
-                self._sum(shape, [], others, border=False, raw=MapView(onto))
-                past[source] = _Gradient(onto, own=True)
-        return cast("Map", self._join(past[0], through.get(0), remembered.tape.get(0)).total)
+                target = Map(*shape)
+                others = [*([(previous, 1.0)] if previous else []), (total, float(times))]
+                self._sum(shape, [], others, border=False, raw=MapView(target))
+                past[source] = _Gradient(target, owned=True)
+        return cast("Map", self._join(past[0], through.get(0), saved.tape.get(0)).total)
 
     def _join(self, past: _Gradient, through: _LastConvolution | None, tape: Map | None) -> _Gradient:
-        """Append what masks the gradient that came through a node's ReLU, and adds the one that came past it."""
+        """Append the masking of a node's rectified gradient, and the addition of its raw gradient."""
         if through is None or tape is None:
             return past
         masks: Masks = {"tape": MapView(tape), "past": None if past.total is None else MapView(past.total)}
-        return _Gradient(self._apply_last(through, **masks), own=True)
+        return _Gradient(self._apply_last(through, **masks), owned=True)
 
     def _apply_last(self, last: _LastConvolution, **masks: Unpack[Masks]) -> Map:
         source, added = last.source, last.added
@@ -407,19 +407,19 @@ class OperationList:
         self._apply(last.kernel, source, size, add=add, raw=MapView(onto), **masks)
         return onto
 
-    def _reduce_back(self, block: ReductionBlock, gradient: Map, remembered: _Remembered) -> Map:
-        tape, half = remembered.tape, (gradient.height, gradient.width)
-        hidden, down = Map(*half, gradient.channels), Map(*half, remembered.channels)
+    def _reduce_back(self, block: ReductionBlock, gradient: Map, saved: _SavedForward) -> Map:
+        tape, half = saved.tape, (gradient.height, gradient.width)
+        hidden, down = Map(*half, gradient.channels), Map(*half, saved.channels)
         second, first, shortcut = block.gradients
         self._apply(second, gradient, half, tape=MapView(tape[1]), raw=MapView(hidden))
         self._apply(shortcut, gradient, half, raw=MapView(down))
-        onto = Map(remembered.height, remembered.width, remembered.channels)
-        # Row 2i of the input meets kernel row 1 at output row i; row 2i + 1 meets rows 0 and 2 at i + 1 and i; columns
-        # likewise. oneDNN adds up the columns of the kernel one by one and then their sums.
-        meets = (((1, 0),), ((0, 1), (2, 0)))
-        for odd_row, rows in enumerate(meets):
-            for odd_column, columns in enumerate(meets):
-                place = MapView(onto, odd_row, odd_column, 2)
+        onto = Map(saved.height, saved.width, saved.channels)
+        # Input row 2i is multiplied by kernel row 1 for output row i, and row 2i + 1 by rows 0 and 2 for i + 1 and i;
+        # columns likewise. oneDNN sums each column of the kernel first, and then the column sums.
+        kernel_rows = (((1, 0),), ((0, 1), (2, 0)))
+        for odd_row, rows in enumerate(kernel_rows):
+            for odd_column, columns in enumerate(kernel_rows):
+                view = MapView(onto, odd_row, odd_column, 2)
                 masks: Masks = {"tape": MapView(tape[0], odd_row, odd_column, 2), "past": MapView(down)}
                 for column, x in columns:
                     is_last = column == columns[-1][0]
@@ -429,14 +429,14 @@ class OperationList:
                         hidden,
                         [(y, x) for _, y in rows],
                         half,
-                        add=None if column == columns[0][0] else place,
-                        raw=place,
+                        add=None if column == columns[0][0] else view,
+                        raw=view,
                         **(masks if is_last else Masks()),
                     )
         return onto
 
     def leave(self, gradient: Map, stem_gradient: Convolution, onto: Map) -> None:
-        """Append what leads from the gradient of the stem's output to that of the pixels."""
+        """Append the operations from the gradient of the stem's output to that of the pixels."""
         half = gradient.height // 2, gradient.width // 2
         blocks = Map(*half, _LANES)
         self._apply(stem_gradient, gradient, half, 2, raw=MapView(blocks))

@@ -1,4 +1,4 @@
-"""The native library, made of native.c: where it is, whether it can be used here, and its structures."""
+"""The native library compiled from native.c: its path, whether it can be used, and its structures."""
 
 import ctypes
 import hashlib
@@ -21,7 +21,7 @@ _Int = ctypes.c_int64
 
 
 class ViewStruct(ctypes.Structure):
-    """Where an operation finds a map: see native.c."""
+    """Position of an operation's pixels in a map: see native.c."""
 
     _fields_ = (("buffer", _Int), ("offset", _Int), ("row", _Int), ("pixel", _Int))
 
@@ -49,13 +49,13 @@ class OperationStruct(ctypes.Structure):
 
 
 class SegmentStruct(ctypes.Structure):
-    """A stretch of the list that is run on a group of images: see native.c."""
+    """A range of the list that runs on a group of images: see native.c."""
 
     _fields_ = (("first", _Int), ("stop", _Int), ("group", _Int))
 
 
 class RegionStruct(ctypes.Structure):
-    """The pixels that an operation gives: see native.c."""
+    """The output pixels of an operation: see native.c."""
 
     _fields_ = (("top", _Int), ("left", _Int), ("height", _Int), ("width", _Int))
 
@@ -65,23 +65,23 @@ _STRUCTURES: Final = (OperationStruct, BufferStruct, SegmentStruct, RegionStruct
 
 @cache
 def load_library() -> ctypes.CDLL | None:
-    """Load the native library; None where it cannot be used (see `why_not`)."""
+    """Return the native library, or None if it cannot be used (see `why_not`)."""
     return None if why_not() else _open()
 
 
 @cache
 def is_expected() -> bool:
-    """Whether the native library should be usable here: it was compiled, and the processor can run it."""
+    """Return whether the native library should be usable: it was compiled, and the processor supports it."""
     return LIBRARY.is_file() and has_avx512()
 
 
 @cache
 def why_not() -> str | None:
-    """Explain why the native library cannot be used here; None where it can."""
+    """Return why the native library cannot be used here, or None if it can."""
     if not LIBRARY.is_file():
         return "it was not compiled when robust201 was installed"
     if not has_avx512():
-        return "this processor has no AVX-512, or PyTorch makes no use of it"
+        return "this processor has no AVX-512, or PyTorch does not use it"
     try:
         if not _is_intact(LIBRARY):
             return f"{LIBRARY} is damaged, or was compiled by an earlier version; install robust201 again"
@@ -91,14 +91,14 @@ def why_not() -> str | None:
         present = hashlib.sha256(C_SOURCE.read_bytes()).hexdigest()
     except (OSError, AttributeError) as error:
         return f"{LIBRARY} cannot be loaded: {error}"
-    # Structures may change on this side alone, and what is computed on the other.
+    # Structures may change in Python alone, and computations in C alone.
     if compiled != present or sizes != [ctypes.sizeof(structure) for structure in _STRUCTURES]:
         return f"{LIBRARY} was compiled from another version of {C_SOURCE.name}; install robust201 again"
     return None
 
 
 def _is_intact(library: Path) -> bool:
-    """Whether a file ends with the hash of what comes before it: loading a damaged library can kill the process."""
+    """Return whether a file ends with the hash of its content: loading a damaged library can crash the process."""
     content = library.read_bytes()
     length = hashlib.sha256().digest_size
     return hashlib.sha256(content[:-length]).digest() == content[-length:]

@@ -1,11 +1,11 @@
-"""A compiled network's passes by the native library."""
+"""Passes of a compiled network with the native library."""
 
 import ctypes
 from collections.abc import Callable, Sequence
 
 import torch
 
-from robust201.spaces.nasbench201.compiled.arena import Runner, in_threads, shares
+from robust201.spaces.nasbench201.compiled.arena import Runner, in_threads, split_for_threads
 from robust201.spaces.nasbench201.compiled.blocks import Block, Needs, ReductionBlock
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
 from robust201.spaces.nasbench201.compiled.lowering import (
@@ -16,13 +16,13 @@ from robust201.spaces.nasbench201.compiled.lowering import (
     Map,
     OperationList,
 )
-from robust201.spaces.nasbench201.compiled.native_search import NativeSearch, SearchRunner, held_of
+from robust201.spaces.nasbench201.compiled.native_search import NativeSearch, SearchRunner, find_persistent_maps
 
 FORWARD_IMAGES = 8
-"""Images of which a forward pass keeps what goes from one stage to the next."""
+"""Images that a forward pass takes through all stages together."""
 
 GRADIENT_IMAGES = 16
-"""Images that a pass with a gradient takes at once: what their ReLUs gave stays in the cache until the way back."""
+"""Images per pass with a gradient, so that their ReLU outputs stay in the cache until the backward pass."""
 
 SIDE_MULTIPLE = 16
 
@@ -33,10 +33,11 @@ class NativeNetwork:
     """Stem and blocks of a network.
 
     Args:
-        blocks: stem_needs: what the first one reads of the stem.
+        blocks: the blocks.
+        stem_needs: forms of the stem's output that the first block reads.
         mean: (1, 3, 1, 1), to be subtracted from pixels.
-        channels: of the first stage, sixteen: the inputs of a convolution are then 16, 32 or 64.
-        library: what `native.load_library` gives.
+        channels: channels of the first stage; must be 16, so that convolutions have 16, 32 or 64 inputs.
+        library: result of `native.load_library`.
     """
 
     def __init__(
@@ -58,8 +59,8 @@ class NativeNetwork:
         self._searches: dict[tuple[int, int, int, int], SearchRunner] = {}
 
     @staticmethod
-    def takes(pixels: torch.Tensor) -> bool:
-        """Return whether images of this size can be run."""
+    def supports(pixels: torch.Tensor) -> bool:
+        """Return whether images of this size are supported."""
         return pixels.shape[2] % SIDE_MULTIPLE == 0 and pixels.shape[3] % SIDE_MULTIPLE == 0
 
     @staticmethod
@@ -67,9 +68,9 @@ class NativeNetwork:
         return GRADIENT_IMAGES * torch.get_num_threads()
 
     def forward(self, pixels: torch.Tensor, *, keep: bool) -> torch.Tensor:
-        """Map pixels (B, 3, H, W) to the last block's output, (B, 4C, H / 4, W / 4), channels_last.
+        """Return the last block's output, (B, 4C, H / 4, W / 4), channels_last, of pixels (B, 3, H, W).
 
-        With `keep`, for at most `gradient_images`, keep what `backward` reads.
+        With `keep`, for at most `gradient_images`, keep the maps that `backward` reads.
         """
         height, width = pixels.shape[2:]
         features = self._features(pixels)
@@ -78,7 +79,7 @@ class NativeNetwork:
         return features
 
     def backward(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Map the gradient of what the last `forward` that kept anything gave, channels_last, to that of its pixels."""
+        """Return the gradient of the pixels, given that of the last `forward` with `keep`, channels_last."""
         n_images, _, height, width = gradient.shape
         runner, n_forward = self._runner(4 * height, 4 * width, gradient=True)
         onto_pixels = torch.empty(n_images, 3, 4 * height, 4 * width)
@@ -88,7 +89,7 @@ class NativeNetwork:
     def search(
         self, pixels: torch.Tensor, depth: int, classify: Callable[[torch.Tensor], torch.Tensor], at_most: int
     ) -> NativeSearch:
-        """Start a search that computes patches in the first `depth` blocks, on at most so many images.
+        """Start a search that computes patches in the first `depth` blocks, on at most `at_most` images.
 
         `classify` maps the last block's output to logits.
         """
@@ -97,9 +98,9 @@ class NativeNetwork:
         key = (height, width, depth, n_threads)
         if key not in self._searches:
             listing = OperationList()
-            held = held_of(listing, self._list_forward(listing, height, width, depth))
-            runner = Runner(listing, at_once=-(-at_most // n_threads), library=self._library, held=held)
-            self._searches[key] = SearchRunner(runner, listing, held)
+            persistent = find_persistent_maps(listing, self._list_forward(listing, height, width, depth))
+            runner = Runner(listing, at_once=-(-at_most // n_threads), library=self._library, persistent=persistent)
+            self._searches[key] = SearchRunner(runner, listing, persistent)
         return NativeSearch(self._searches[key], pixels, self._features(pixels), classify)
 
     def _features(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -115,7 +116,7 @@ class NativeNetwork:
             mine = [None if tensor is None else tensor[part] for tensor in outside]
             runner.run(segments, self._arenas[runner, thread], part.stop - part.start, mine)
 
-        in_threads(run, shares(n_images))
+        in_threads(run, split_for_threads(n_images))
 
     def _runner(self, height: int, width: int, *, gradient: bool) -> tuple[Runner, int]:
         key = (height, width, gradient)

@@ -1,7 +1,7 @@
-"""Logits of images of which only one window has changed, by native.c: the part of each map that sees it is computed.
+"""Incremental forward pass with native.c: when one window changes, recompute only the affected part of each map.
 
-Patches are computed in place, in the maps of the accepted images; what they cover is noted, and put back where the
-proposal is not accepted. Nothing is added up over proposals, so no rounding error grows.
+Patches are computed in place, in the maps of the accepted images; the overwritten values are saved, and restored if the
+proposal is rejected. Nothing accumulates across proposals, so rounding errors do not grow.
 """
 
 import weakref
@@ -11,22 +11,23 @@ from dataclasses import dataclass
 import torch
 
 from robust201.spaces.nasbench201.compiled import native
-from robust201.spaces.nasbench201.compiled.arena import Held, Runner, in_threads, shares
+from robust201.spaces.nasbench201.compiled.arena import PersistentMaps, Runner, in_threads, split_for_threads
 from robust201.spaces.nasbench201.compiled.lowering import Map, Operation, OperationList
 from robust201.spaces.nasbench201.compiled.regions import Region, union
 
 _TILE = 4
-"""Columns that convolutions compute together at the least: patches are made as wide as a multiple of it."""
+"""Minimum number of columns that convolutions compute together; patch widths are rounded up to a multiple of it."""
 
 
 @dataclass(frozen=True)
 class _Step:
-    """Where an operation's result changes.
+    """Information to find the region of an operation's result that changes.
 
     Attributes:
-        reads: operations whose results it reads, and how many pixels to each side of a pixel it sees of them.
+        reads: operations whose results it reads, each with the number of pixels that it reads on each side of a pixel.
         halves: whether it halves the image.
-        height: width: outputs: n_maps: of what it gives, and how many such maps stay.
+        height, width, outputs: shape of its result.
+        n_maps: number of its result maps that are kept.
     """
 
     reads: tuple[tuple[int, int], ...]
@@ -38,17 +39,17 @@ class _Step:
 
 
 class SearchRunner:
-    """What the searches of one network, of one size and depth, share."""
+    """State shared by the searches of one network, image size and depth."""
 
-    def __init__(self, runner: Runner, listing: OperationList, held: Held) -> None:
+    def __init__(self, runner: Runner, listing: OperationList, persistent: PersistentMaps) -> None:
         self.runner = runner
         self.free: list[torch.Tensor] = []
-        operations = listing.operations[: held.n_operations]
+        operations = listing.operations[: persistent.n_operations]
         makers = _makers(operations)
-        self._steps = [_step_of(operation, makers, held.maps) for operation in operations]
+        self._steps = [_step_of(operation, makers, persistent.maps) for operation in operations]
 
     def regions(self, window: Region) -> list[Region]:
-        """Find which part of each held operation's result changes with a window of the pixels, a little widened."""
+        """Return the region of each leading operation's result that a window affects, slightly widened."""
         changed: list[Region] = []
         for step in self._steps:
             size = step.height, step.width
@@ -63,7 +64,7 @@ class SearchRunner:
         return [_widened(region, step.width) for region, step in zip(changed, self._steps, strict=True)]
 
     def floats(self, regions: list[Region]) -> int:
-        """Count what is noted of an image."""
+        """Return the number of floats to save per image."""
         return sum(
             region.size[0] * region.size[1] * step.outputs * step.n_maps
             for region, step in zip(regions, self._steps, strict=True)
@@ -74,13 +75,13 @@ class SearchRunner:
 
 
 class NativeSearch:
-    """Answers proposals (see `models.model.WindowSearch`).
+    """Evaluates proposals (see `models.model.WindowSearch`).
 
     Args:
-        runner: of the network.
+        runner: shared state of the network.
         pixels: (B, 3, H, W) float32, the accepted images; they are copied.
-        features: (B, 4C, H / 4, W / 4), channels_last, for the last block's output.
-        classify: maps that to logits (B, classes).
+        features: (B, 4C, H / 4, W / 4), channels_last, memory for the last block's output.
+        classify: maps the last block's output to logits (B, classes).
     """
 
     def __init__(
@@ -92,9 +93,9 @@ class NativeSearch:
     ) -> None:
         self._runner, self._classify = runner, classify
         self._pixels, self._features = pixels.clone(memory_format=torch.contiguous_format), features
-        self._parts = shares(len(pixels))
+        self._parts = split_for_threads(len(pixels))
         self._arenas = [runner.take_arena() for _ in self._parts]
-        # Making an arena anew would cost more than the first pass; a search gives it back when it is left.
+        # Creating an arena would cost more than the first pass, so a finished search returns it for reuse.
         weakref.finalize(self, runner.free.extend, self._arenas)
         self._log = torch.empty(len(pixels), 0)
         self._proposal: tuple[Region, list[Region], torch.Tensor] | None = None
@@ -103,35 +104,35 @@ class NativeSearch:
     def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
         if self._proposal is not None:
             self.accept(torch.zeros(len(self._proposal[2]), dtype=torch.bool))
-        place = Region(row, row + window.shape[2], column, column + window.shape[3])
-        regions = self._runner.regions(place)
+        region = Region(row, row + window.shape[2], column, column + window.shape[3])
+        regions = self._runner.regions(region)
         floats = self._runner.floats(regions)
         if self._log.shape[1] < floats:
             self._log = torch.empty(len(self._pixels), floats)
-        pixels = self._window(place, len(window))
-        self._proposal = place, regions, pixels.clone()
+        pixels = self._window(region, len(window))
+        self._proposal = region, regions, pixels.clone()
         pixels.copy_(window)
         with torch.inference_mode():
             self._run_regions(regions, len(window), None)
             self._run(slice(1, None), range(len(window)))
-            found = self._classify(self._features)
-        # Made outside of inference mode, so that callers may write into them.
-        return torch.empty(len(window), found.shape[1]).copy_(found[: len(window)])
+            logits = self._classify(self._features)
+        # Created outside inference mode, so that callers may write into it.
+        return torch.empty(len(window), logits.shape[1]).copy_(logits[: len(window)])
 
     def accept(self, accepted: torch.Tensor) -> None:
         if self._proposal is None:
             return
-        place, regions, before = self._proposal
+        region, regions, before = self._proposal
         self._proposal = None
         rejected = ~accepted
         if not bool(rejected.any()):
             return
-        pixels = self._window(place, len(before))
+        pixels = self._window(region, len(before))
         pixels[rejected] = before[rejected]
         self._run_regions(regions, len(before), rejected)
 
-    def _window(self, place: Region, n_images: int) -> torch.Tensor:
-        rows, columns = place.within(Region(0, 0, 0, 0))
+    def _window(self, region: Region, n_images: int) -> torch.Tensor:
+        rows, columns = region.within(Region(0, 0, 0, 0))
         return self._pixels[:n_images, :, rows, columns]
 
     def _run(self, segments: slice, images: range) -> None:
@@ -159,29 +160,29 @@ class NativeSearch:
         in_threads(run, self._parts)
 
 
-def held_of(listing: OperationList, n_operations: int) -> Held:
-    """Find the maps of which the first operations or later ones read more than has just been computed."""
+def find_persistent_maps(listing: OperationList, n_operations: int) -> PersistentMaps:
+    """Return the maps of the leading operations that must be kept because more than the computed region is read."""
     operations = listing.operations[:n_operations]
     makers = _makers(operations)
-    # Operations with the same number always change the same region.
+    # Operations with the same number in this list always change the same region.
     same: list[int] = []
-    stay = {read for operation in listing.operations[n_operations:] for read in operation.reads() if read in makers}
+    kept = {read for operation in listing.operations[n_operations:] for read in operation.reads() if read in makers}
     for number, operation in enumerate(operations):
         step = _step_of(operation, makers, frozenset())
         before = {same[source] for source, _ in step.reads}
-        spreads = step.halves or len(before) != 1 or any(reach for _, reach in step.reads)
-        same.append(number if spreads else before.pop())
-        if spreads:
-            stay.update(read for read in operation.reads() if read in makers)
-        stay.update(written for written in operation.writes() if written.external is not None)
-    return Held(n_operations, frozenset(stay))
+        is_dilated = step.halves or len(before) != 1 or any(reach for _, reach in step.reads)
+        same.append(number if is_dilated else before.pop())
+        if is_dilated:
+            kept.update(read for read in operation.reads() if read in makers)
+        kept.update(written for written in operation.writes() if written.external is not None)
+    return PersistentMaps(n_operations, frozenset(kept))
 
 
 def _makers(operations: list[Operation]) -> dict[Map, int]:
     return {written: number for number, operation in enumerate(operations) for written in operation.writes()}
 
 
-def _step_of(operation: Operation, makers: dict[Map, int], stay: frozenset[Map]) -> _Step:
+def _step_of(operation: Operation, makers: dict[Map, int], kept: frozenset[Map]) -> _Step:
     reads = []
     for number, view in enumerate(operation.sources):
         if operation.kind == native.CONVOLVE:
@@ -198,7 +199,7 @@ def _step_of(operation: Operation, makers: dict[Map, int], stay: frozenset[Map])
         operation.height,
         operation.width,
         operation.outputs,
-        sum(written in stay for written in operation.writes()),
+        sum(written in kept for written in operation.writes()),
     )
 
 
@@ -207,7 +208,7 @@ def _halved(region: Region) -> Region:
 
 
 def _widened(region: Region, width: int) -> Region:
-    """Add columns up to a multiple of a tile's, as far as the map has them."""
-    wanted = min(-(-region.size[1] // _TILE) * _TILE, width)
-    left = min(region.left, width - wanted)
-    return region._replace(left=left, right=left + wanted)
+    """Widen a region to a multiple of the tile width, but not beyond the map."""
+    new_width = min(-(-region.size[1] // _TILE) * _TILE, width)
+    left = min(region.left, width - new_width)
+    return region._replace(left=left, right=left + new_width)

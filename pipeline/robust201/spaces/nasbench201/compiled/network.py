@@ -1,4 +1,4 @@
-"""A loaded network, rewritten for speed: logits and input gradients that equal the plain network's within rounding."""
+"""A compiled network: logits and input gradients that equal the plain network's within rounding, but faster."""
 
 import ctypes
 import functools
@@ -18,8 +18,8 @@ from robust201.models.model import Objective, differentiate_objective
 from robust201.spaces.nasbench201.compiled import kernels, native
 from robust201.spaces.nasbench201.compiled.blocks import Block, CellBlock, Needs, ReductionBlock, Tape, Value
 from robust201.spaces.nasbench201.compiled.folding import batch_norm_affine, fold
+from robust201.spaces.nasbench201.compiled.incremental import IncrementalKernels, IncrementalPass
 from robust201.spaces.nasbench201.compiled.kernels import Convolution, Linear, transposed
-from robust201.spaces.nasbench201.compiled.local import LocalKernels, LocalPass
 from robust201.spaces.nasbench201.compiled.lowering import fits
 from robust201.spaces.nasbench201.compiled.native_network import NativeNetwork
 from robust201.spaces.nasbench201.compiled.native_search import NativeSearch
@@ -27,25 +27,26 @@ from robust201.spaces.nasbench201.compiled.program import CellProgram, plan_cell
 from robust201.spaces.nasbench201.network import Network
 
 CPU_CHUNK = 64
-"""Images that go through the network together on a CPU: enough to spread a call's fixed cost, few enough that what one
-kernel writes is still in the cache when the next one reads it (docs/internals/engine.md)."""
+"""Images per pass on a CPU: enough to amortise the fixed cost of a call, but few enough that the output of one kernel
+is still in the cache when the next one reads it (docs/internals/engine.md)."""
 
 MIN_BATCH = 8
-"""Images that go through the network together, at least: libraries compute one to three images by other kernels, which
-round differently, and an image's logits must not depend on how many others are shown with it."""
+"""Minimum number of images per pass: libraries use other kernels for one to three images, which round differently, and
+an image's logits must not depend on the batch size."""
 
 
 class InferenceNetwork:
-    """A network compiled for inference; make one with `compile_network`.
+    """A network compiled for inference with `compile_network`.
 
-    It equals the plain network of the same precision within rounding, not bit by bit: folded weights round differently.
+    It equals the plain network of the same precision within rounding, not bit by bit, because folded weights round
+    differently.
 
     Args:
-        library: what runs its passes on a CPU in float32, where it takes them.
+        library: the native library, which runs supported passes on a CPU in float32.
 
     Attributes:
         chunk: maximum number of images per pass; None for no limit.
-        shown: images that the last call sent through the network at once.
+        shown: number of images in the last call's largest pass.
     """
 
     min_batch = MIN_BATCH
@@ -65,8 +66,8 @@ class InferenceNetwork:
         self.chunk: int | None = CPU_CHUNK if device.type == "cpu" else None
         self._dtype = dtype
         self._plain = network
-        self._n_cells = len(network.cells) // 3  # of a stage: a reduction stands before two of the three
-        self._channels = network.classifier.in_features // 4  # of the first stage: a reduction doubles them
+        self._n_cells = len(network.cells) // 3  # per stage; two of the three stages begin with a reduction
+        self._channels = network.classifier.in_features // 4  # of the first stage; each reduction doubles them
         self.is_constant = program.output is None
         self._classifier = Linear(network.classifier.weight, network.classifier.bias, device=device)
         self._constant_logits: dict[tuple[int, ...], torch.Tensor] = {}
@@ -84,28 +85,28 @@ class InferenceNetwork:
         scale, shift = batch_norm_affine(network.lastact[0])  # type: ignore[arg-type]
         self._scale = scale.to(device, torch.float32).view(1, -1, 1, 1)
         self._shift = shift.to(device, torch.float32).view(1, -1, 1, 1)
-        self._local: LocalKernels | None = None
+        self._local: IncrementalKernels | None = None
         self._native: NativeNetwork | None = None
         if device.type == "cpu" and dtype is torch.float32:
             two_by_two = self._stem_gradient.two_by_two
-            # The library gives the bits of oneDNN's fused kernels, so it stands in for them only.
+            # The library is bit-identical to oneDNN's fused kernels, so it replaces only these.
             has_shape = self._channels == native.LANES and fits(self._blocks, self._stem, two_by_two)
             if library is not None and has_shape and kernels.fuses_on_cpu():
                 self._native = NativeNetwork(
                     self._blocks, self._stem, needs, two_by_two, self._mean, self._channels, library
                 )
-            self._local = LocalKernels(self._stem, needs, self._blocks, by_library=self._native is not None)
+            self._local = IncrementalKernels(self._stem, needs, self._blocks, native=self._native is not None)
 
     def sample_bytes(self, image_size: int, *, gradient: bool) -> int:
         return network_bytes(self._channels, self._n_cells, image_size, gradient=gradient)
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Classify pixels (B, 3, H, W) float32 in [0, 1], H and W multiples of 4: logits (B, C) float32."""
+        """Return logits (B, C) float32 of pixels (B, 3, H, W) float32 in [0, 1], with H and W multiples of 4."""
         if self.is_constant:
             return self._constant(pixels)
         if 0 < len(pixels) < MIN_BATCH:
-            return self.logits(_fill(pixels))[: len(pixels)]
-        # Made outside of inference mode, so that callers may write into them and use them with autograd.
+            return self.logits(_pad_batch(pixels))[: len(pixels)]
+        # Created outside inference mode, so that callers may write into it and use it with autograd.
         logits = torch.empty(len(pixels), self.n_classes, device=self.device)
         with torch.inference_mode():
             for piece in self._pieces(len(pixels)):
@@ -116,18 +117,18 @@ class InferenceNetwork:
     def loss_and_gradient(
         self, pixels: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Classify, and differentiate the cross-entropy with labels (B,) int64 by the pixels (see `logits`).
+        """Return logits, cross-entropies with labels (B,) int64, and their gradient (see `logits`).
 
-        Gives logits (B, C), each image's cross-entropy (B,), and the gradient of their sum (B, 3, H, W), all float32.
+        Logits are (B, C), cross-entropies (B,), and the gradient of their sum (B, 3, H, W), all float32.
         """
 
         def cross_entropy(logits: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
             log_probabilities = functional.log_softmax(logits, dim=1)
             loss = -log_probabilities.gather(1, labels[rows, None])[:, 0]
-            # Compared, not scattered: scattering has no deterministic form on every device.
-            hit = (labels[rows, None] == self._classes).to(log_probabilities.dtype)
-            # Autograd's own formula. For torch.exp, PyTorch calls MKL, which rounds differently on AMD's processors.
-            return loss, torch.ops.aten._log_softmax_backward_data(-hit, log_probabilities, 1, hit.dtype)
+            # A comparison, because scattering is not deterministic on every device.
+            is_label = (labels[rows, None] == self._classes).to(log_probabilities.dtype)
+            # Autograd's formula. torch.exp would call MKL, which rounds differently on AMD processors.
+            return loss, torch.ops.aten._log_softmax_backward_data(-is_label, log_probabilities, 1, is_label.dtype)
 
         return self._differentiate(pixels, cross_entropy)
 
@@ -139,17 +140,16 @@ class InferenceNetwork:
     def _differentiate(
         self, pixels: torch.Tensor, onto_logits: Callable[[torch.Tensor, slice], tuple[torch.Tensor, torch.Tensor]]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Run forth and back.
+        """Run the forward and backward pass.
 
-        `onto_logits` maps logits (b, C), and the rows of the pixels that they are of, to values (b,) and their gradient
-        (b, C).
+        `onto_logits` maps logits (b, C) and their rows of the pixels to values (b,) and their gradient (b, C).
         """
         n_images = len(pixels)
         if self.is_constant:
             logits = self._constant(pixels)
             return logits, onto_logits(logits, slice(0, n_images))[0], torch.zeros_like(pixels)
         if 0 < n_images < MIN_BATCH:
-            pixels = _fill(pixels)
+            pixels = _pad_batch(pixels)
         logits = torch.empty(n_images, self.n_classes, device=self.device)
         values = torch.empty(n_images, device=self.device)
         gradient = torch.empty_like(pixels)
@@ -158,22 +158,24 @@ class InferenceNetwork:
             for piece in self._pieces(len(pixels), None if native is None else native.gradient_images()):
                 tapes: list[Tape] = [{} for _ in self._blocks]
                 activations = self._activations(self._forward(pixels[piece], tapes))
-                answers = self._classify(activations)
-                rows = slice(piece.start, min(piece.stop, n_images))  # without those that were filled up
-                logits[rows] = answers[: rows.stop - rows.start]
+                padded_logits = self._classify(activations)
+                rows = slice(piece.start, min(piece.stop, n_images))  # without padding
+                logits[rows] = padded_logits[: rows.stop - rows.start]
                 values[rows], upstream = onto_logits(logits[rows], rows)
-                if len(upstream) < len(answers):
-                    upstream = torch.cat([upstream, upstream.new_zeros(len(answers) - len(upstream), self.n_classes)])
+                if len(upstream) < len(padded_logits):
+                    upstream = torch.cat(
+                        [upstream, upstream.new_zeros(len(padded_logits) - len(upstream), self.n_classes)]
+                    )
                 gradient[piece] = self._backward(pixels[piece], upstream, activations, tapes)
         return logits, values, gradient[:n_images]
 
-    def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> LocalPass | NativeSearch | None:
-        """Prepare to classify images again and again that change in one window at a time.
+    def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> IncrementalPass | NativeSearch | None:
+        """Start a search over images that change in one window at a time.
 
-        `sides` are rows and columns of the window in each query to come. What is returned answers the queries with the
-        logits of `logits`; None where `logits` itself is as fast: large windows, few queries, networks that spread
-        every change at once, more images than one chunk, bfloat16, and devices other than a CPU. The choice follows
-        from the network, the windows and their number alone, never from the images.
+        `sides` has the side of the window in each upcoming query. The search returns the same logits as `logits`. The
+        result is None if `logits` is as fast: for large windows, few queries, networks in which changes spread at once,
+        more images than one chunk, bfloat16, and devices other than a CPU. The choice depends only on the network, the
+        windows and their number, never on the images.
         """
         if self.is_constant or self._local is None or not 0 < len(pixels) <= max(self.chunk or 0, MIN_BATCH):
             return None
@@ -181,20 +183,22 @@ class InferenceNetwork:
         if depth == 0:
             return None
         if len(pixels) < MIN_BATCH:
-            pixels = _fill(pixels)
+            pixels = _pad_batch(pixels)
         native = self._native_for(pixels)
         if native is not None:
             return native.search(pixels, depth, self._classify_features, max(self.chunk or 0, MIN_BATCH))
         with torch.inference_mode():
             centred = (pixels - self._mean).contiguous(memory_format=torch.channels_last)
-            return LocalPass(self._local, centred, self._mean, depth, lambda value: self._classify_features(value.raw))
+            return IncrementalPass(
+                self._local, centred, self._mean, depth, lambda value: self._classify_features(value.raw)
+            )
 
     def _native_for(self, pixels: torch.Tensor) -> NativeNetwork | None:
-        """Return the passes by native.c, if they take images of this size."""
-        return self._native if self._native is not None and self._native.takes(pixels) else None
+        """Return the native passes if they support images of this size."""
+        return self._native if self._native is not None and self._native.supports(pixels) else None
 
     def _pieces(self, n_images: int, at_most: int | None = None) -> Iterator[slice]:
-        """Cut images into chunks; the last one overlaps the one before if it would be too small."""
+        """Yield chunks of images; the last one overlaps the previous one if it would be too small."""
         step = max(min(self.chunk or n_images, at_most or n_images), MIN_BATCH)
         self.shown = min(step, n_images)
         for start in range(0, n_images, step):
@@ -205,8 +209,8 @@ class InferenceNetwork:
         native = self._native_for(pixels)
         if native is not None:
             return native.forward(pixels, keep=tapes is not None)
-        # The mean is subtracted from the pixels, not folded into the bias: at the border the stem reads zeros where the
-        # normalised image is padded, and those are pixels of the mean's colour.
+        # Subtract the mean from the pixels instead of folding it into the bias, because the stem pads the normalised
+        # image with zeros, which correspond to pixels of the mean colour.
         centred = (pixels - self._mean).to(self._dtype).contiguous(memory_format=torch.channels_last)
         if self._stem_needs.raw:
             value = Value.of(self._stem(centred), self._stem_needs)
@@ -228,7 +232,7 @@ class InferenceNetwork:
     def _backward(
         self, pixels: torch.Tensor, onto_logits: torch.Tensor, activations: torch.Tensor, tapes: list[Tape]
     ) -> torch.Tensor:
-        """Map the gradient of the logits (b, C), float32, to that of the pixels (b, 3, H, W)."""
+        """Return the gradient of the pixels (b, 3, H, W), given that of the logits (b, C) float32."""
         n_pixels = activations.shape[2] * activations.shape[3]
         onto_mean = self._classifier.backward(onto_logits).div_(n_pixels)[:, :, None, None] * self._scale
         gradient = onto_mean * (activations > 0)
@@ -241,7 +245,7 @@ class InferenceNetwork:
         return self._stem_gradient(gradient)
 
     def _constant(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return the logits of a network whose output does not depend on its input."""
+        """Return the logits of a network whose output is independent of its input."""
         size = tuple(pixels.shape[1:])
         if size not in self._constant_logits:
             with torch.no_grad():
@@ -252,16 +256,16 @@ class InferenceNetwork:
         return self._constant_logits[size].repeat(len(pixels), 1)
 
 
-def _fill(x: torch.Tensor) -> torch.Tensor:
-    """Add zeros to a batch up to the smallest one that is computed."""
+def _pad_batch(x: torch.Tensor) -> torch.Tensor:
+    """Pad a batch with zeros to the minimum size."""
     return torch.cat([x, x.new_zeros(MIN_BATCH - len(x), *x.shape[1:])])
 
 
 class _StemGradient:
     """Input gradient of the stem, a 3x3 convolution from the width of the network to three channels.
 
-    oneDNN computes sixteen output channels at a time, so three cost as much as sixteen. Four neighbouring pixels of
-    three channels are twelve: a 4x4 convolution with stride 2 gives two by two pixels of the gradient at once.
+    oneDNN computes sixteen output channels at a time, so three cost as much as sixteen. A 4x4 convolution with stride 2
+    computes two by two pixels of the gradient at once, with twelve output channels.
     """
 
     def __init__(self, weight: torch.Tensor, *, device: torch.device, dtype: torch.dtype) -> None:
@@ -282,9 +286,9 @@ class _StemGradient:
 def _build_blocks(
     network: Network, program: CellProgram, device: torch.device, dtype: torch.dtype
 ) -> tuple[list[Block], Needs]:
-    """Build the blocks, and say what the first one reads of the stem.
+    """Return the blocks, and the forms of the stem's output that the first block reads.
 
-    From the last to the first, since each one's output depends on what the next one reads.
+    They are built from last to first, because each block's output forms depend on the next block.
     """
     blocks: list[Block] = []
     needs = Needs(raw=True, rectified=False)
@@ -316,19 +320,19 @@ def compile_network(
     """Compile a network for inference.
 
     Args:
-        network: a `spaces.nasbench201.network.Network` with its weights loaded, whose BatchNorms are meant in
-            evaluation mode. It is not changed; later changes to its weights are not seen.
-        spec: the cell string it was built from.
+        network: a `spaces.nasbench201.network.Network` with its weights loaded, with BatchNorms in evaluation
+            mode. It is not changed; later changes to its weights have no effect.
+        spec: cell string of the network.
         normalisation: per-channel mean and standard deviation of pixels in [0, 1].
         n_classes: number of classes.
-        device: where to compute.
+        device: device to compute on.
         precision: the arithmetic (`core.precision.PRECISIONS`). Weights are folded in float64 and rounded once,
-            directly to what it asks for. With ``tf32`` the switches must be set by `models.arithmetic.configure_torch`.
+            directly to its dtype. ``tf32`` requires `models.arithmetic.configure_torch`.
 
     Raises:
-        ArchitectureError: the string names no cell.
-        ConfigError: unknown precision, or one that the device does not have.
-        TypeError: the module is no network of this space.
+        ArchitectureError: the string is not a cell.
+        ConfigError: unknown precision, or the device does not support it.
+        TypeError: the module is not a network of this space.
         ValueError: the network has another number of classes.
     """
     if not isinstance(network, Network):
@@ -339,7 +343,7 @@ def compile_network(
     if network.classifier.out_features != n_classes:
         raise ValueError(
             f"Compiling a network failed for {spec}: expected {n_classes} classes, got "
-            f"{network.classifier.out_features}. Load the checkpoint of the dataset in question."
+            f"{network.classifier.out_features}. Load the checkpoint for this dataset."
         )
     device = torch.device(device)
     check_precision(precision, device)
@@ -351,15 +355,15 @@ def compile_network(
 
 
 _PROBE = "|nor_conv_3x3~0|+|avg_pool_3x3~0|nor_conv_1x1~1|+|skip_connect~0|nor_conv_3x3~1|avg_pool_3x3~2|"
-"""A cell with every operation that computes something."""
+"""A cell with every operation except `none`."""
 
 
 @functools.cache
 def usable_library() -> ctypes.CDLL | None:
-    """Load the native library if it gives the bits of this PyTorch; None, with a warning if it is there but unusable.
+    """Return the native library if it is bit-identical to this PyTorch; else None, with a warning if it exists.
 
-    It sums in the order of the oneDNN that it was written against. Another PyTorch may sum otherwise, and results must
-    not depend on whether a machine has the library: a small network is computed both ways first, once in a process.
+    It sums in the order of the oneDNN version for which it was written. Another PyTorch may sum in another order, and
+    results must not depend on whether a machine has the library; so a small network is compared once per process.
     """
     library = native.load_library()
     if library is None and not native.is_expected():
@@ -368,8 +372,8 @@ def usable_library() -> ctypes.CDLL | None:
         return library
     warnings.warn(
         f"Using the native library failed for PyTorch {torch.__version__}: expected PyTorch's bits, got "
-        f"{'others' if library is not None else f'none, since {native.why_not()}'}. PyTorch computes instead, which "
-        "takes longer.",
+        f"{'others' if library is not None else f'none, since {native.why_not()}'}. Computing with PyTorch instead, "
+        "which takes longer.",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -377,27 +381,27 @@ def usable_library() -> ctypes.CDLL | None:
 
 
 def _has_equal_bits(library: ctypes.CDLL, size: int) -> bool:
-    """Compare a small network with PyTorch's, on images of a size: logits, gradients, logits of a changed window."""
+    """Return whether logits and gradients of a small network, also with a changed window, equal PyTorch's."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         network = Network(_PROBE, channels=native.LANES, cells=1, n_classes=10).eval()
         pixels = torch.rand(MIN_BATCH, 3, size, size)
     labels = torch.arange(MIN_BATCH)
     normalisation = Normalisation(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-    by_library, by_torch = (
-        InferenceNetwork(network, plan_cell(_PROBE), normalisation, torch.device("cpu"), torch.float32, chosen)
-        for chosen in (library, None)
+    with_library, with_torch = (
+        InferenceNetwork(network, plan_cell(_PROBE), normalisation, torch.device("cpu"), torch.float32, candidate)
+        for candidate in (library, None)
     )
-    found, expected = (one.loss_and_gradient(pixels, labels) for one in (by_library, by_torch))
-    if not all(map(torch.equal, found, expected)):
+    results, expected = (network.loss_and_gradient(pixels, labels) for network in (with_library, with_torch))
+    if not all(map(torch.equal, results, expected)):
         return False
-    passes = by_library._native_for(pixels)
+    passes = with_library._native_for(pixels)
     if passes is None:
         return True
-    search = passes.search(pixels, len(by_library._blocks), by_library._classify_features, MIN_BATCH)
+    search = passes.search(pixels, len(with_library._blocks), with_library._classify_features, MIN_BATCH)
     changed = pixels.clone()
     changed[:, :, 2:5, 1:4] = pixels[:, :, :3, :3]
-    return torch.equal(search.logits(2, 1, pixels[:, :, :3, :3]), by_torch.logits(changed))
+    return torch.equal(search.logits(2, 1, pixels[:, :, :3, :3]), with_torch.logits(changed))
 
 
 _FLOAT_BYTES = 4
@@ -408,13 +412,13 @@ _REDUCTION_MAPS = 1 + 1 / 2 + 1 / 2 + 1 / 4
 
 
 def network_bytes(channels: int, cells: int, image_size: int, *, gradient: bool) -> int:
-    """Estimate from above what one sample takes while it goes through an inference network of any cell.
+    """Return an upper bound of the memory of one sample in an inference network of any cell.
 
-    The unit is a feature map of the first stage, 4 * channels * image_size**2 bytes; each later stage's is half of the
-    one before. A forward pass holds up to eight of them: the nodes of one cell, as they are and after their ReLUs, and
-    what a kernel writes. The way back needs the ReLUs' outputs, up to three a cell and two a reduction, from where they
-    are made to where they are used: that is nearly all of it at the published depth. A test compares both numbers with
-    what a pass really allocates.
+    The unit is a feature map of the first stage, 4 * channels * image_size**2 bytes; each later stage's map is half as
+    large. A forward pass needs up to eight of them: the nodes of one cell, raw and rectified, and a kernel's output.
+    The backward pass needs the ReLU outputs, up to three per cell and two per reduction, between their computation and
+    their use, which is nearly all of its memory at the published depth. A test compares both bounds with the memory
+    that a pass allocates.
     """
     image = 3 * _FLOAT_BYTES * image_size**2
     feature_map = channels * _FLOAT_BYTES * image_size**2

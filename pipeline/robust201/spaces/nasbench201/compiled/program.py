@@ -1,9 +1,9 @@
-"""What a cell really computes: live nodes and merged terms. Plain Python, no torch.
+"""Simplification of a cell to live nodes and merged terms. Does not import torch.
 
-A cell string says which operation each edge carries. A program says which kernels have to run: edges that do not reach
-the output are gone, skip connections are replaced by what they carry where that saves work, and everything that one
-node reads from another through convolutions is one kernel, since convolutions of the same input that are summed are
-one convolution. A program holds no weights; it names the edges whose weights are to be summed.
+A cell string lists the operation of each edge; a program lists the kernels to run. Edges that do not reach the output
+are removed, skip connections are replaced by the terms of their source if that saves work, and all convolutions from
+one node to another are merged, because a sum of convolutions of the same input is one convolution. A program has no
+weights; it names the edges whose weights are to be summed.
 """
 
 import itertools
@@ -15,20 +15,20 @@ from robust201.spaces.nasbench201.cells import EDGES, N_NODES, constant_nodes, p
 
 OUTPUT_NODE = N_NODES - 1
 
-# Relative costs of one pass at the first stage, measured on one AVX-512 core (docs/internals/engine.md). They only rank
-# ways to write the same cell.
+# Relative costs of one pass at the first stage, measured on one AVX-512 core (docs/internals/engine.md). They are only
+# used to rank programs of the same cell.
 _COSTS = {"nor_conv_3x3": 20.0, "nor_conv_1x1": 3.0, "pool": 3.5, "add": 1.0, "relu": 1.0}
 
 
 @dataclass(frozen=True)
 class Term:
-    """What a node reads from one source.
+    """The contribution of one source to a node.
 
     Attributes:
-        source: the node that is read.
-        skips: how many times it is added as it is.
-        pools: how many times its 3x3 average pooling is added.
-        convolutions: edges whose convolutions of its ReLU are added: positions in `EDGES`, ascending, repeated where an
+        source: the source node.
+        skips: multiplicity of its value.
+        pools: multiplicity of its 3x3 average pooling.
+        convolutions: edges whose convolutions of its ReLU are added: positions in `EDGES`, ascending, repeated if an
             edge counts more than once.
     """
 
@@ -44,8 +44,8 @@ class Node:
 
     Attributes:
         index: the node's number in the cell, 1 to 3.
-        terms: one a source, ascending by source.
-        constants: edges that bring a constant map, which depends on the weights but not on the image.
+        terms: one per source, ascending by source.
+        constants: edges with a constant map, which depends on the weights but not on the image.
     """
 
     index: int
@@ -59,9 +59,8 @@ class CellProgram:
 
     Attributes:
         spec: the cell string.
-        nodes: the nodes to compute, in order; node 0, the input, is not among them.
-        output: the node that is the cell's output: 0 where the cell passes its input on, None where the output does not
-            depend on the input.
+        nodes: the nodes to compute, in order, without node 0, the input.
+        output: node of the cell's output: 0 if the cell returns its input, None if the output is independent of it.
     """
 
     spec: str
@@ -69,7 +68,7 @@ class CellProgram:
     output: int | None
 
     def reads_raw(self, node: int) -> bool:
-        """Return whether a skip connection or a pooling inside the cell reads this node's value as it is."""
+        """Return whether a skip connection or a pooling inside the cell reads this node's raw value."""
         return any(term.source == node and (term.skips or term.pools) for _, term in self._terms())
 
     def reads_rectified(self, node: int) -> bool:
@@ -80,7 +79,7 @@ class CellProgram:
         return ((node, term) for node in self.nodes for term in node.terms)
 
     def cost(self) -> float:
-        """Estimate the time of one pass in arbitrary units, to rank programs of the same cell."""
+        """Return the estimated time of one pass in arbitrary units, to rank programs of the same cell."""
         operations = parse(self.spec)
         total = 0.0
         for node, term in self._terms():
@@ -97,14 +96,14 @@ class CellProgram:
 
 @cache
 def plan_cell(spec: str) -> CellProgram:
-    """Find the cheapest program of a cell; of equal costs, that with the fewest replaced skip connections.
+    """Return the cheapest program of a cell; of equal costs, the one with the fewest replaced skip connections.
 
-    Each skip connection from an inner node can stay an addition or be replaced by what that node is the sum of. The
-    second lets convolutions merge, and may leave the inner node dead, but may also repeat work. There are at most three
-    such edges, so all ways are tried.
+    Each skip connection from an inner node can remain an addition or be replaced by the terms of that node. Replacing
+    it lets convolutions merge, and may make the inner node unnecessary, but may also repeat work. There are at most
+    three such edges, so all combinations are tried.
 
     Raises:
-        ArchitectureError: the string names no cell.
+        ArchitectureError: the string is not a cell.
     """
     operations = parse(spec)
     if OUTPUT_NODE in constant_nodes(spec):
@@ -120,12 +119,12 @@ class _Sum:
         self.constants: list[int] = []
 
     def add(self, term: Term) -> None:
-        known = self.terms.get(term.source, Term(term.source))
+        previous = self.terms.get(term.source, Term(term.source))
         self.terms[term.source] = Term(
             term.source,
-            known.skips + term.skips,
-            known.pools + term.pools,
-            tuple(sorted(known.convolutions + term.convolutions)),
+            previous.skips + term.skips,
+            previous.pools + term.pools,
+            tuple(sorted(previous.convolutions + term.convolutions)),
         )
 
     def frozen(self, index: int) -> Node:
@@ -134,12 +133,12 @@ class _Sum:
 
 
 def _write(spec: str, inlined: frozenset[int]) -> CellProgram:
-    """Write a cell's program with some of its skip connections replaced by what they carry."""
+    """Return a cell's program with some of its skip connections replaced by the terms of their sources."""
     operations = parse(spec)
     constant = constant_nodes(spec)
     zero = _zero_nodes(operations, constant)
     nodes: dict[int, Node] = {}
-    names = {0: 0}  # a node that equals an earlier one goes by that one's name
+    names = {0: 0}  # a node that equals an earlier one is replaced by it
     for target in range(1, N_NODES):
         if target in constant:
             continue
@@ -172,7 +171,7 @@ def _term(operation: str, source: int, edge: int) -> Term:
 
 
 def _name(node: Node, nodes: dict[int, Node]) -> int:
-    """Return the node that computes this one's value already, or enter it."""
+    """Return an existing node with the same value, or add the node."""
     if not node.constants and len(node.terms) == 1 and node.terms[0] == Term(node.terms[0].source, skips=1):
         return node.terms[0].source
     for other in nodes.values():
@@ -183,7 +182,7 @@ def _name(node: Node, nodes: dict[int, Node]) -> int:
 
 
 def _zero_nodes(operations: tuple[str, ...], constant: frozenset[int]) -> frozenset[int]:
-    """Find the constant nodes that are zero; a convolution's batch normalisation turns zeros into its shift."""
+    """Return the constant nodes that are zero; a convolution's batch normalisation maps zeros to its shift."""
     zero: set[int] = set()
     for node in sorted(constant):
         incoming = [(operations[edge], source) for edge, (source, target) in enumerate(EDGES) if target == node]
@@ -193,7 +192,7 @@ def _zero_nodes(operations: tuple[str, ...], constant: frozenset[int]) -> frozen
 
 
 def _prune(nodes: dict[int, Node], output: int) -> tuple[Node, ...]:
-    """Keep the nodes that the output depends on, in order."""
+    """Return the nodes that the output depends on, in order."""
     live = {output}
     for index in sorted(nodes, reverse=True):
         if index in live:

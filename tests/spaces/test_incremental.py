@@ -1,4 +1,4 @@
-"""Square's window-local search against whole passes: the same logits, the same decisions, the same images."""
+"""Incremental passes of Square compared with full passes: equal logits, decisions and images."""
 
 import gc
 import weakref
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, format_spec, specs
 from robust201.spaces.nasbench201.compiled import compile_network, kernels
-from robust201.spaces.nasbench201.compiled.local import LocalKernels, LocalPass
+from robust201.spaces.nasbench201.compiled.incremental import IncrementalKernels, IncrementalPass
 from robust201.spaces.nasbench201.compiled.regions import Region, union
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
@@ -32,8 +32,8 @@ SIDES = st.tuples(st.integers(0, 15), st.integers(1, 16)).map(lambda pair: (pair
 REGIONS = st.builds(lambda rows, columns: Region(*rows, *columns), SIDES, SIDES)
 
 
-def touched(region, reach, stride):
-    """What a convolution really changes of a map of 16x16 pixels."""
+def changed_region(region, reach, stride):
+    """Return the region of a 16x16 map that a convolution actually changes."""
     pixels = torch.zeros(1, 1, 16, 16)
     pixels[:, :, region.top : region.bottom, region.left : region.right] = 1
     weight = torch.ones(1, 1, 2 * reach + 1, 2 * reach + 1)
@@ -42,15 +42,15 @@ def touched(region, reach, stride):
 
 
 @given(REGIONS, st.integers(0, 2))
-def test_a_region_spreads_as_far_as_a_kernel_sees(region, reach):
-    assert region.spread(reach, 16, 16) == touched(region, reach, stride=1)
+def test_region_spread_matches_a_kernel(region, reach):
+    assert region.spread(reach, 16, 16) == changed_region(region, reach, stride=1)
 
 
 @given(REGIONS)
-def test_a_region_spreads_through_a_strided_kernel(region):
+def test_region_spread_by_two_matches_a_strided_kernel(region):
     half = region.spread_by_two(8, 8)
-    assert half == touched(region, reach=1, stride=2)
-    # What is read for it holds all that changed, so that the patch can be put into it.
+    assert half == changed_region(region, reach=1, stride=2)
+    # The region that is read contains the changed region, so that the patch fits into it.
     read = half.doubled(before=1)
     assert union([read, region]) == read
 
@@ -58,13 +58,13 @@ def test_a_region_spreads_through_a_strided_kernel(region):
 # --- logits --------------------------------------------------------------------------------------------------------
 
 
-def local_to(depth, monkeypatch):
-    """Let every search compute that many blocks locally."""
-    monkeypatch.setattr(LocalKernels, "depth", lambda self, *_: min(depth, len(self.blocks)))
+def fix_depth(depth, monkeypatch):
+    """Let every search compute `depth` blocks incrementally."""
+    monkeypatch.setattr(IncrementalKernels, "depth", lambda self, *_: min(depth, len(self.blocks)))
 
 
 def proposals(generator, n_images, size, count):
-    """Windows of any side at any place, the borders included, each with the images that accept it."""
+    """Yield windows of any size and position, each with the images that accept it."""
     for _ in range(count):
         side = int(generator.integers(1, size + 1))
         row, column = (int(start) for start in generator.integers(0, size - side + 1, 2))
@@ -72,8 +72,8 @@ def proposals(generator, n_images, size, count):
         yield row, column, window, torch.from_numpy(generator.random(n_images) < 0.4)
 
 
-def logits_both_ways(network, *, size, n_images, count, seed=0):
-    """Whole passes and local ones through a search in which a part of the proposals is accepted."""
+def full_and_incremental_logits(network, *, size, n_images, count, seed=0):
+    """Yield logits of full and incremental passes in a search that accepts some of the proposals."""
     generator = np.random.default_rng(seed)
     pixels = torch.from_numpy(generator.random((n_images, 3, size, size), np.float32))
     search = network.window_search(pixels.clone(), [1] * count)
@@ -87,13 +87,13 @@ def logits_both_ways(network, *, size, n_images, count, seed=0):
 
 def assert_same_logits(spec, size, n_images=5, count=4):
     network = compile_network(network_of(spec, seed=size, cells=2), spec, NORMALISATION, n_classes=N_CLASSES)
-    for whole, local in logits_both_ways(network, size=size, n_images=n_images, count=count, seed=size):
-        torch.testing.assert_close(local, whole, rtol=0, atol=1e-5 * max(1.0, float(whole.abs().max())))
+    for full, incremental in full_and_incremental_logits(network, size=size, n_images=n_images, count=count, seed=size):
+        torch.testing.assert_close(incremental, full, rtol=0, atol=1e-5 * max(1.0, float(full.abs().max())))
 
 
 @pytest.fixture(params=["fused", "plain"])
 def kernel(request, monkeypatch):
-    """Both ways to compute a convolution, whatever this machine would choose."""
+    """Both implementations of convolutions, whichever this machine would choose."""
     if request.param == "plain":
         monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
     elif not kernels.fuses_on_cpu():
@@ -103,9 +103,9 @@ def kernel(request, monkeypatch):
 @pytest.mark.parametrize("name", [name for name in SPECIAL_CELLS if name not in CONSTANT_CELLS])
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.each_value
-def test_special_cells(name, monkeypatch):
+def test_incremental_logits_of_special_cells(name, monkeypatch):
     for depth, size in ((99, 16), (99, 8), (1, 16), (3, 16)):
-        local_to(depth, monkeypatch)
+        fix_depth(depth, monkeypatch)
         assert_same_logits(format_spec(SPECIAL_CELLS[name]), size)
 
 
@@ -115,46 +115,46 @@ def test_special_cells(name, monkeypatch):
     st.sampled_from([8, 12, 16, 32]),
     st.sampled_from([2, 5, 99]),
 )
-def test_any_cell(operations, size, depth):
+def test_incremental_logits_of_random_cells(operations, size, depth):
     spec = format_spec(operations)
     network = compile_network(network_of(spec), spec, NORMALISATION, n_classes=N_CLASSES)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        local_to(depth, monkeypatch)
+        fix_depth(depth, monkeypatch)
         if network.window_search(torch.zeros(1, 3, size, size), [1]) is not None:
             assert_same_logits(spec, size)
 
 
 @pytest.mark.parametrize("index", [0, 21, 309, 13714])
-def test_the_published_width_bit_by_bit(index, monkeypatch):
-    """As many images as a chunk holds, and fewer than the libraries' general kernels take; nothing drifts."""
-    local_to(99, monkeypatch)
+def test_incremental_logits_of_published_width_are_bit_identical(index, monkeypatch):
+    """With a full chunk, and with fewer images than the general kernels need; errors do not accumulate."""
+    fix_depth(99, monkeypatch)
     spec = specs()[index]
     network = compile_network(network_of(spec, channels=16), spec, NORMALISATION, n_classes=N_CLASSES)
     for n_images, count in ((2, 40), (64, 4)):
-        for whole, local in logits_both_ways(network, size=32, n_images=n_images, count=count):
-            assert torch.equal(whole, local)
+        for full, incremental in full_and_incremental_logits(network, size=32, n_images=n_images, count=count):
+            assert torch.equal(full, incremental)
 
 
-def test_results_are_ordinary_tensors(monkeypatch):
-    local_to(99, monkeypatch)
+def test_incremental_pass_returns_ordinary_tensors(monkeypatch):
+    fix_depth(99, monkeypatch)
     spec = specs()[0]
     network = compile_network(network_of(spec), spec, NORMALISATION, n_classes=N_CLASSES)
     pixels = torch.rand(3, 3, 8, 8)
-    kept = pixels.clone()
+    original = pixels.clone()
     search = network.window_search(pixels, [1])
     logits = search.logits(2, 3, torch.rand(3, 3, 2, 2))
     assert logits.shape == (3, N_CLASSES)
     assert not logits.is_inference()
     logits[0] = 0.0
     search.accept(torch.tensor([True, False, True]))
-    assert torch.equal(pixels, kept)
-    # The images are copied: what the caller writes into them is not a proposal.
+    assert torch.equal(pixels, original)
+    # The images are copied, so the caller's changes to them have no effect.
     before = search.logits(0, 0, torch.ones(3, 3, 1, 1))
     pixels.zero_()
     assert torch.equal(search.logits(0, 0, torch.ones(3, 3, 1, 1)), before)
 
 
-def test_a_search_is_local_where_that_saves_something():
+def test_window_search_exists_only_if_it_saves_time():
     def search(index, *, sides, size=32, n_images=8):
         spec = specs()[index]
         network = compile_network(network_of(spec, cells=5), spec, NORMALISATION, n_classes=N_CLASSES)
@@ -163,7 +163,7 @@ def test_a_search_is_local_where_that_saves_something():
     assert search(309, sides=[4] * 64) is not None
     assert search(13714, sides=[4] * 64) is not None
     assert search(309, sides=[29] * 64) is None  # the window is nearly the image
-    assert search(309, sides=[4]) is None  # keeping the maps would cost more
+    assert search(309, sides=[4]) is None  # filling the cache would cost more
     assert search(309, sides=[]) is None
     assert search(309, sides=[1] * 64, size=4) is None
     assert search(309, sides=[4] * 64, n_images=0) is None
@@ -176,7 +176,7 @@ def test_a_search_is_local_where_that_saves_something():
 
 
 class ExactSearch:
-    """Keeps images of its own, so that it sees only what it is told; sums are exact."""
+    """A search with its own copy of the images, which it changes only by its arguments; sums are exact."""
 
     def __init__(self, network, pixels):
         self._network = network
@@ -195,7 +195,7 @@ class ExactSearch:
 
 
 class ExactWindowModel(ExactModel):
-    """A model with exact sums that offers a search where there is more than one query to come."""
+    """A model with exact sums that supports searches of more than one query."""
 
     def __init__(self):
         super().__init__()
@@ -209,7 +209,7 @@ class ExactWindowModel(ExactModel):
 
 
 @pytest.mark.parametrize("samples", [64, 5])
-def test_square_tells_a_search_all_that_it_needs(samples):
+def test_square_passes_all_changes_to_a_search(samples):
     parameters = SQUARE.parameters(epsilons_255=(2.0, 8.0, 24.0), queries=150, restarts=2)
     model = ExactWindowModel()
     local = attacked(SQUARE, parameters=parameters, model=model, samples=samples)
@@ -222,8 +222,8 @@ def attacked_clean():
     return torch.from_numpy(IMAGES.images).float() / 255
 
 
-class WholePasses:
-    """A compiled network that answers with whole passes only."""
+class FullPasses:
+    """A compiled network without incremental passes."""
 
     def __init__(self, network):
         self.logits = network.logits
@@ -232,27 +232,27 @@ class WholePasses:
         raise NotImplementedError
 
 
-def square_on(model, images, labels, *, queries, epsilons, samples=64, together=None):
-    """Run Square; (S, N, 3, H, W)."""
-    chosen = np.arange(len(images)) if together is None else np.asarray(together)
+def square_on(model, images, labels, *, queries, epsilons, samples=64, subset=None):
+    """Run Square, and return its images (S, N, 3, H, W)."""
+    rows = np.arange(len(images)) if subset is None else np.asarray(subset)
     job = AttackJob(
         model=model,
         batching=Batching(samples, 10_000),
         draws=CounterDraws(0, "aa_square"),
-        images=images[chosen],
-        labels=labels[chosen],
-        indices=chosen,
+        images=images[rows],
+        labels=labels[rows],
+        indices=rows,
         epsilons=epsilons,
     )
-    found = torch.full((len(epsilons), len(images), *images.shape[1:]), torch.nan)
+    results = torch.full((len(epsilons), len(images), *images.shape[1:]), torch.nan)
     for batch in fused(job, SQUARE.parameters(queries=queries)):
-        found[batch.strength][torch.from_numpy(chosen[batch.positions])] = batch.images
-    return found
+        results[batch.strength][torch.from_numpy(rows[batch.positions])] = batch.images
+    return results
 
 
 @pytest.fixture
 def compiled():
-    """A compiled network, images of 16x16 that it tells apart, and their labels: what it says."""
+    """A compiled network, images of 16x16 with distinct logits, and their predicted labels."""
     spec = specs()[309]
     plain = network_of(spec, cells=1)
     images = torch.from_numpy(np.random.default_rng(3).integers(0, 256, (6, 3, 16, 16), np.uint8))
@@ -267,48 +267,48 @@ def compiled():
     return network, images, network.logits(pixels).argmax(dim=1)
 
 
-def counted(monkeypatch):
+def record_calls(monkeypatch):
     calls = []
-    plain = LocalPass.logits
-    monkeypatch.setattr(LocalPass, "logits", lambda self, *args: calls.append(1) or plain(self, *args))
+    plain = IncrementalPass.logits
+    monkeypatch.setattr(IncrementalPass, "logits", lambda self, *args: calls.append(1) or plain(self, *args))
     return calls
 
 
-def test_all_queries_of_square_end_in_the_same_images(compiled, monkeypatch):
-    calls = counted(monkeypatch)
+def test_square_finds_the_same_images_incrementally(compiled, monkeypatch):
+    calls = record_calls(monkeypatch)
     epsilons = (0.1 / 255, 1 / 255, 4 / 255)
-    # Windows of all sides in the order of 5,000 queries, a quarter as many of each.
-    local = square_on(*compiled, queries=1250, epsilons=epsilons)
+    # Windows of all sizes as with 5,000 queries, but a quarter as many of each.
+    incremental = square_on(*compiled, queries=1250, epsilons=epsilons)
     assert len(calls) > 900
-    whole = square_on(WholePasses(compiled[0]), *compiled[1:], queries=1250, epsilons=epsilons)
-    assert torch.equal(local, whole)
-    fooled = (local != compiled[1].float() / 255).flatten(2).any(dim=2)
+    full = square_on(FullPasses(compiled[0]), *compiled[1:], queries=1250, epsilons=epsilons)
+    assert torch.equal(incremental, full)
+    fooled = (incremental != compiled[1].float() / 255).flatten(2).any(dim=2)
     assert fooled.any()
     assert not fooled.all()
 
 
-def test_who_else_is_attacked_leaves_no_trace(compiled, monkeypatch):
-    local_to(99, monkeypatch)
-    calls = counted(monkeypatch)
+def test_square_is_independent_of_batch_and_other_images(compiled, monkeypatch):
+    fix_depth(99, monkeypatch)
+    calls = record_calls(monkeypatch)
     epsilons = (0.1 / 255, 1 / 255)
     expected = square_on(*compiled, queries=30, epsilons=epsilons)
     assert calls
     for samples in (1, 5):
         assert torch.equal(square_on(*compiled, queries=30, epsilons=epsilons, samples=samples), expected)
-    apart = [square_on(*compiled, queries=30, epsilons=(epsilon,))[0] for epsilon in epsilons]
-    assert torch.equal(torch.stack(apart), expected)
-    some = square_on(*compiled, queries=30, epsilons=epsilons, together=[4, 1])
-    assert torch.equal(some[:, [1, 4]], expected[:, [1, 4]])
+    separate = [square_on(*compiled, queries=30, epsilons=(epsilon,))[0] for epsilon in epsilons]
+    assert torch.equal(torch.stack(separate), expected)
+    subset = square_on(*compiled, queries=30, epsilons=epsilons, subset=[4, 1])
+    assert torch.equal(subset[:, [1, 4]], expected[:, [1, 4]])
 
 
-def test_a_network_that_is_left_is_freed_at_once():
+def test_network_is_freed_without_the_garbage_collector():
     network = compile_network(network_of(specs()[21]), specs()[21], NORMALISATION, n_classes=N_CLASSES)
     search = network.window_search(torch.rand(8, 3, 32, 32), [3] * 64)
     assert search is not None
-    left = weakref.ref(network)
-    gc.disable()  # a cycle would wait for the collector, through thousands of networks
+    reference = weakref.ref(network)
+    gc.disable()  # a reference cycle would keep thousands of networks until the next collection
     try:
         del network, search
-        assert left() is None
+        assert reference() is None
     finally:
         gc.enable()

@@ -1,9 +1,9 @@
-"""Logits of images of which only one window has changed: the window's receptive field is computed, the rest is kept.
+"""Incremental forward pass: when one window of an image changes, recompute only the activations that it affects.
 
-A pass keeps the feature maps of the accepted images. A proposal's patch of each map is computed from the patch before
-and the kept pixels around it, by the same kernels in the same order as the whole map; patches enter the kept maps where
-a proposal is accepted. Nothing is added up over proposals, so no rounding error grows. From the block on whose patches
-would cover most of the map, whole maps are computed (`LocalKernels.depth`).
+A pass caches the feature maps of the accepted images. A proposal's patch of each map is computed from the previous
+layer's patch and the cached activations around it, with the same kernels in the same order as the full map. Patches of
+accepted proposals are written to the cache. Nothing accumulates across proposals, so rounding errors do not grow. From
+the first block whose patch would cover most of the map, full maps are computed (`IncrementalKernels.depth`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,41 +25,43 @@ from robust201.spaces.nasbench201.compiled.blocks import (
 from robust201.spaces.nasbench201.compiled.kernels import AveragePooling, Convolution
 from robust201.spaces.nasbench201.compiled.regions import Region, union
 
-MAX_SHARE = 0.65
-"""By PyTorch, blocks whose patches cover more than this share of their output, on average over the windows, compute
-whole maps: cutting patches out costs about what is left to gain (docs/internals/engine.md)."""
+MAX_FRACTION = 0.65
+"""With PyTorch, blocks whose patches cover more than this fraction of their output, on average over the windows,
+compute full maps: extracting patches costs about as much as it saves (docs/internals/engine.md)."""
 
-WORTHWHILE_PASSES = 3.0
-"""Whole passes that a search must save on paper to be local: keeping the maps costs more than one to begin with."""
+MIN_SAVED_PASSES = 3.0
+"""Full passes that an incremental search must save by estimate; filling the cache alone costs more than one."""
 
-LEAST_SAVING = 0.3
-"""By the native library, share of a pass that a query must save on paper: maps in no cache cost more than counted."""
+MIN_SAVING = 0.3
+"""With the native library, minimum estimated saving per query, as a fraction of a full pass; the estimate ignores CPU
+cache misses."""
 
-# Relative costs by the native library: a kept map is noted, written and put back, far from the cache
+# Relative costs with the native library; a cached map is saved, written and restored in main memory
 # (docs/internals/engine.md).
-_KEPT_COST, _CONVOLUTION_COSTS, _POOLING_COST, _SKIP_COST, _REDUCTION_COST = 5.0, (3.0, 20.0), 2.0, 1.0, 30.0
+_CACHED_COST, _CONVOLUTION_COSTS, _POOLING_COST, _SKIP_COST, _REDUCTION_COST = 5.0, (3.0, 20.0), 2.0, 1.0, 30.0
 
-SMALLEST_IMAGE = 8
-"""Height and width in pixels from which on the last stage's maps have two rows and columns (see `AveragePooling`)."""
+MIN_IMAGE_SIZE = 8
+"""Smallest height and width for which the last stage's maps have at least two rows and columns, as required by
+`AveragePooling`."""
 
 _CHANNELS_LAST = torch.channels_last
 
 
 _BORDER = Region(-1, -1, -1, -1)
-"""Where a padded map's first pixel lies."""
+"""Position of a padded map's first pixel."""
 
 
 class Patch(NamedTuple):
-    """The part of a feature map that a proposal changes: where it lies, and (B, C, h, w) in the forms that are read."""
+    """The region of a feature map that a proposal changes, and its new values (B, C, h, w) in the needed forms."""
 
     region: Region
     value: Value
 
 
-class KeptMap:
-    """One form of a feature map: as accepted, with a border of zeros, and a proposal's patch over it.
+class CachedMap:
+    """One form of a feature map: the accepted values with a border of zeros, overlaid with a proposal's patch.
 
-    `accepted` is (B, C, H, W); None where nobody reads beyond the patch.
+    `accepted` is (B, C, H, W), or None if only the patch is read.
     """
 
     def __init__(self, accepted: torch.Tensor | None) -> None:
@@ -74,11 +76,11 @@ class KeptMap:
         self._patch: torch.Tensor | None = None
 
     def propose(self, region: Region, patch: torch.Tensor | None) -> None:
-        """Put a proposal's patch over the map, in place of the one before."""
+        """Overlay the map with a proposal's patch, which replaces the previous one."""
         self._region, self._patch = region, patch
 
     def read(self, region: Region) -> torch.Tensor:
-        """Return the proposal's pixels of a region that holds the patch: (B, C, h, w), channels_last."""
+        """Return the proposal's values in a region that contains the patch: (B, C, h, w), channels_last."""
         patch = cast("torch.Tensor", self._patch)
         if region == self._region:
             return patch
@@ -91,18 +93,18 @@ class KeptMap:
         return pixels
 
     def accept(self, images: torch.Tensor) -> None:
-        """Write the patch into the kept map of some images: (n,) int64."""
+        """Write the patch into the cached map for some images, (n,) int64."""
         if self._padded is not None and self._patch is not None:
             rows, columns = self._region.within(_BORDER)
             self._padded[images, :, rows, columns] = self._patch[images]
 
 
-class KeptValue:
-    """A feature map in the forms that are read, kept where somebody reads more than the patch."""
+class CachedValue:
+    """A feature map in the forms that are read; a form is cached if more than the patch is read."""
 
-    def __init__(self, value: Value, keep: Needs) -> None:
-        self._raw = KeptMap(value.raw if keep.raw else None)
-        self._rectified = KeptMap(value.rectified if keep.rectified else None)
+    def __init__(self, value: Value, cached: Needs) -> None:
+        self._raw = CachedMap(value.raw if cached.raw else None)
+        self._rectified = CachedMap(value.rectified if cached.rectified else None)
         self.height, self.width = value.any_form.shape[2:]
         self.region = Region(0, 0, 0, 0)
 
@@ -123,19 +125,19 @@ class KeptValue:
 
 
 class _Window(MapReader):
-    """Reads the part of a cell's maps that gives one region."""
+    """Reads the parts of a cell's maps that determine one region."""
 
-    def __init__(self, values: dict[int, KeptValue], region: Region, constants: dict[int, torch.Tensor]) -> None:
-        self._kept = values
+    def __init__(self, values: dict[int, CachedValue], region: Region, constants: dict[int, torch.Tensor]) -> None:
+        self._cached = values
         self._region = region
         self._maps = constants
 
     def pool(self, source: int, pooling: AveragePooling) -> torch.Tensor:
-        value = self._kept[source]
+        value = self._cached[source]
         return pooling.pool_part(value.raw(self._region.around(1)), self._region.edges(value.height, value.width))
 
     def raw(self, source: int) -> torch.Tensor:
-        return self._kept[source].raw(self._region)
+        return self._cached[source].raw(self._region)
 
     def constant(self, node: int) -> torch.Tensor | None:
         if node not in self._maps:
@@ -146,7 +148,7 @@ class _Window(MapReader):
     def convolve(
         self, source: int, convolution: Convolution, *, add: torch.Tensor | None, in_place: bool, rectify: bool
     ) -> torch.Tensor:
-        pixels = self._kept[source].rectified(self._region.around(convolution.reach))
+        pixels = self._cached[source].rectified(self._region.around(convolution.reach))
         return convolution(pixels, add=add, in_place=in_place, rectify=rectify)
 
 
@@ -161,44 +163,44 @@ class _CellKernels:
             )
             for node in block.nodes
         ]
-        self.reads = {node.index: _reads(node) for node in block.nodes}
-        self.keeps = self._find_kept()
+        self.inputs = {node.index: _inputs(node) for node in block.nodes}
+        self.cached = self._find_cached()
 
-    def _find_kept(self) -> dict[int, Needs]:
-        """Find the nodes of which somebody reads more than the patch, in which form."""
-        spread = {0: 0}
+    def _find_cached(self) -> dict[int, Needs]:
+        """Return, per node, the forms that must be cached because more than the patch is read."""
+        dilation = {0: 0}
         for node in self.nodes:
-            spread[node.index] = max(spread[source] + reach for source, reach in self.reads[node.index])
-        keeps = dict.fromkeys(spread, Needs(raw=False, rectified=False))
+            dilation[node.index] = max(dilation[source] + reach for source, reach in self.inputs[node.index])
+        cached = dict.fromkeys(dilation, Needs(raw=False, rectified=False))
         for node in self.nodes:
             for source, _ in node.poolings:
-                keeps[source] = keeps[source]._replace(raw=True)
+                cached[source] = cached[source]._replace(raw=True)
             for source, _ in node.skips:
-                if spread[source] < spread[node.index]:
-                    keeps[source] = keeps[source]._replace(raw=True)
+                if dilation[source] < dilation[node.index]:
+                    cached[source] = cached[source]._replace(raw=True)
             for source, convolution in node.convolutions:
-                if convolution.reach or spread[source] < spread[node.index]:
-                    keeps[source] = keeps[source]._replace(rectified=True)
-        return keeps
+                if convolution.reach or dilation[source] < dilation[node.index]:
+                    cached[source] = cached[source]._replace(rectified=True)
+        return cached
 
     def spread(self, region: Region, height: int, width: int) -> Region:
-        """Where the output changes, if the input, of this height and width, changes in a region."""
+        """Return the output region affected by a change in an input region; height and width are the input's."""
         regions = {0: region}
         for node in self.nodes:
-            reads = self.reads[node.index]
+            reads = self.inputs[node.index]
             regions[node.index] = union([regions[source].spread(reach, height, width) for source, reach in reads])
         return regions[self.block.output]
 
     def cost(self) -> tuple[float, float]:
-        """Estimate what the native library takes for whole maps, and for keeping as much: arbitrary units."""
-        whole = 0.0
+        """Return the native library's estimated costs of a full pass and of caching it, in arbitrary units."""
+        full_cost = 0.0
         for node in self.nodes:
-            whole += _POOLING_COST * len(node.poolings) + _SKIP_COST * len(node.skips)
-            whole += sum(_CONVOLUTION_COSTS[convolution.reach] for _, convolution in node.convolutions)
-        return whole, _KEPT_COST * sum(needs.raw + needs.rectified for needs in self.keeps.values())
+            full_cost += _POOLING_COST * len(node.poolings) + _SKIP_COST * len(node.skips)
+            full_cost += sum(_CONVOLUTION_COSTS[convolution.reach] for _, convolution in node.convolutions)
+        return full_cost, _CACHED_COST * sum(needs.raw + needs.rectified for needs in self.cached.values())
 
-    def start(self, value: Value) -> tuple["_LocalCell", Value]:
-        """Keep what the cell reads of whole maps, and compute its output."""
+    def start(self, value: Value) -> tuple["_IncrementalCell", Value]:
+        """Compute the output on full maps, and cache the maps that later patches read."""
         values = self.block.compute(value)
         like = value.any_form
         constants = {
@@ -206,11 +208,11 @@ class _CellKernels:
             for node in self.nodes
             if node.index in self.block.constants
         }
-        return _LocalCell(self, values, constants), values[self.block.output]
+        return _IncrementalCell(self, values, constants), values[self.block.output]
 
 
-def _reads(node: NodeKernels) -> list[tuple[int, int]]:
-    """List the nodes that a node reads, and how many pixels to each side of a pixel it sees of them."""
+def _inputs(node: NodeKernels) -> list[tuple[int, int]]:
+    """Return the source nodes of a node, each with the number of pixels that it reads on each side of a pixel."""
     return [
         *((source, 1) for source, _ in node.poolings),
         *((source, 0) for source, _ in node.skips),
@@ -218,10 +220,10 @@ def _reads(node: NodeKernels) -> list[tuple[int, int]]:
     ]
 
 
-class _LocalCell:
+class _IncrementalCell:
     def __init__(self, kernels: _CellKernels, values: dict[int, Value], constants: dict[int, torch.Tensor]) -> None:
         self._kernels = kernels
-        self._values = {node: KeptValue(value, kernels.keeps[node]) for node, value in values.items()}
+        self._values = {node: CachedValue(value, kernels.cached[node]) for node, value in values.items()}
         self._constants = constants
 
     def forward(self, patch: Patch) -> Patch:
@@ -229,7 +231,7 @@ class _LocalCell:
         values[0].propose(patch)
         height, width = values[0].height, values[0].width
         for node in kernels.nodes:
-            reads = kernels.reads[node.index]
+            reads = kernels.inputs[node.index]
             region = union([values[source].region.spread(reach, height, width) for source, reach in reads])
             patch = Patch(region, compute_node(node, _Window(values, region, self._constants)))
             values[node.index].propose(patch)
@@ -252,18 +254,18 @@ class _ReductionKernels:
 
     @staticmethod
     def cost() -> tuple[float, float]:
-        return _REDUCTION_COST, 3 * _KEPT_COST
+        return _REDUCTION_COST, 3 * _CACHED_COST
 
-    def start(self, value: Value) -> tuple["_LocalReduction", Value]:
+    def start(self, value: Value) -> tuple["_IncrementalReduction", Value]:
         hidden = self.block.first(value.rectified, rectify=True)
-        return _LocalReduction(self, value, hidden), self.block.forward(value, None)
+        return _IncrementalReduction(self, value, hidden), self.block.forward(value, None)
 
 
-class _LocalReduction:
+class _IncrementalReduction:
     def __init__(self, kernels: _ReductionKernels, value: Value, hidden: torch.Tensor) -> None:
         self._kernels = kernels
-        self._input = KeptValue(value, Needs(raw=True, rectified=True))
-        self._hidden = KeptMap(hidden)
+        self._input = CachedValue(value, Needs(raw=True, rectified=True))
+        self._hidden = CachedMap(hidden)
         self._half = hidden.shape[2:]
 
     def forward(self, patch: Patch) -> Patch:
@@ -283,13 +285,11 @@ class _LocalReduction:
         self._hidden.accept(images)
 
 
-class LocalKernels:
-    """A network's kernels for parts of images, and how far into the network they pay."""
+class IncrementalKernels:
+    """A network's kernels for parts of images, and the depth up to which they pay off."""
 
-    def __init__(
-        self, stem: Convolution, stem_needs: Needs, blocks: Sequence[Block], *, by_library: bool = False
-    ) -> None:
-        self._by_library = by_library
+    def __init__(self, stem: Convolution, stem_needs: Needs, blocks: Sequence[Block], *, native: bool = False) -> None:
+        self._native = native
         self.whole_stem = stem
         self.stem = stem.unpadded()
         self.stem_needs = stem_needs
@@ -300,38 +300,38 @@ class LocalKernels:
         self._savings: dict[tuple[int, int], tuple[int, float]] = {}
 
     def depth(self, sides: Sequence[int], height: int, width: int) -> int:
-        """Return how many blocks, from the first on, should compute patches only; 0 where whole passes are cheaper.
+        """Return how many leading blocks should compute only patches; 0 if full passes are cheaper.
 
-        `sides` are rows and columns of the window in each query to come.
+        `sides` has the side of the window in each upcoming query.
         """
-        if not sides or height != width or height < SMALLEST_IMAGE:
+        if not sides or height != width or height < MIN_IMAGE_SIZE:
             return 0
         window = max(sides), height
         if window not in self._savings:
             self._savings[window] = self._find_saving(*window)
         depth, saving = self._savings[window]
-        if self._by_library and saving < LEAST_SAVING:
+        if self._native and saving < MIN_SAVING:
             return 0
-        return depth if saving * len(sides) >= WORTHWHILE_PASSES else 0
+        return depth if saving * len(sides) >= MIN_SAVED_PASSES else 0
 
     def _find_saving(self, side: int, size: int) -> tuple[int, float]:
-        """Find the depth for a window, and the share of a pass that is saved.
+        """Return the best depth for a window, and the fraction of a pass that it saves.
 
-        By PyTorch, all blocks are taken to cost the same.
+        With PyTorch, all blocks are assumed to cost the same.
         """
-        shares = self._shares(side, size)
+        fractions = self._fractions(side, size)
         saving, best = 0.0, (0, 0.0)
-        costs = [kernels.cost() for kernels in self.blocks] if self._by_library else [(1.0, 0.0)] * len(self.blocks)
-        for depth, (share, (whole, kept)) in enumerate(zip(shares, costs, strict=True), start=1):
-            if share > MAX_SHARE and not self._by_library:
+        costs = [kernels.cost() for kernels in self.blocks] if self._native else [(1.0, 0.0)] * len(self.blocks)
+        for depth, (fraction, (full_cost, cache_cost)) in enumerate(zip(fractions, costs, strict=True), start=1):
+            if fraction > MAX_FRACTION and not self._native:
                 break
-            saving += (whole - share * (whole + kept)) / sum(cost for cost, _ in costs)
-            best = max(best, (depth, saving), key=lambda found: found[1])
+            saving += (full_cost - fraction * (full_cost + cache_cost)) / sum(cost for cost, _ in costs)
+            best = max(best, (depth, saving), key=lambda candidate: candidate[1])
         return best
 
-    def _shares(self, side: int, size: int) -> Iterator[float]:
-        """Find which share of each block's output a window changes."""
-        # Rows and columns are drawn apart and alike, so the mean area is the square of the mean height.
+    def _fractions(self, side: int, size: int) -> Iterator[float]:
+        """Yield the fraction of each block's output that a window changes."""
+        # Rows and columns are independent with the same distribution, so the mean area is the mean height squared.
         n_starts = max(1, size - side)
         regions = [Region(start, start + side, start, start + side).spread(1, size, size) for start in range(n_starts)]
         for kernels in self.blocks:
@@ -341,17 +341,17 @@ class LocalKernels:
             yield (sum(region.size[0] for region in regions) / n_starts / size) ** 2
 
 
-class LocalPass:
+class IncrementalPass:
     """Logits of images that differ from accepted ones in one window.
 
     Args:
         centred: (B, 3, H, W) float32, the accepted images minus the network's mean; channels_last.
-        mean: (1, 3, 1, 1), that mean.
+        mean: (1, 3, 1, 1), the mean.
     """
 
     def __init__(
         self,
-        kernels: LocalKernels,
+        kernels: IncrementalKernels,
         centred: torch.Tensor,
         mean: torch.Tensor,
         depth: int,
@@ -360,33 +360,33 @@ class LocalPass:
         self._kernels = kernels
         self._classify = classify
         self._mean = mean
-        self._pixels = KeptMap(centred)
+        self._pixels = CachedMap(centred)
         self._shape = centred.shape
         value = Value.of(kernels.whole_stem(centred), kernels.stem_needs)
-        self._blocks: list[_LocalCell | _LocalReduction] = []
+        self._blocks: list[_IncrementalCell | _IncrementalReduction] = []
         for block in kernels.blocks[:depth]:
             local, value = block.start(value)
             self._blocks.append(local)
         self._rest = kernels.whole_blocks[depth:]
         self._needs = self._rest[0].needs if self._rest else Needs(raw=True, rectified=False)
-        self._joint = KeptValue(value, self._needs)
+        self._boundary = CachedValue(value, self._needs)
 
     def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():
             patch = self._patch_of_stem(row, column, window)
             for local in self._blocks:
                 patch = local.forward(patch)
-            self._joint.propose(patch)
-            whole = Region(0, self._joint.height, 0, self._joint.width)
+            self._boundary.propose(patch)
+            full_region = Region(0, self._boundary.height, 0, self._boundary.width)
             value = Value(
-                self._joint.raw(whole) if self._needs.raw else None,
-                self._joint.rectified(whole) if self._needs.rectified else None,
+                self._boundary.raw(full_region) if self._needs.raw else None,
+                self._boundary.rectified(full_region) if self._needs.rectified else None,
             )
             for block in self._rest:
                 value = block.forward(value, None)
-            found = self._classify(value)
-        # Made outside of inference mode, so that callers may write into them.
-        return torch.empty(len(window), found.shape[1]).copy_(found[: len(window)])
+            logits = self._classify(value)
+        # Created outside inference mode, so that callers may write into it.
+        return torch.empty(len(window), logits.shape[1]).copy_(logits[: len(window)])
 
     def _patch_of_stem(self, row: int, column: int, window: torch.Tensor) -> Patch:
         n_images, _, height, width = self._shape
@@ -409,4 +409,4 @@ class LocalPass:
             self._pixels.accept(images)
             for local in self._blocks:
                 local.accept(images)
-            self._joint.accept(images)
+            self._boundary.accept(images)
