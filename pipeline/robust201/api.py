@@ -914,7 +914,7 @@ def _find_own_task(key: object, fields: object) -> tuple[UserTask, Parameters] |
         return None
     try:
         parameters = read_own_task(key, given)
-    except ValueError as error:
+    except (ConfigError, ValueError) as error:
         raise ConfigError(f"Reading keys failed for {key!r}: {error}") from error
     if parameters is None:
         return None

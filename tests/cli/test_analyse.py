@@ -179,11 +179,10 @@ def test_several_trainings_stand_side_by_side(robust201: RunCommand, tmp_path: P
     assert (rows["n"] == len(ARCHITECTURES) * len(names)).all()
     measured = {name: jacobians(name) for name in names}
     accurate = [value for name in names for value in accuracies(name)]
+    space = SPACES["nasbench201"]
     expected = {
         "jacobian.squared_norm": [value for name in names for value in measured[name]],
-        "parameters": [
-            SPACES["nasbench201"].parameter_count(one, n_classes=10) for _ in names for one in ARCHITECTURES
-        ],
+        "parameters": [space.parameter_count(one, n_classes=10) for _ in names for one in ARCHITECTURES],
         "latency": [one % 7 for _ in names for one in ARCHITECTURES],
     }
     for measure, numbers in expected.items():

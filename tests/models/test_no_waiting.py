@@ -20,7 +20,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.batching import Batching
 from robust201.tasks.attack_kit.draws import CounterDraws
-from robust201.tasks.attack_kit.step_log import BallLog, RunLog, StepLog
+from robust201.tasks.attack_kit.step_log import BallLog, StepLog
 from robust201.tasks.perturbations import (
     apgd,
     apgd_dlr,
@@ -161,7 +161,7 @@ def run_squares_queries(job, samples):
     margins = torch.ones(len(samples.strengths), device=job.images.device)
     state = square.SearchState(samples.clean.clone(), margins)
     windows = square._moved(job.draws.windows(0, 0, [3] * 6, job.shape), job.images.device)
-    log = RunLog(job, samples, 6)
+    log = job.run_log(samples, 6)
     square._search(job, samples, state, torch.arange(len(margins), device=job.images.device), windows, log, 0)
     log.write()
     return state.best
@@ -174,7 +174,7 @@ def run_swaps(job, samples, ball):
     rows = torch.arange(len(margins), device=job.images.device)
     here = slice(0, len(margins))
     numbered = [(number, swap.of(here, job.images.device)) for number, swap in enumerate(swaps, start=1)]
-    log = RunLog(job, samples, 4)
+    log = job.run_log(samples, 4)
     square_lp._search(job, samples, state, rows, numbered, ball, log)
     log.write()
     return state.best

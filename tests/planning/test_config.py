@@ -25,6 +25,16 @@ def sweep(**changes: object) -> dict[str, object]:
     return MINIMAL | changes
 
 
+def test_steps_are_recorded_by_attacks_of_the_fused_engine_that_have_them() -> None:
+    keys = {"clean": {}, "pgd": {}, "aa_square": {}, "jacobian": {}}
+    asked = {"keys": keys, "measurements": ["accuracy", "steps"]}
+    assert parse_config(sweep(**asked), "test").measurements == ("accuracy", "steps")
+    with pytest.raises(ConfigError, match=r"measurements: aa_square does not record `steps` with engine reference"):
+        parse_config(sweep(**asked, engine="reference"), "test")
+    with pytest.raises(ConfigError, match=r"measurements: aa_standard does not record `steps` with any engine"):
+        parse_config(sweep(**asked | {"keys": keys | {"aa_standard": {}}}), "test")
+
+
 def test_defaults_are_the_papers() -> None:
     config = parse_config(MINIMAL, "test")
     assert tuple(config.parameters) == PAPER_KEYS

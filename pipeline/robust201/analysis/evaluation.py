@@ -169,8 +169,8 @@ class Evaluation(pd.DataFrame):
         and FMN of the fused engine have columns.
         """
         frame = pd.DataFrame(self._steps, index=self._positions)
-        named = [[key for key, _ in self._steps], [strength for _, strength in self._steps]]
-        frame.columns = pd.MultiIndex.from_arrays(named, names=["key", "strength"])
+        keys, strengths = [key for key, _ in self._steps], [strength for _, strength in self._steps]
+        frame.columns = pd.MultiIndex.from_arrays([keys, strengths], names=["key", "strength"])
         return frame.rename_axis("image")
 
     @property

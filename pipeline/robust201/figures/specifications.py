@@ -169,6 +169,8 @@ def specify_step_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             "color": named_colours(colours, symbolType="stroke"),
         }
         layers = band_layers(rows, {"field": "step"}, ("low", "accuracy", "high"), {"field": "network"})
+        for layer, kind in zip(layers[0]["layer"], ("area", "line"), strict=True):
+            layer["mark"] = {"type": kind, "interpolate": "step-after"}  # between two points no image falls
         layers += chance_layers(results.chance, limits, right=True)
         return {"width": place.width, "height": 88, "encoding": encoding, "layer": layers}
 

@@ -46,11 +46,11 @@ def iter_steps(files: ResultFiles, dataset: str, key: str) -> Iterator[NetworkSt
             for name, strength, steps in zip(names, strengths, stored, strict=True):
                 yield NetworkSteps(architecture_of(name), strength, steps_of(steps))
         return
-    strengths = files.strengths(dataset, key)
+    planned = files.strengths(dataset, key)
     for identifier, row in files.iter_values(dataset, key, STEPS):
         what = f"#{identifier} {dataset} {key} {STEPS}"
-        values = [row] if files.is_single(dataset, key) else values_by_strength(row, strengths, what)
-        for strength, value in zip(strengths, values, strict=True):
+        values = [row] if files.is_single(dataset, key) else values_by_strength(row, planned, what)
+        for strength, value in zip(planned, values, strict=True):
             if value is not None:  # of folders seen as one, none has it
                 yield NetworkSteps(architecture_of(identifier), strength, steps_of(np.array(value, np.int64)))
 
@@ -69,4 +69,4 @@ def read_steps(
             f"Reading steps failed for {dataset} {key} of {files.path}: there are none at strength {strength:g}. "
             f"Evaluate the key at this strength with the measurement `{STEPS}`."
         )
-    return dict(sorted(found.items()))  # type: ignore[type-var]  # ids of a folder are of one type
+    return dict(sorted(found.items()))

@@ -121,7 +121,7 @@ def write_blackbox(
         "metadata.json": {"objectives_names": [*names, ELAPSED_TIME], "task_names": tasks},
         CONFIGSPACE_FILE: configspace(space),
     }
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         # tasks, cells, seeds, fidelities, objectives
         "objectives_evaluations.npy": values[:, :, None].astype(np.float32),
         "fidelities_values.npy": fidelities,
@@ -262,7 +262,8 @@ def _errors_by_images(values: TableValues, key: str, strength: float, fidelities
 
 def _errors_by_steps(values: TableValues, fidelities: _Integers) -> dict[str, _Floats]:
     """Compute errors after so many steps of the attacks that have steps."""
-    files, found = values.reader.files, {}
+    files = values.reader.files
+    found: dict[str, _Floats] = {}
     for key in _stepped_keys(values):
         for network in iter_steps(files, values.dataset, key):
             name = objective_name(paper_key(key), network.strength)

@@ -14,7 +14,7 @@ from robust201.models.model import Model
 from robust201.tasks.attack_kit.batching import Batching, logits_of, runs
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
 from robust201.tasks.attack_kit.draws import CounterDraws, Draws, ImageShape
-from robust201.tasks.attack_kit.step_log import StepLog
+from robust201.tasks.attack_kit.step_log import RunLog, StepLog
 
 CPU_SAMPLES = 64
 """Samples at once on the CPU: their activations stay in a processor's cache."""
@@ -128,6 +128,16 @@ class AttackJob:
         ]
         correct: NDArray[np.bool_] = (torch.cat(predicted) == self.labels).cpu().numpy()
         return correct
+
+    def note_clean(self) -> None:
+        """Note which images are misclassified when clean, if steps are recorded: one pass per image."""
+        if self.step_log is not None:
+            self.step_log.note_clean(self.correct())
+
+    def run_log(self, samples: "Samples", n_steps: int, number: int = 0) -> RunLog:
+        """Make the log of a run on some samples (see `RunLog`)."""
+        places = samples.strengths * len(self.images) + samples.positions
+        return RunLog(self.step_log, samples.labels, places, n_steps, number)
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,12 @@ may return its start, which then counts as step 1, since no attack takes fewer.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from robust201.tasks.columns import NEVER_FOOLED, Falls
-
-if TYPE_CHECKING:
-    from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
 
 
 class StepLog:
@@ -41,33 +37,29 @@ class StepLog:
         return Falls(self.first[strength, positions], self.last)
 
 
-def note_clean(job: "AttackJob") -> None:
-    """Look up which images are misclassified when clean, if steps are recorded: one pass per image."""
-    if job.step_log is not None:
-        job.step_log.note_clean(job.correct())
-
-
 class RunLog:
     """First steps of the samples of one run. It does nothing where steps are not recorded.
 
     Args:
-        job: the attack.
-        samples: the B samples that the run attacks.
+        log: that of the attack; None where steps are not recorded.
+        labels: (B,) int64 classes of the samples.
+        places: (B,) places of the samples in the log, strength by strength.
         n_steps: steps of a run.
         number: number of the run, from 0: the steps of restarts, or of several targets, are counted one after another.
     """
 
-    def __init__(self, job: "AttackJob", samples: "Samples", n_steps: int, number: int = 0) -> None:
-        self._log = job.step_log
+    def __init__(
+        self, log: StepLog | None, labels: torch.Tensor, places: NDArray[np.int64], n_steps: int, number: int = 0
+    ) -> None:
+        self._log = log
         if self._log is None:
             return
         self._before = number * n_steps
         self._log.last = max(self._log.last, self._before + n_steps)
-        self._labels = samples.labels
-        places = samples.strengths * len(job.images) + samples.positions
-        self._places = torch.from_numpy(places).to(samples.labels.device)
-        self._first = torch.full_like(samples.labels, NEVER_FOOLED)
-        self._wrong = torch.zeros_like(samples.labels, dtype=torch.bool)
+        self._labels = labels
+        self._places = torch.from_numpy(places).to(labels.device)
+        self._first = torch.full_like(labels, NEVER_FOOLED)
+        self._wrong = torch.zeros_like(labels, dtype=torch.bool)
 
     @property
     def is_on(self) -> bool:

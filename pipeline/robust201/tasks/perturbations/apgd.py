@@ -144,7 +144,7 @@ def run_apgd(
         Candidates (B, 3, H, W), and which of them are misclassified (B,).
     """
     n_steps = parameters.steps
-    log = RunLog(job, samples, n_steps, number)
+    log = job.run_log(samples, n_steps, number)
     if uses_larger_epsilons(parameters):
         state = _shrink(job, samples, number, n_steps, loss, log)
         log.write(state.fooled)

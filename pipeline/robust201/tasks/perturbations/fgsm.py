@@ -12,7 +12,6 @@ import torch
 
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
-from robust201.tasks.attack_kit.step_log import note_clean
 from robust201.tasks.constraints import LINF
 from robust201.tasks.parameters import FgsmParameters
 
@@ -29,7 +28,7 @@ def reference(context: Context, parameters: FgsmParameters, request: Request) ->
 def fused(job: AttackJob, parameters: FgsmParameters) -> Iterator[Perturbed]:
     """Attack all epsilons with one gradient: it is taken at the clean image, so it is the same for every epsilon."""
     del parameters
-    note_clean(job)
+    job.note_clean()
     if job.step_log is not None:
         job.step_log.last = 1
     for piece in job.batching.slices(np.zeros(len(job.images), np.int64)):

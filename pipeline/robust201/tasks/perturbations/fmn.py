@@ -15,7 +15,7 @@ import torch
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
 from robust201.tasks.attack_kit.batching import objective_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
-from robust201.tasks.attack_kit.step_log import BallLog, note_clean
+from robust201.tasks.attack_kit.step_log import BallLog
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Fmn, FmnL2
 from robust201.tasks.perturbations.minimum_norm import (
@@ -50,7 +50,7 @@ def reference(context: Context, parameters: Fmn, request: Request) -> Iterator[P
 
 def fused(job: AttackJob, parameters: Fmn) -> Iterator[Perturbed]:
     """Attack each image once for all epsilons."""
-    note_clean(job)
+    job.note_clean()
     constraint = CONSTRAINTS[parameters.norm]
 
     def search(images: AttackJob, samples: Samples) -> torch.Tensor:

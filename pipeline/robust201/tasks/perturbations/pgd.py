@@ -17,7 +17,6 @@ import torch
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, batches_by_strength
 from robust201.tasks.attack_kit.batching import gradient_of, logits_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
-from robust201.tasks.attack_kit.step_log import RunLog, note_clean
 from robust201.tasks.constraints import LINF
 from robust201.tasks.parameters import PgdParameters
 
@@ -36,7 +35,7 @@ def reference(context: Context, parameters: PgdParameters, request: Request) -> 
 
 def fused(job: AttackJob, parameters: PgdParameters) -> Iterator[Perturbed]:
     """Attack all epsilons together."""
-    note_clean(job)
+    job.note_clean()
     for samples in job.chunks(np.arange(len(job.images))):
         yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))
 
@@ -50,7 +49,7 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdParameters)
         classes = logits_of(job.model, job.batching, clean, samples.strengths).argmin(dim=1)
         steps = -steps
     images = start_in_cube(job, samples) if parameters.random_start else clean.clone()
-    log = RunLog(job, samples, parameters.steps)
+    log = job.run_log(samples, parameters.steps)
     for step in range(parameters.steps):
         logits, _, gradient = gradient_of(job.model, job.batching, images, classes, samples.strengths)
         log.look(step, logits)

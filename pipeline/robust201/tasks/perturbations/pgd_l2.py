@@ -16,7 +16,6 @@ import torch
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, batches_by_strength
 from robust201.tasks.attack_kit.batching import gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
-from robust201.tasks.attack_kit.step_log import RunLog, note_clean
 from robust201.tasks.constraints import L2
 from robust201.tasks.parameters import PgdL2Parameters
 from robust201.tasks.perturbations.pgd_variants import BestIterate, labels_to_attack
@@ -38,7 +37,7 @@ def reference(context: Context, parameters: PgdL2Parameters, request: Request) -
 
 def fused(job: AttackJob, parameters: PgdL2Parameters) -> Iterator[Perturbed]:
     """Attack all epsilons together."""
-    note_clean(job)
+    job.note_clean()
     for samples in job.chunks(np.arange(len(job.images))):
         yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))
 
@@ -49,7 +48,7 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdL2Parameter
     images = _start(job, samples) if parameters.random_start else clean
     labels = labels_to_attack(job, samples, images, parameters)
     best, returns_best = BestIterate(images), parameters.iterate == "best"
-    log = RunLog(job, samples, parameters.steps)
+    log = job.run_log(samples, parameters.steps)
     for step in range(parameters.steps):
         logits, loss, gradient = gradient_of(job.model, job.batching, images, labels, samples.strengths)
         log.look(step, logits, best.offer(images, loss) if returns_best else None)

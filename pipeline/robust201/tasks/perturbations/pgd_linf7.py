@@ -14,7 +14,6 @@ import torch
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, batches_by_strength
 from robust201.tasks.attack_kit.batching import gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
-from robust201.tasks.attack_kit.step_log import RunLog, note_clean
 from robust201.tasks.constraints import LINF
 from robust201.tasks.parameters import PgdLinf7Parameters
 from robust201.tasks.perturbations.pgd import project_to_cube, start_in_cube
@@ -35,7 +34,7 @@ def reference(context: Context, parameters: PgdLinf7Parameters, request: Request
 
 def fused(job: AttackJob, parameters: PgdLinf7Parameters) -> Iterator[Perturbed]:
     """Attack all epsilons together."""
-    note_clean(job)
+    job.note_clean()
     for samples in job.chunks(np.arange(len(job.images))):
         yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))
 
@@ -47,7 +46,7 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdLinf7Parame
     images = start_in_cube(job, samples) if parameters.random_start else clean
     labels = labels_to_attack(job, samples, images, parameters)
     best, returns_best = BestIterate(images), parameters.iterate == "best"
-    log = RunLog(job, samples, parameters.steps)
+    log = job.run_log(samples, parameters.steps)
     for step in range(parameters.steps):
         logits, loss, gradient = gradient_of(job.model, job.batching, images, labels, samples.strengths)
         log.look(step, logits, best.offer(images, loss) if returns_best else None)

@@ -125,7 +125,7 @@ def _single_run(
     stripes = job.draws.stripes(restart, samples.images, job.shape).to(samples.clean.device)
     best = (samples.clean + samples.epsilons * stripes).clamp_(0, 1)
     state = SearchState(best, margins_of(logits_of(job.model, job.batching, best, samples.strengths), samples.labels))
-    log = RunLog(job, samples, parameters.queries, restart)
+    log = job.run_log(samples, parameters.queries, restart)
     log.mark(1, state.margins <= 0)
     query = 0
     while query < parameters.queries:

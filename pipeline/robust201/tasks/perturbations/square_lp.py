@@ -52,7 +52,7 @@ def _single_run(
     best = ball.into(samples.clean, _tiling(job, samples, restart, parameters.norm), slice(None))
     margins = margins_of(logits_of(job.model, job.batching, best, samples.strengths), samples.labels)
     state = SearchState(best, margins)
-    log = RunLog(job, samples, parameters.queries, restart)
+    log = job.run_log(samples, parameters.queries, restart)
     log.mark(1, state.margins <= 0)
     query = 0
     while query < parameters.queries:
