@@ -124,7 +124,7 @@ def describe_models(name: str) -> str:
     parts = [("Top level", schema)]
     parts += [(_title(part), definition) for part, definition in sorted(schema.get("$defs", {}).items())]
     return "\n\n".join(
-        f"## {title}\n\n{_summary(part)}\n\n{_table(part)}" for title, part in parts if part.get("properties")
+        f"## {title}\n\n{_summary(part)}\n\n{_table(part) if part.get('properties') else 'No fields.'}" for title, part in parts
     )
 
 

@@ -20,7 +20,7 @@ CONTENTS = {
         *("report", "use-cases", "search", "measures", "trust"),
     ],
     "reference": [
-        *("configuration", "reference/sweep-fields", "reference/key-fields", "reference/training-fields"),
+        *("configuration", "configuration-inputs", "reference/sweep-fields", "reference/key-fields", "reference/training-fields"),
         *("reference/commands", "reference/api", "dataset", "reader", "statistics", "zoo", "glossary"),
     ],
     "reference/commands": [
@@ -59,7 +59,8 @@ def table_of_contents(docname: str) -> str:
     pages = CONTENTS.get(docname)
     if pages is None:
         return ""
-    lines = "\n".join(f"/{page}" for page in pages)
+    optional = {page for page in pages if page.endswith("*") and not any((REPOSITORY / "docs").glob(f"{page}.md"))}
+    lines = "\n".join(f"/{page}" for page in pages if page not in optional)
     return f"\n```{{toctree}}\n:hidden:\n:glob:\n\n{lines}\n```\n"
 
 
@@ -84,7 +85,7 @@ def rewrite_links(text: str, file: Path, page: Path) -> str:
         # A path of the site begins with a slash; files elsewhere are offered as downloads.
         if target.is_relative_to("docs"):
             return f"{label}(/{target.relative_to('docs')}{hash_sign}{anchor})"
-        return f"{label}({'../' * len(page.parent.parts)}{target})"
+        return f"{label}(path:{'../' * len(page.parent.parts)}{target})"
 
     return re.sub(r"(\[[^\]]*\])\(([^)\s]+)\)", rewrite, text)
 
