@@ -40,4 +40,4 @@ html_theme_options = {
     "footer_end": [],
 }
 html_last_updated_fmt = None
-html_sidebars = {"index": []}
+html_sidebars = {"index": [], "tutorial": []}  # these have no pages below them

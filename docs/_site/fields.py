@@ -79,7 +79,9 @@ def _alternatives(schema: Mapping[str, Any]) -> Iterator[str]:
 
 def _limits(schema: Mapping[str, Any]) -> list[str]:
     limits = [
-        text.format(f"{schema[name]:,}") for name, text in _LIMITS.items() if name in schema and schema[name] != MAX_COUNT
+        text.format(f"{schema[name]:,}")
+        for name, text in _LIMITS.items()
+        if name in schema and schema[name] != MAX_COUNT
     ]
     for option in schema.get("anyOf", []):
         limits += _limits(option)
@@ -124,7 +126,8 @@ def describe_models(name: str) -> str:
     parts = [("Top level", schema)]
     parts += [(_title(part), definition) for part, definition in sorted(schema.get("$defs", {}).items())]
     return "\n\n".join(
-        f"## {title}\n\n{_summary(part)}\n\n{_table(part) if part.get('properties') else 'No fields.'}" for title, part in parts
+        f"## {title}\n\n{_summary(part)}\n\n{_table(part) if part.get('properties') else 'No fields.'}"
+        for title, part in parts
     )
 
 

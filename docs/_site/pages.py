@@ -1,4 +1,4 @@
-"""Changes to a page before Sphinx parses it: tables of contents, links out of `docs/`, and text generated from the code.
+"""Changes to a page before Sphinx parses it: tables of contents, links out of `docs/`, text generated from the code.
 
 The files themselves stay plain Markdown, so that GitHub shows them too.
 """
@@ -17,10 +17,16 @@ CONTENTS = {
     "guides": [
         *("api", "compare", "autoattack", "sampling*", "your-own", "training", "training-data"),
         *("sweeps", "cluster", "slurm", "ray", "watching", "reproduce-paper"),
-        *("report", "use-cases", "search", "measures", "trust"),
+        *("report", "publish", "use-cases", "search", "measures", "trust"),
     ],
     "reference": [
-        *("configuration", "configuration-inputs", "reference/sweep-fields", "reference/key-fields", "reference/training-fields"),
+        *(
+            "configuration",
+            "configuration-inputs",
+            "reference/sweep-fields",
+            "reference/key-fields",
+            "reference/training-fields",
+        ),
         *("reference/commands", "reference/api", "dataset", "reader", "statistics", "zoo", "glossary"),
     ],
     "reference/commands": [
@@ -36,11 +42,37 @@ CONTENTS = {
         *("project/architecture", "project/contributing", "project/security", "project/changelog"),
     ],
     "studies": [
-        *("reproduction", "studies/cells-cifar10/study", "image-distribution", "studies/image-distribution-lenet/study"),
+        *(
+            "reproduction",
+            "studies/cells-cifar10/study",
+            "image-distribution",
+            "studies/image-distribution-lenet/study",
+        ),
         *("robust-features", "studies/robust-features-dynamics-cifar10/study", "trials", "controls"),
     ],
 }
 """Pages below each page, in their order. A star allows for pages that do not exist."""
+
+SHORT_TITLES = {
+    "tutorial": "Tutorial",
+    "protocol": "Protocol",
+    "studies": "Studies",
+    "configuration": "Sweep YAML",
+    "configuration-inputs": "Sweep YAML: networks, weights, images",
+    "dataset": "Files of a dataset",
+    "reader": "Reading a dataset in Python",
+    "statistics": "Statistics",
+    "zoo": "The zoo",
+    "report": "The report and its figures",
+    "watching": "Watching a sweep",
+    "training-data": "Training data",
+    "image-distribution": "Image distribution and task",
+    "robust-features": "Robust features",
+    "studies/cells-cifar10/study": "The dataset paper's claims on CIFAR-10",
+    "studies/image-distribution-lenet/study": "Image distribution: LeNet",
+    "studies/robust-features-dynamics-cifar10/study": "Robust features: dynamics on CIFAR-10",
+}
+"""Titles in menus, where those of the pages are long."""
 
 PROJECT_FILES = {
     "ARCHITECTURE.md": "docs/project/architecture.md",
@@ -60,14 +92,15 @@ def table_of_contents(docname: str) -> str:
     if pages is None:
         return ""
     optional = {page for page in pages if page.endswith("*") and not any((REPOSITORY / "docs").glob(f"{page}.md"))}
-    lines = "\n".join(f"/{page}" for page in pages if page not in optional)
+    entries = [f"{SHORT_TITLES[page]} </{page}>" if page in SHORT_TITLES else f"/{page}" for page in pages]
+    lines = "\n".join(entry for entry, page in zip(entries, pages, strict=True) if page not in optional)
     return f"\n```{{toctree}}\n:hidden:\n:glob:\n\n{lines}\n```\n"
 
 
 def rewrite_links(text: str, file: Path, page: Path) -> str:
     """Return Markdown of `file` whose relative links are right on `page`; both paths are relative to the repository.
 
-    Links to files that have a page lead there. Folders outside `docs/` have none, so only the text of their links stays.
+    Links to files that have a page lead there. Folders outside `docs/` have none: only the text of their links stays.
     """
 
     def rewrite(match: re.Match[str]) -> str:

@@ -61,7 +61,9 @@ def test_every_pin_satisfies_its_range() -> None:
         for name, version in re.findall(r"^([\w.-]+)==(\S+)$", (REPOSITORY / "constraints.txt").read_text(), re.M)
     }
     extras = project["optional-dependencies"]
-    assert {*extras["s3"], *extras["read"], *extras["docs"]} <= {*extras["dev"]}, "the tests run with what the other extras install"
+    assert {*extras["s3"], *extras["read"], *extras["docs"]} <= {*extras["dev"]}, (
+        "the tests run with what the other extras install"
+    )
     for text in (*project["dependencies"], *extras["dev"]):
         requirement = Requirement(text)
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), text
