@@ -1,4 +1,4 @@
-"""The Python examples of docs/api.md run in their order, as one session."""
+"""The Python examples of the pages on single networks run in their order, a session for each page."""
 
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ def test_examples_of_the_api_run(
 
     monkeypatch.setattr(api, "first_keys", first_keys_with_few_steps)
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, Any] = {}
-    for block in examples("docs/api.md", "python"):
-        exec(compile(block, "docs/api.md", "exec"), namespace)
+    for page in ("docs/api.md", "docs/compare.md"):
+        namespace: dict[str, Any] = {}
+        for block in examples(page, "python"):
+            exec(compile(block, page, "exec"), namespace)
     captured = capsys.readouterr()
     assert "withstand fgsm, pgd, aa_standard at epsilon 8/255 (Linf)" in captured.out
     assert "is significantly more accurate" in captured.out or "do not differ significantly" in captured.out

@@ -29,7 +29,7 @@ from tests.support.planted import write_planted
 DEMO = Path("runs/demo")
 DOCS = REPOSITORY / "docs"
 PAGES = (
-    *("README.md", "docs/sweeps.md", "docs/dataset.md", "docs/report.md", "docs/statistics.md"),
+    *("README.md", "docs/sweeps.md", "docs/dataset.md", "docs/reader.md", "docs/report.md", "docs/statistics.md"),
     *("docs/use-cases.md", "docs/search.md", "docs/training.md"),
 )
 
@@ -62,7 +62,7 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @by_page("README.md")
 def test_python_examples_run(demo: Path, page: str) -> None:
     blocks = examples(page, "python")
-    assert blocks or page not in {"README.md", "docs/dataset.md"}
+    assert blocks or page not in {"README.md", "docs/dataset.md", "docs/reader.md"}
     source = "\n".join(
         f"exec(compile({block!r}, {f'{page}, example {i}'!r}, 'exec'), {{}})" for i, block in enumerate(blocks)
     )
@@ -71,7 +71,7 @@ def test_python_examples_run(demo: Path, page: str) -> None:
     environment = os.environ | offline | {"PYTHONPATH": path}
     ended = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert page != "docs/dataset.md" or "<RobustnessDataset runs/demo/dataset: digits; " in ended.stdout
+    assert page != "docs/reader.md" or "<RobustnessDataset runs/demo/dataset: digits; " in ended.stdout
 
 
 _EFFECTS = {
@@ -82,6 +82,10 @@ _EFFECTS = {
     "write_text",
     "to_parquet",
     "save",
+    "savefig",
+    "zero_grad",
+    "backward",
+    "step",
     "save_file",
     "manual_seed",
     "__init__",
@@ -105,7 +109,7 @@ def test_python_examples_print_their_values(page: str) -> None:
 
 
 def test_the_columns_of_a_frame_are_listed() -> None:
-    text = (REPOSITORY / "docs/dataset.md").read_text().partition("| column | type | meaning | in Parquet |")[2]
+    text = (REPOSITORY / "docs/reader.md").read_text().partition("| column | type | meaning | in Parquet |")[2]
     rows = re.findall(r"^\| (`[^|]*) \|", text.partition("\n\n")[0], re.M)
     assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(FRAME_COLUMNS)
 

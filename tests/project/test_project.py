@@ -40,7 +40,8 @@ def fields_of(model: type[BaseModel]) -> set[str]:
 
 
 def test_the_configuration_reference_names_every_field() -> None:
-    text = (REPOSITORY / "docs/configuration.md").read_text()
+    pages = ("docs/configuration.md", "docs/configuration-inputs.md")
+    text = "\n".join((REPOSITORY / page).read_text() for page in pages)
     fields = fields_of(SweepConfig)
     for row in TASKS.values():
         fields |= fields_of(row.parameters)
@@ -60,7 +61,9 @@ def test_every_pin_satisfies_its_range() -> None:
         for name, version in re.findall(r"^([\w.-]+)==(\S+)$", (REPOSITORY / "constraints.txt").read_text(), re.M)
     }
     extras = project["optional-dependencies"]
-    assert {*extras["s3"], *extras["read"]} <= {*extras["dev"]}, "the tests run with what the other extras install"
+    assert {*extras["s3"], *extras["read"], *extras["docs"]} <= {*extras["dev"]}, (
+        "the tests run with what the other extras install"
+    )
     for text in (*project["dependencies"], *extras["dev"]):
         requirement = Requirement(text)
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), text

@@ -231,7 +231,7 @@ def test_frame_has_one_row_per_value(folder, dataset):
     # clean once, three epsilons and clean for each attack, three severities
     assert len(frame) == 2 * len(ARCHITECTURES) * (1 + 4 + 4 + 3)
     assert not frame.duplicated(["architecture", "dataset", "key", "strength"]).any()
-    # docs/dataset.md leaves out the clean values that attacks begin with in this way
+    # docs/reader.md leaves out the clean values that attacks begin with in this way
     evaluated = frame[(frame.strength > 0) | (frame.key == "clean")]
     assert len(evaluated) == 2 * len(ARCHITECTURES) * (1 + 3 + 3 + 3)
     assert frame["value"].dtype == np.float64

@@ -62,7 +62,7 @@ def test_a_table_is_joined_to_its_values(data: RobustnessDataset) -> None:
 
 
 def test_the_documented_filter_leaves_out_repeated_clean_values_alone(folder: Path) -> None:
-    text = (REPOSITORY / "docs/dataset.md").read_text()
+    text = (REPOSITORY / "docs/reader.md").read_text()
     (example,) = (block for block in text.split("```") if "begin_clean" in block)
     lines = example.removeprefix("python").replace("runs/demo/dataset", str(folder)).replace("digits", "cifar10")
     held: dict[str, Any] = {}

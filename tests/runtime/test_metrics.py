@@ -38,7 +38,7 @@ class Recorded:
 
 
 def test_every_metric_is_documented() -> None:
-    text = (REPOSITORY / "docs/cluster.md").read_text()
+    text = (REPOSITORY / "docs/watching.md").read_text()
     for name, metric in METRICS.items():
         assert re.fullmatch(r"robust201_[a-z_]+", name)
         assert name.endswith("_total") == (metric.kind == "counter")

@@ -130,6 +130,6 @@ def check_access(address: str, token: str | None, *, insecure: bool = False) -> 
         raise ConfigError(
             f"Submitting failed for {access.address}: expected a token for a machine other than this one, got none. "
             "Start the cluster with RAY_AUTH_MODE=token and put its token into ~/.ray/auth_token or RAY_AUTH_TOKEN "
-            "(docs/cluster.md), or pass --insecure."
+            "(docs/ray.md), or pass --insecure."
         )
     return access

@@ -1,0 +1,1 @@
+"""How the documentation site differs from the Markdown files that GitHub shows."""

@@ -1,0 +1,165 @@
+"""Changes to a page before Sphinx parses it: tables of contents, links out of `docs/`, text generated from the code.
+
+The files themselves stay plain Markdown, so that GitHub shows them too.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from docs._site.commands import describe_commands
+from docs._site.fields import describe_keys, describe_models
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+CONTENTS = {
+    "index": ["tutorial", "guides", "reference", "protocol", "internals", "studies"],
+    "guides": [
+        *("api", "compare", "autoattack", "sampling*", "your-own", "training", "training-data"),
+        *("sweeps", "cluster", "slurm", "ray", "watching", "reproduce-paper"),
+        *("report", "publish", "use-cases", "search", "measures", "trust"),
+    ],
+    "reference": [
+        *(
+            "configuration",
+            "configuration-inputs",
+            "reference/sweep-fields",
+            "reference/key-fields",
+            "reference/training-fields",
+        ),
+        *("reference/commands", "reference/api", "dataset", "reader", "statistics", "zoo", "glossary"),
+    ],
+    "reference/commands": [
+        *("reference/commands-set-up", "reference/commands-run", "reference/commands-check"),
+        *("reference/commands-look", "reference/commands-study", "reference/commands-evaluate"),
+    ],
+    "protocol": [
+        *("protocol/attacks", "protocol/corruptions", "protocol/measures", "protocol/training"),
+        *("protocol/images-and-processors", "protocol/statistics"),
+    ],
+    "internals": [
+        *("internals/engine", "internals/store-and-runtime", "internals/performance", "internals/faults"),
+        *("project/architecture", "project/contributing", "project/security", "project/changelog"),
+    ],
+    "studies": [
+        *(
+            "reproduction",
+            "studies/cells-cifar10/study",
+            "image-distribution",
+            "studies/image-distribution-lenet/study",
+        ),
+        *("robust-features", "studies/robust-features-dynamics-cifar10/study", "trials", "controls"),
+    ],
+}
+"""Pages below each page, in their order. A star allows for pages that do not exist."""
+
+SHORT_TITLES = {
+    "tutorial": "Tutorial",
+    "protocol": "Protocol",
+    "studies": "Studies",
+    "configuration": "Sweep YAML",
+    "configuration-inputs": "Sweep YAML: networks, weights, images",
+    "dataset": "Files of a dataset",
+    "reader": "Reading a dataset in Python",
+    "statistics": "Statistics",
+    "zoo": "The zoo",
+    "report": "The report and its figures",
+    "watching": "Watching a sweep",
+    "training-data": "Training data",
+    "image-distribution": "Image distribution and task",
+    "robust-features": "Robust features",
+    "studies/cells-cifar10/study": "The dataset paper's claims on CIFAR-10",
+    "studies/image-distribution-lenet/study": "Image distribution: LeNet",
+    "studies/robust-features-dynamics-cifar10/study": "Robust features: dynamics on CIFAR-10",
+}
+"""Titles in menus, where those of the pages are long."""
+
+PROJECT_FILES = {
+    "ARCHITECTURE.md": "docs/project/architecture.md",
+    "CONTRIBUTING.md": "docs/project/contributing.md",
+    "SECURITY.md": "docs/project/security.md",
+    "CHANGELOG.md": "docs/project/changelog.md",
+    "README.md": "docs/index.md",
+}
+"""Files at the top of the repository, and the page of the site that has their text; of the README, the first page."""
+
+SHOWN_FILES = {page: file for file, page in PROJECT_FILES.items() if file != "README.md"}
+
+
+def table_of_contents(docname: str) -> str:
+    """Return the directive that lists the pages below a page; empty if there are none."""
+    pages = CONTENTS.get(docname)
+    if pages is None:
+        return ""
+    optional = {page for page in pages if page.endswith("*") and not any((REPOSITORY / "docs").glob(f"{page}.md"))}
+    entries = [f"{SHORT_TITLES[page]} </{page}>" if page in SHORT_TITLES else f"/{page}" for page in pages]
+    lines = "\n".join(entry for entry, page in zip(entries, pages, strict=True) if page not in optional)
+    return f"\n```{{toctree}}\n:hidden:\n:glob:\n\n{lines}\n```\n"
+
+
+def rewrite_links(text: str, file: Path, page: Path) -> str:
+    """Return Markdown of `file` whose relative links are right on `page`; both paths are relative to the repository.
+
+    Links to files that have a page lead there. Folders outside `docs/` have none: only the text of their links stays.
+    """
+
+    def rewrite(match: re.Match[str]) -> str:
+        label, link = match.groups()
+        name, hash_sign, anchor = link.partition("#")
+        if not name or ":" in name:
+            return match.group()
+        target = (REPOSITORY / file.parent / name).resolve().relative_to(REPOSITORY)
+        shown = PROJECT_FILES.get(str(target))
+        if shown is None and (REPOSITORY / target).is_dir():
+            return label.strip("[]")
+        if shown is not None:
+            target = Path(shown)
+            hash_sign, anchor = ("", "") if shown == "docs/index.md" else (hash_sign, anchor)
+        # A path of the site begins with a slash; files elsewhere are offered as downloads.
+        if target.is_relative_to("docs"):
+            return f"{label}(/{target.relative_to('docs')}{hash_sign}{anchor})"
+        return f"{label}(path:{'../' * len(page.parent.parts)}{target})"
+
+    return re.sub(r"(\[[^\]]*\])\(([^)\s]+)\)", rewrite, text)
+
+
+def fill_in(match: re.Match[str]) -> str:
+    """Return what replaces a comment such as `<!-- generated: commands Set up -->`."""
+    kind, _, argument = match.group(1).partition(" ")
+    if kind == "commands":
+        return describe_commands(argument)
+    if kind == "models":
+        return describe_models(argument)
+    if kind == "keys":
+        return describe_keys()
+    raise ValueError(f"{match.group()}: expected commands, models or keys.")
+
+
+def prepare_page(docname: str, text: str) -> str:
+    """Return the Markdown that Sphinx parses for a page."""
+    page = Path("docs", f"{docname}.md")
+    file = Path(SHOWN_FILES.get(str(page), page))
+    if file != page:
+        text = (REPOSITORY / file).read_text()
+    text = re.sub(r"^<!-- generated: (.+?) -->$", fill_in, text, flags=re.M)
+    return rewrite_links(text, file, page) + table_of_contents(docname)
+
+
+def link_pages(lines: list[str]) -> list[str]:
+    """Return the lines of a docstring in which names such as docs/trust.md are links."""
+    return [re.sub(r"docs/([\w/-]+)\.md", r":doc:`\g<0> </\1>`", line) for line in lines]
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Connect the changes to Sphinx."""
+
+    def read(_: Any, docname: str, content: list[str]) -> None:
+        content[0] = prepare_page(docname, content[0])
+
+    def document(*arguments: Any) -> None:
+        lines = arguments[-1]
+        lines[:] = link_pages(lines)
+
+    app.connect("source-read", read)
+    app.connect("autodoc-process-docstring", document)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

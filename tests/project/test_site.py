@@ -1,0 +1,95 @@
+"""The documentation site: its contents, what it generates from the code, and references to its pages."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from docs._site.commands import describe_commands
+from docs._site.fields import describe_keys, describe_models
+from docs._site.pages import CONTENTS, SHORT_TITLES, link_pages, prepare_page, rewrite_links
+from robust201.cli.help_texts import PANELS
+from robust201.planning.config import SweepConfig
+from robust201.tasks import TASKS
+from tests.conftest import REPOSITORY
+from tests.project.test_documents import DOCS
+
+MAX_WORDS = 2_500
+
+
+def pages() -> list[str]:
+    return sorted(str(path.relative_to(DOCS).with_suffix("")) for path in DOCS.rglob("*.md"))
+
+
+def test_every_page_is_listed_once() -> None:
+    listed = [page for below in CONTENTS.values() for page in below if not page.endswith("*")]
+    optional = [page.rstrip("*") for below in CONTENTS.values() for page in below if page.endswith("*")]
+    assert len(listed) == len({*listed})
+    assert {*pages()} - {*listed} - {*optional} == {"index"}
+    assert {*listed} | {*SHORT_TITLES} <= {*pages()}
+
+
+@pytest.mark.parametrize("page", pages())
+def test_pages_are_not_too_long(page: str) -> None:
+    longer = {"protocol/attacks", "protocol/measures", "studies/robust-features-dynamics-cifar10/study"}
+    assert page in longer or len((DOCS / f"{page}.md").read_text().split()) <= MAX_WORDS
+
+
+def test_references_to_pages_in_code_and_files_exist() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    files = [Path(line) for line in listed.splitlines() if line.endswith((".py", ".yaml", ".toml", ".md"))]
+    assert Path("jobs/paper.yaml") in files
+    missing = {
+        f"{file}: {page}"
+        for file in files
+        for page in re.findall(r"(?<![\w/.-])docs/[\w/-]+\.md", (REPOSITORY / file).read_text())
+        if not (REPOSITORY / page).exists()
+    }
+    assert missing == set()
+
+
+def test_commands_are_described_with_options_and_examples() -> None:
+    for group, names in PANELS.items():
+        text = describe_commands(group)
+        for name in names:
+            assert f"\n## {name}\n" in f"\n{text}"
+    text = describe_commands("Run a sweep")
+    assert "\n### submit slurm\n" in text
+    assert "* `--share I/N`: " in text
+    assert "\n    robust201 run jobs/demo.yaml\n" in text
+
+
+def test_fields_have_types_defaults_and_limits() -> None:
+    text = describe_models("sweep")
+    assert {*SweepConfig.model_fields} <= {*re.findall(r"^\| `(\w+)` ", text, re.M)}
+    assert '| `executor` | `"inline"` or `"ray"` | `"ray"` |  |' in text
+    assert "| `window` | integer | `2` | ≥ 1, ≤ 16 |" in text
+    assert "| `name` | text | required | at most 100 characters |" in text
+    assert "| `execution` | [Execution](#execution) | the defaults of its fields |  |" in text
+
+
+def test_keys_are_each_described_once() -> None:
+    text = describe_keys()
+    headings = [name for line in re.findall(r"^## (.*)$", text, re.M) for name in line.split(", ")]
+    long = [name for line in re.findall(r"^(`clean`|`\w.*`)\.$", text, re.M) for name in re.findall(r"`(\S+?)`", line)]
+    assert {*headings, *long} >= {*TASKS}
+    assert "| `queries` | integer | `5000` |" in text
+
+
+def test_links_out_of_the_documentation_lead_to_pages_or_files() -> None:
+    text = "[a](../ARCHITECTURE.md#words) [b](../jobs/paper.yaml) [c](../jobs) [d](trust.md#x) [e](#f) [g](https://h.i)"
+    page = Path("docs/api.md")
+    assert rewrite_links(text, page, page) == (
+        "[a](/project/architecture.md#words) [b](path:../jobs/paper.yaml) c [d](/trust.md#x) [e](#f) [g](https://h.i)"
+    )
+
+
+def test_files_of_the_repository_are_shown_as_pages() -> None:
+    text = prepare_page("project/security", "")
+    assert text.startswith("# Security")
+    assert "](docs/" not in text
+
+
+def test_docstrings_link_to_pages() -> None:
+    assert link_pages(["See docs/trust.md."]) == ["See :doc:`docs/trust.md </trust>`."]

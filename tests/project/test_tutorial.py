@@ -1,0 +1,35 @@
+"""The tutorial runs as it stands, in its order, with fewer steps of AutoAttack."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import RunCommand
+from tests.project.test_documents import examples
+
+PAGE = "docs/tutorial.md"
+
+
+def test_tutorial_runs_in_order(
+    robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    model, *blocks = examples(PAGE, "python")
+    Path("my_model.py").write_text(model)
+    attack = '"autoattack": {"epsilons_255": [16]'
+    assert sum(attack in block for block in blocks) == 1
+    namespace: dict[str, Any] = {}
+    for block in blocks:
+        shortened = block.replace(attack, f'{attack}, "steps": 5, "queries": 20')
+        exec(compile(shortened, PAGE, "exec"), namespace)
+    printed = capsys.readouterr().out
+    assert "adversarial is significantly more accurate" in printed
+    assert r"\begin{tabular}{llrr}" in printed
+    (commands,) = examples(PAGE, "sh")
+    for line in commands.splitlines():
+        ended = robust201(*shlex.split(line)[1:])
+        assert ended.code == 0, (line, ended.err)
+    assert {"attacked.png", "curves.pdf", "curves.svg", "results.csv"} <= {path.name for path in tmp_path.iterdir()}
