@@ -2,10 +2,10 @@
 
     python -m benchmarks.sampling DATASET [DATASET ...] --draws 1000 --figure sampling.svg
 
-DATASET is an export with outcomes by image (docs/statistics.md); several are read as one. Every draw of a pilot takes
-other networks at random, fits the models on them, and draws samples of the images; the other networks are estimated from
-the samples and compared with their full outcomes, which the estimates never see. Beside it stands simple random sampling
-of images at equal cost: passes times images, with the cheap keys on all images included.
+DATASET is an export with outcomes by image (docs/statistics.md); several are read as one. Each time, a pilot of other
+networks is drawn and the models are fitted on it; the other networks are estimated from samples of the images, and the
+estimates compared with the full outcomes, which they never see. Beside them stands simple random sampling of images at
+equal cost: passes times images, with the cheap keys on all images included.
 
 `--population 10000` lets each image stand for several, so that a set of 500 images is sampled like one of 10,000 with
 the same distribution of outcomes. The cost of a key is that of the paper's sweep (`jobs/paper.yaml`). The tables of
@@ -69,7 +69,7 @@ class Population:
 def read_population(folders: Sequence[str], dataset: str, size: int | None) -> Population:
     """Read the networks that have outcomes under all keys; each image counts `size` / N times."""
     data = RobustnessDataset(*folders)
-    keys = sorted(data.keys(dataset))
+    keys = data.keys_all
     tables = {
         (key, strength): data.outcomes(dataset, key, strength)
         for key in keys
@@ -146,7 +146,11 @@ def compare_orders(truth: _Floats, value: _Floats, simple: _Floats, low: _Floats
     """Return Kendall's tau-b with the full ranking of both methods, and whether the best network is found, or tied.
 
     Args:
-        truth: (T, S) accuracies; value, simple: (T, S) estimates of the two methods; low, high: (T, S) intervals.
+        truth: (T, S) accuracies.
+        value: (T, S) estimates.
+        simple: (T, S) estimates from simple random samples.
+        low: (T, S) lower bounds of the estimates' intervals.
+        high: (T, S) upper bounds.
 
     Returns:
         (4, S), NaN where all networks have the same accuracy.
@@ -249,9 +253,10 @@ def format_row(cost: float, images: int, key: str, numbers: Mapping[str, Any]) -
     whole = PILOT_OF_SPACE / SPACE + (1 - PILOT_OF_SPACE / SPACE) * cost
     low, high = numbers["coverage"]
     points = " | ".join(f"{100 * numbers[name]:.1f}" for name in ("half-width", "widest", "simple half-width"))
+    fractions = " | ".join(f"{numbers[name]:.2f}" for name in ("tau", "simple tau"))
     return (
-        f"| {cost:.1%} | {whole:.1%} | {images:,} | `{key}` | {low:.1%} to {high:.1%} | {points} | {numbers['gain']:.1f} | "
-        f"{numbers['tau']:.2f} | {numbers['simple tau']:.2f} | {numbers['found']:.0%} | {numbers['tied']:.0%} |"
+        f"| {cost:.1%} | {whole:.1%} | {images:,} | `{key}` | {low:.1%} to {high:.1%} | {points} "
+        f"| {numbers['gain']:.1f} | {fractions} | {numbers['found']:.0%} | {numbers['tied']:.0%} |"
     )
 
 
@@ -312,8 +317,9 @@ def main() -> None:
     n_networks = len(population.cheap)
     print(
         f"{n_networks} networks, a pilot of {arguments.pilot}; {n_images:,} images, each of "
-        f"{population.cheap.shape[2]:,} {population.repeats} times; {arguments.strata} strata; {arguments.draws:,} samples, "
-        f"{arguments.samples} per pilot; seed {arguments.seed}; passes per image of {PAPER.name}"
+        f"{population.cheap.shape[2]:,} {population.repeats} times; {arguments.strata} strata; "
+        f"{arguments.draws:,} samples, {arguments.samples} per pilot; seed {arguments.seed}; "
+        f"passes per image of {PAPER.name}"
     )
     tallies = run_replay(population, sizes, arguments)
     rows = {place: tally.rows() for place, tally in tallies.items()}
