@@ -5,7 +5,8 @@
 DATASET is an export with outcomes by image (docs/statistics.md); several are read as one. Each time, a pilot of other
 networks is drawn and the models are fitted on it; the other networks are estimated from samples of the images, and the
 estimates compared with the full outcomes, which they never see. Beside them stands simple random sampling of images at
-equal cost: passes times images, with the cheap keys on all images included.
+equal cost: passes times images, of a sweep of 6,466 networks with a pilot of 20, and with the keys that are counted on
+all images (`clean`, `fgsm` and corruptions).
 
 `--population 10000` lets each image stand for several, so that a set of 500 images is sampled like one of 10,000 with
 the same distribution of outcomes. The cost of a key is that of the paper's sweep (`jobs/paper.yaml`). The tables of
@@ -47,7 +48,7 @@ EXTREME = 0.02
 """Accuracies nearer to 0 or 1 are left out of all columns: there is nothing to rank."""
 SPACE = 6466
 PILOT_OF_SPACE = 20
-"""Networks of the paper's sweep, and of the pilot that the last column of costs assumes."""
+"""Networks of the paper's sweep, and of the pilot, for the costs; replays have smaller pilots."""
 
 _Floats = NDArray[np.float64]
 _Bools = NDArray[np.bool_]
@@ -98,16 +99,38 @@ def count_passes(sweep: Path) -> dict[str, float]:
     }
 
 
-def sample_size(cost: float, passes: Mapping[str, float], n_images: int) -> int:
-    """Return images of the sample that a fraction `cost` of a network's full cost leaves beside the cheap keys."""
-    cheap = sum(passes[key] for key in CHEAP) / sum(passes.values())
-    return round(n_images * (cost - cheap) / (1 - cheap))
+def is_sampled(key: str) -> bool:
+    """Whether a sweep for a budget samples a key: attacks that are not cheap."""
+    return TASKS[key].kind == "attack" and key not in CHEAP
+
+
+def sample_sizes(cost: float, passes: Mapping[str, float], n_images: int) -> dict[str, int]:
+    """Return images by key for a fraction `cost` of the whole sweep, pilot and counted keys included.
+
+    Sizes of sampled keys are as in a sweep for a budget, in proportion to 1 / sqrt(passes). Such a sweep counts
+    corruptions; for them, as many images are taken as simple random sampling has.
+
+    Raises:
+        SystemExit: the pilot and the counted keys cost more.
+    """
+    whole, pilot = sum(passes.values()), PILOT_OF_SPACE / SPACE
+    counted = sum(number for key, number in passes.items() if not is_sampled(key)) / whole
+    left = (cost - pilot) / (1 - pilot) - counted
+    if left <= 0:
+        raise SystemExit(
+            f"--costs: expected more than {pilot + counted:.1%}, for the pilot and counted keys, got {cost}"
+        )
+    roots = {key: number**0.5 for key, number in passes.items() if is_sampled(key)}
+    factor = left * whole * n_images / sum(roots.values())
+    sizes = {key: min(n_images, round(factor / root)) for key, root in roots.items()}
+    return {key: sizes.get(key, round(cost * n_images)) for key in passes}
 
 
 @dataclass
 class Tally:
-    """What the samples of one key at one cost give, by strength (S); of two methods where it says so."""
+    """What samples of one key at one cost give, one array per sample, and simple random samples beside them."""
 
+    truth: list[_Floats] = field(default_factory=list)  # (T, S)
     inside: list[_Bools] = field(default_factory=list)  # (T, S), accuracies that count
     covered: list[_Bools] = field(default_factory=list)
     half_width: list[_Floats] = field(default_factory=list)
@@ -118,11 +141,18 @@ class Tally:
 
     def rows(self) -> dict[str, Any]:
         """Return the numbers of the table."""
+        from scipy.special import ndtr
+
         inside = np.stack(self.inside)
         weight = inside.sum(axis=(0, 1))
         counted = weight > 0.5 * inside.shape[0] * inside.shape[1]
         covered = (np.stack(self.covered) & inside).sum(axis=(0, 1))[counted] / weight[counted]
         ratio = self._mean_square(self.simple_error, inside) / self._mean_square(self.error, inside)
+        truth, error = np.stack(self.truth), np.stack(self.error)
+        first, second = np.triu_indices(truth.shape[1], 1)
+        deviation = np.sqrt(((error[:, first] - error[:, second]) ** 2).mean(axis=(0, 1)))
+        certain = np.abs(truth[:, first] - truth[:, second]) / np.maximum(deviation, 1e-12)
+        expected_tau = (2 * ndtr(certain) - 1)[:, :, counted].mean()
         tau, simple_tau, found, tied = np.nanmean(np.stack(self.pairs)[:, :, counted], axis=(0, 2))
         return {
             "coverage": (covered.min(), covered.max()),
@@ -132,6 +162,7 @@ class Tally:
             "gain": np.median(ratio[counted]),
             "tau": tau,
             "simple tau": simple_tau,
+            "expected tau": expected_tau,
             "found": found,
             "tied": tied,
         }
@@ -170,7 +201,7 @@ def compare_orders(truth: _Floats, value: _Floats, simple: _Floats, low: _Floats
 def replay_key(
     population: Population,
     key: str,
-    sizes: Mapping[float, tuple[int, int]],
+    sizes: Mapping[float, Mapping[str, int]],
     n_strata: int,
     pilot: NDArray[Any],
     seed: int,
@@ -185,8 +216,8 @@ def replay_key(
     strata = stratify(repeated, n_strata=n_strata, seed=seed, name=key, predicted=expected)
     predicted = [model.predict(features(outcomes[pilot], cheap[network], cheap[pilot])) for network in rest]
     network = Network(outcomes[rest], np.concatenate(predicted), repeats)
-    for cost, (count, _) in sizes.items():
-        yield cost, allocate(strata, repeated, count, expected), network
+    for cost, counts in sizes.items():
+        yield cost, allocate(strata, repeated, counts[key], expected), network
 
 
 @dataclass(frozen=True)
@@ -213,6 +244,7 @@ class Network:
             drawn = generator.choice(design.n_images, simple_count, replace=False) % n_images
             counts = correct[:, drawn].sum(axis=1).reshape(shape)
             simple_low, simple_high = accuracy_intervals(counts / simple_count, simple_count)
+            tally.truth.append(truth)
             tally.inside.append((truth > EXTREME) & (truth < 1 - EXTREME))
             tally.covered.append((low <= truth + 1e-12) & (truth <= high + 1e-12))
             tally.half_width.append((high - low) / 2)
@@ -223,7 +255,7 @@ class Network:
 
 
 def run_replay(
-    population: Population, sizes: Mapping[float, tuple[int, int]], arguments: argparse.Namespace
+    population: Population, sizes: Mapping[float, Mapping[str, int]], arguments: argparse.Namespace
 ) -> dict[tuple[str, float], Tally]:
     """Replay all keys; of each, the same pilots."""
     n_pilots = -(-arguments.draws // arguments.samples)
@@ -236,28 +268,35 @@ def run_replay(
         for number, pilot in enumerate(pilots):
             for cost, design, network in replay_key(population, key, sizes, arguments.strata, pilot, number):
                 tally = tallies.setdefault((key, cost), Tally())
-                network.add_samples(tally, design, sizes[cost][1], arguments.samples, seed=number)
+                simple_count = round(cost * population.n_images)
+                network.add_samples(tally, design, simple_count, arguments.samples, seed=number)
         print(f"{key}: {time.monotonic() - start:.0f} s", flush=True)
     return tallies
 
 
 HEADER = (
-    "| cost of a network | of the sweep | images | key | coverage, by strength | half-width, points | widest strength "
-    "| simple random | variance, times smaller | tau | simple random | best found | among the tied |\n"
-    + "|---" * 13
-    + "|"
+    "| cost | images | key | coverage, by strength | half-width, points | widest strength "
+    "| simple random | gain | tau | simple random | by theory | best found | among the tied "
+    "| spread of networks, points |\n" + "|---" * 14 + "|"
 )
 
 
-def format_row(cost: float, images: int, key: str, numbers: Mapping[str, Any]) -> str:
-    whole = PILOT_OF_SPACE / SPACE + (1 - PILOT_OF_SPACE / SPACE) * cost
+def format_row(cost: float, images: int, key: str, numbers: Mapping[str, Any], spread: float) -> str:
     low, high = numbers["coverage"]
     points = " | ".join(f"{100 * numbers[name]:.1f}" for name in ("half-width", "widest", "simple half-width"))
-    fractions = " | ".join(f"{numbers[name]:.2f}" for name in ("tau", "simple tau"))
+    fractions = " | ".join(f"{numbers[name]:.2f}" for name in ("tau", "simple tau", "expected tau"))
     return (
-        f"| {cost:.1%} | {whole:.1%} | {images:,} | `{key}` | {low:.1%} to {high:.1%} | {points} "
-        f"| {numbers['gain']:.1f} | {fractions} | {numbers['found']:.0%} | {numbers['tied']:.0%} |"
+        f"| {cost:.1%} | {images:,} | `{key}` | {low:.1%} to {high:.1%} | {points} "
+        f"| {numbers['gain']:.1f} | {fractions} | {numbers['found']:.0%} | {numbers['tied']:.0%} "
+        f"| {100 * spread:.1f} |"
     )
+
+
+def spread_of(outcomes: _Bools) -> float:
+    """Return the median over strengths of the standard deviation of accuracies between networks (A, S, N)."""
+    accuracy = outcomes.mean(axis=2)
+    inside = ((accuracy > EXTREME) & (accuracy < 1 - EXTREME)).all(axis=0)
+    return float(np.median(accuracy.std(axis=0, ddof=1)[inside]))
 
 
 def draw_figure(path: Path, rows: Mapping[tuple[str, float], Mapping[str, Any]]) -> None:
@@ -277,7 +316,7 @@ def draw_figure(path: Path, rows: Mapping[tuple[str, float], Mapping[str, Any]])
         axes.set_xscale("log")
         axes.set_xticks([100 * cost for cost in costs], [f"{100 * cost:g} %" for cost in costs])
         axes.minorticks_off()
-        axes.set_xlabel("cost of a network")
+        axes.set_xlabel("cost, of all images of all networks")
         axes.spines[["top", "right"]].set_visible(False)
     left.set_ylabel("half-width of the 95% interval, points")
     left.set_ylim(bottom=0)
@@ -295,10 +334,10 @@ def parse_arguments() -> argparse.Namespace:
         "--population", type=int, help="images; a multiple of those of the export, which then count often"
     )
     parser.add_argument("--pilot", type=int, default=7, help="networks of the pilot")
-    parser.add_argument("--strata", type=int, default=8)
+    parser.add_argument("--strata", type=int, default=10)
     parser.add_argument("--draws", type=int, default=1000, help="samples of images per key and cost")
-    parser.add_argument("--samples", type=int, default=10, help="samples of images per pilot")
-    parser.add_argument("--costs", default="0.01,0.025,0.05,0.1", help="fractions of a network's full cost")
+    parser.add_argument("--samples", type=int, default=20, help="samples of images per pilot")
+    parser.add_argument("--costs", default="0.025,0.05,0.1", help="fractions of the cost of the whole sweep")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--figure", type=Path, help="file to draw to: .svg, .png or .pdf")
     return parser.parse_args()
@@ -313,7 +352,7 @@ def main() -> None:
     passes = count_passes(PAPER)
     n_images = population.n_images
     costs = [float(text) for text in arguments.costs.split(",")]
-    sizes = {cost: (sample_size(cost, passes, n_images), round(cost * n_images)) for cost in costs}
+    sizes = {cost: sample_sizes(cost, passes, n_images) for cost in costs}
     n_networks = len(population.cheap)
     print(
         f"{n_networks} networks, a pilot of {arguments.pilot}; {n_images:,} images, each of "
@@ -323,10 +362,11 @@ def main() -> None:
     )
     tallies = run_replay(population, sizes, arguments)
     rows = {place: tally.rows() for place, tally in tallies.items()}
+    spread = {key: spread_of(outcomes) for key, outcomes in population.expensive.items()}
     print(f"\n{HEADER}")
     for cost in costs:
         for key in population.expensive:
-            print(format_row(cost, sizes[cost][0], key, rows[key, cost]))
+            print(format_row(cost, sizes[cost][key], key, rows[key, cost], spread[key]))
     if arguments.figure:
         draw_figure(arguments.figure, rows)
 
