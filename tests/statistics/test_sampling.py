@@ -1,0 +1,263 @@
+"""Estimates from samples of images: unbiased by enumeration, exact at the end, with intervals that hold."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robust201.statistics.sampling import (
+    OutcomeModel,
+    SampleDesign,
+    allocate,
+    estimate,
+    estimate_with_sums,
+    expected_precision,
+    features,
+    pilot_features,
+    predict_pilots,
+    stratify,
+    sum_strata,
+)
+
+
+def simulate_outcomes(n_networks, n_images, seed, offsets=(0.0, -1.5, -3.0), noise=0.5):
+    """Return outcomes (A, S, N) of networks for which the same images are difficult, and cheap ones (A, 2, N)."""
+    draws = np.random.default_rng(seed)
+    difficulty = draws.normal(0, 2, n_images)
+    ability = draws.normal(0.5, 0.4, (n_networks, 1)) - difficulty + draws.normal(0, 1, (n_networks, n_images))
+    margin = ability[:, None] + np.array(offsets)[:, None]
+    cheap = ability[:, None] + np.array([0.5, -1.0])[:, None]
+    return (margin + draws.normal(0, noise, margin.shape) > 0), cheap > 0
+
+
+def pilot_design(outcomes, cheap, count, n_strata=4, seed=0):
+    values = pilot_features(outcomes, cheap)
+    model = OutcomeModel().fit(values, outcomes)
+    predicted = predict_pilots(model, values)
+    design = stratify(outcomes, n_strata=n_strata, seed=seed, name="pgd", predicted=predicted)
+    return model, allocate(design, outcomes, count, predicted)
+
+
+def every_sample(stratum, sizes):
+    """Yield a design for every sample that has these sizes."""
+    strata = [np.flatnonzero(stratum == index) for index in range(len(sizes))]
+    choices = [itertools.combinations(images, size) for images, size in zip(strata, sizes, strict=True)]
+    for chosen in itertools.product(*choices):
+        first = np.concatenate(chosen)
+        order = np.full(len(stratum), len(stratum))
+        order[first] = np.arange(len(first))
+        yield SampleDesign(stratum, np.argsort(np.argsort(order, kind="stable")), np.array(sizes))
+
+
+@given(st.integers(0, 10_000))
+def test_mean_over_every_sample_is_the_accuracy_and_their_variance_is_that_of_the_design(seed):
+    draws = np.random.default_rng(seed)
+    stratum, sizes = np.repeat([0, 1], [5, 4]), [3, 2]
+    correct = draws.random((2, 9)) < 0.5
+    predicted = 0.3 + 0.2 * draws.random((2, 9))  # far from 0 and 1, so that no value has to be clipped
+    designs = list(every_sample(stratum, sizes))
+    values = np.array([estimate(design, correct[:, design.positions], predicted).value for design in designs])
+    totals = np.array([_unclipped(design, correct, predicted) for design in designs])
+    assert len(designs) == math.comb(5, 3) * math.comb(4, 2)
+    np.testing.assert_allclose(totals.mean(axis=0), correct.mean(axis=1), atol=1e-12)
+    assert (np.abs(values - correct.mean(axis=1)) <= np.abs(totals - correct.mean(axis=1)) + 1e-12).all()
+    residual = correct - predicted
+    variance = sum(
+        (np.mean(stratum == h)) ** 2 * (1 - sizes[h] / np.sum(stratum == h)) * residual[:, stratum == h].var(1, ddof=1)
+        / sizes[h]
+        for h in (0, 1)
+    )  # fmt: skip
+    np.testing.assert_allclose(totals.var(axis=0), variance, atol=1e-12)
+
+
+def _unclipped(design, correct, predicted):
+    weights = np.zeros(design.n_images)
+    weights[design.positions] = 1 / design.inclusion[design.positions]
+    return (predicted.sum(axis=1) + ((correct - predicted) * weights).sum(axis=1)) / design.n_images
+
+
+def test_value_is_the_difference_estimator():
+    outcomes, cheap = simulate_outcomes(6, 300, seed=1)
+    model, design = pilot_design(outcomes[:5], cheap[:5], 60)
+    predicted = model.predict(features(outcomes[:5], cheap[5], cheap[:5]))
+    result = estimate(design, outcomes[5][:, design.positions], predicted)
+    np.testing.assert_allclose(result.value, _unclipped(design, outcomes[5], predicted), atol=1e-12)
+    assert result.n_seen == 60
+    assert (result.low < result.value).all()
+    assert (result.value < result.high).all()
+
+
+@given(st.integers(0, 1000), st.integers(20, 80))
+def test_full_sample_gives_the_exact_fraction_without_error(seed, n_images):
+    draws = np.random.default_rng(seed)
+    outcomes = draws.random((3, 2, n_images)) < draws.random(n_images)
+    design = allocate(stratify(outcomes, n_strata=5, seed=seed, name="x"), outcomes, n_images)
+    result = estimate(design, outcomes[0], draws.random((2, n_images)))
+    for numbers in (result.value, result.low, result.high):
+        assert (numbers == outcomes[0].mean(axis=1)).all()
+    assert (result.standard_error == 0).all()
+
+
+@given(st.integers(0, 1000), st.integers(1, 6))
+def test_larger_samples_contain_smaller_ones_also_where_they_continue_them(seed, n_strata):
+    draws = np.random.default_rng(seed)
+    outcomes = draws.random((3, 2, 60)) < draws.random(60)
+    empty = stratify(outcomes, n_strata=n_strata, seed=seed, name="x")
+    previous = empty
+    for count in range(2 * n_strata, 61):
+        direct, continued = allocate(empty, outcomes, count), allocate(previous, outcomes, count)
+        assert len(direct.positions) == count
+        assert set(previous.positions) <= set(direct.positions)
+        np.testing.assert_array_equal(direct.positions, continued.positions)
+        assert direct.sizes.min() >= 2
+        previous = direct
+
+
+def test_allocation_has_the_smallest_expected_variance():
+    outcomes, _ = simulate_outcomes(4, 24, seed=3)
+    design = stratify(outcomes, n_strata=3, seed=0, name="x")
+    counts = design.stratum_counts
+    chosen = allocate(design, outcomes, 12)
+    others = (outcomes.sum(axis=0) - outcomes + 0.5) / len(outcomes)
+    residual = (outcomes - others).reshape(-1, 24)
+    variances = np.array([residual[:, design.stratum == h].var(axis=1).mean() for h in range(3)])
+
+    def expected(sizes):
+        return (counts**2 * variances / sizes).sum()
+
+    sizes = [sizes for sizes in itertools.product(*(range(2, count + 1) for count in counts)) if sum(sizes) == 12]
+    assert expected(chosen.sizes) == pytest.approx(min(map(expected, sizes)))
+
+
+def test_strata_are_ordered_by_difficulty_and_images_by_seed_and_name():
+    outcomes, _ = simulate_outcomes(5, 400, seed=4)
+    design = stratify(outcomes, n_strata=5, seed=7, name="pgd")
+    mean = outcomes.mean(axis=0)
+    spread = [(mean * (1 - mean))[:, design.stratum == h].mean() for h in range(5)]
+    assert spread == sorted(spread)
+    again = stratify(outcomes, n_strata=5, seed=7, name="pgd")
+    np.testing.assert_array_equal(design.order, again.order)
+    np.testing.assert_array_equal(np.sort(design.order), np.arange(400))
+    for other in (
+        stratify(outcomes, n_strata=5, seed=8, name="pgd"),
+        stratify(outcomes, n_strata=5, seed=7, name="fog"),
+    ):
+        assert (design.order != other.order).any()
+        np.testing.assert_array_equal(np.bincount(design.stratum), np.bincount(other.stratum))
+
+
+def test_order_of_images_is_the_same_on_every_machine():
+    outcomes = np.random.default_rng(0).random((2, 1, 6)) < 0.5
+    assert stratify(outcomes, n_strata=1, seed=0, name="pgd").order.tolist() == [5, 0, 1, 3, 4, 2]
+
+
+def test_inclusion_probabilities_add_up_to_the_sample():
+    outcomes, _ = simulate_outcomes(4, 200, seed=5)
+    design = allocate(stratify(outcomes, n_strata=4, seed=0, name="x"), outcomes, 50)
+    assert design.inclusion.sum() == pytest.approx(50)
+    np.testing.assert_array_equal(np.bincount(design.stratum[design.positions], minlength=4), design.sizes)
+
+
+@pytest.mark.parametrize(("count", "offsets"), [(40, (0.0, -1.5)), (120, (0.0, -1.5)), (120, (5.0, -6.0))])
+def test_intervals_hold_and_are_much_shorter_than_those_of_random_images(count, offsets):
+    outcomes, cheap = simulate_outcomes(12, 2000, seed=6, offsets=offsets)
+    model, design = pilot_design(outcomes[:6], cheap[:6], count, n_strata=6)
+    predicted = np.concatenate([model.predict(features(outcomes[:6], own, cheap[:6])) for own in cheap[6:]])
+    correct = outcomes[6:].reshape(-1, 2000)
+    truth = correct.mean(axis=1)
+    sums = sum_strata(design, predicted)
+    draws = np.random.default_rng(0)
+    covered, errors = [], []
+    for _ in range(400):
+        sample = replace(design, order=draws.permutation(2000))
+        images = sample.positions
+        result = estimate_with_sums(sample, correct[:, images], predicted[:, images], sums)
+        covered.append((result.low <= truth) & (truth <= result.high))
+        errors.append(result.value - truth)
+    assert 0.935 < np.mean(covered) < 0.985
+    random_images = truth * (1 - truth) / count
+    assert (np.mean(np.square(errors), axis=0) / random_images).mean() < 0.5
+
+
+def test_sample_without_a_surprise_is_not_certain():
+    design = SampleDesign(np.repeat([0, 1], 500), np.arange(1000), np.array([20, 20]))
+    seen = np.ones((1, 40), bool)
+    predicted = np.full((1, 1000), 0.98)
+    result = estimate(design, seen, predicted)
+    assert result.standard_error[0] > 0.01
+    assert result.high[0] == 1.0
+    assert result.low[0] < 0.97
+
+
+def test_model_predicts_probabilities_and_ignores_what_is_constant():
+    outcomes, cheap = simulate_outcomes(6, 500, seed=8)
+    outcomes[:, 2] = False  # an attack that fools every network
+    model = OutcomeModel().fit(pilot_features(outcomes[:5], cheap[:5]), outcomes[:5])
+    predicted = model.predict(features(outcomes[:5], cheap[5], cheap[:5]))
+    assert predicted.shape == (3, 500)
+    assert predicted[2].max() < 0.01
+    unexplained = ((outcomes[5, :2] - predicted[:2]) ** 2).mean(axis=1) / outcomes[5, :2].var(axis=1)
+    assert (unexplained < 0.5).all()
+
+
+def test_expected_precision_is_that_of_repeated_samples():
+    outcomes, cheap = simulate_outcomes(10, 1500, seed=9, offsets=(0.0, -1.0))
+    _, design = pilot_design(outcomes, cheap, 150)
+    half_width, tau = expected_precision(outcomes, design, cheap)
+    without_cheap, _ = expected_precision(outcomes, design)
+    assert half_width < without_cheap
+    values = pilot_features(outcomes, cheap)
+    predicted = predict_pilots(OutcomeModel().fit(values, outcomes), values)
+    truth = outcomes.mean(axis=2)
+    first, second = np.triu_indices(10, 1)
+    draws = np.random.default_rng(0)
+    errors, taus = [], []
+    for _ in range(300):
+        sample = replace(design, order=draws.permutation(1500))
+        seen = outcomes[:, :, sample.positions].reshape(20, -1)
+        value = estimate(sample, seen, predicted.reshape(20, -1)).value.reshape(10, 2)
+        errors.append(value - truth)
+        taus.append((np.sign(value[first] - value[second]) * np.sign(truth[first] - truth[second])).mean())
+    assert half_width == pytest.approx(1.96 * np.median(np.std(errors, axis=0)), rel=0.15)
+    assert tau == pytest.approx(np.mean(taus), abs=0.06)
+    whole = allocate(design, outcomes, 1500)
+    assert expected_precision(outcomes, whole, cheap) == (0.0, 1.0)
+
+
+OUTCOMES = np.random.default_rng(0).random((3, 2, 20)) < 0.5
+DESIGN = allocate(stratify(OUTCOMES, n_strata=2, seed=0, name="x"), OUTCOMES, 6)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: stratify(OUTCOMES[:1], n_strata=2, seed=0, name="x"), "pilot of at least 2 networks, got 1"),
+        (lambda: stratify(OUTCOMES[0], n_strata=2, seed=0, name="x"), "expected outcomes .*, got shape"),
+        (lambda: stratify(OUTCOMES, n_strata=0, seed=0, name="x"), "at least 1 stratum, got 0"),
+        (lambda: stratify(OUTCOMES, n_strata=2, seed=0, name="x", predicted=np.zeros((3, 2, 19))), "as the outcomes"),
+        (lambda: allocate(DESIGN, OUTCOMES, 3), "expected from 6 images .* to all 20, got 3"),
+        (lambda: allocate(replace(DESIGN, sizes=np.zeros(2, np.int64)), OUTCOMES, 3), "expected from 4 images"),
+        (lambda: allocate(DESIGN, OUTCOMES, 21), "to all 20, got 21"),
+        (lambda: allocate(DESIGN, OUTCOMES[:, :, :19], 8), "the design's 20 images, got 19"),
+        (lambda: estimate(DESIGN, OUTCOMES[0], np.full((2, 20), 0.5)), r"outcomes \(S, 6\) of the sample's images"),
+        (lambda: estimate(DESIGN, OUTCOMES[0][:, :6], np.full((2, 20), 1.5)), "between 0 and 1"),
+        (lambda: estimate(DESIGN, OUTCOMES[0][:, :6], np.full((2, 20), np.nan)), "between 0 and 1"),
+        (lambda: estimate(DESIGN, OUTCOMES[0][:, :6], np.full((2, 19), 0.5)), r"predictions \(S, 20\)"),
+        (lambda: estimate(DESIGN, OUTCOMES[0][:, :6], np.full((3, 20), 0.5)), "predictions for 2 strengths, got 3"),
+        (
+            lambda: estimate(replace(DESIGN, sizes=np.array([6, 0])), OUTCOMES[0][:, :6], np.full((2, 20), 0.5)),
+            "at least 2 images, or all, of every stratum in the sample, got 0 of stratum 1",
+        ),
+        (lambda: OutcomeModel().fit(np.zeros((3, 19, 4)), OUTCOMES), "features and .* outcomes"),
+        (lambda: OutcomeModel().fit(np.zeros((3, 20, 4)), OUTCOMES).predict(np.zeros((20, 5))), r"\(N, 4\) features"),
+        (lambda: SampleDesign(np.zeros(3, np.int64), np.arange(4), np.array([1])), "of the same images"),
+        (lambda: SampleDesign(np.zeros(3, np.int64), np.arange(3), np.array([4])), "expected sizes from 0"),
+    ],
+)
+def test_invalid_input_is_rejected(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
