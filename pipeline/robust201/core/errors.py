@@ -1,4 +1,6 @@
-"""The exceptions of robust201, and the exit code of the command line for each::
+"""The exceptions of robust201, and the exit code of the command line for each.
+
+The tree::
 
     RobustError
     ├── InputError            exit 2: bad input, nothing started
