@@ -82,7 +82,7 @@ def test_correlate_ranks_measures_against_parameters(dataset: Path, robust201: R
         (("correlate", "--join", "nothing.csv"), "expected a file, got none"),
         (("correlate", "--keys", "clean,fog"), "Looking up 'fog' failed for cifar10"),
         (("correlate", "--keys", "pgd:2"), "expected a strength of 1, 8, got 2"),
-        (("correlate", "--out", "/dev/null"), "which is no folder"),
+        (("correlate", "--out", "/dev/null"), "which is not a folder"),
     ],
 )
 def test_wrong_names_are_refused(dataset: Path, robust201: RunCommand, arguments, words: str) -> None:
