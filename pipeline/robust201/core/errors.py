@@ -1,4 +1,6 @@
-"""The one tree of exceptions, and the exit code each of them ends the command line with::
+"""The one tree of exceptions, and the exit code each of them ends the command line with.
+
+::
 
     RobustError
     ├── InputError            exit 2: bad input, nothing started
