@@ -64,7 +64,7 @@ def _alternatives(schema: Mapping[str, Any]) -> Iterator[str]:
     elif "enum" in schema or "const" in schema:
         yield from (_value(value) for value in schema.get("enum", [schema.get("const")]))
     elif schema.get("type") == "array":
-        items: dict[str, Any] = schema.get("items") or next(iter(schema.get("prefixItems", [])), {})
+        items: Mapping[str, Any] = schema.get("items") or next(iter(schema.get("prefixItems", [])), {})
         yield f"list of {' or '.join(_alternatives(items))}"
     elif schema.get("type") == "object":
         values = schema.get("additionalProperties")

@@ -17,7 +17,7 @@ CONTENTS = {
     "guides": [
         *("api", "compare", "autoattack", "sampling*", "your-own", "training", "training-data"),
         *("sweeps", "cluster", "slurm", "ray", "watching", "reproduce-paper"),
-        *("report", "publish", "use-cases", "search", "measures", "trust"),
+        *("report", "publish", "use-cases", "architecture-search", "measures", "trust"),
     ],
     "reference": [
         *(

@@ -30,7 +30,7 @@ DEMO = Path("runs/demo")
 DOCS = REPOSITORY / "docs"
 PAGES = (
     *("README.md", "docs/sweeps.md", "docs/dataset.md", "docs/reader.md", "docs/report.md", "docs/statistics.md"),
-    *("docs/use-cases.md", "docs/search.md", "docs/training.md"),
+    *("docs/use-cases.md", "docs/architecture-search.md", "docs/training.md"),
 )
 
 
@@ -164,7 +164,7 @@ def write_tables_of_others() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "fewest"), [("docs/use-cases.md", 8), ("docs/search.md", 6)])
+@pytest.mark.parametrize(("page", "fewest"), [("docs/use-cases.md", 8), ("docs/architecture-search.md", 6)])
 def test_commands_of_the_three_uses_run(
     robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, page: str, fewest: int
 ) -> None:

@@ -28,6 +28,7 @@ def test_every_page_is_listed_once() -> None:
     assert len(listed) == len({*listed})
     assert {*pages()} - {*listed} - {*optional} == {"index"}
     assert {*listed} | {*SHORT_TITLES} <= {*pages()}
+    assert {*pages()} & {"search", "genindex"} == set(), "Sphinx writes pages of these names itself"
 
 
 @pytest.mark.parametrize("page", pages())

@@ -70,7 +70,7 @@ def _parse_sum(part: str, text: str) -> Iterator[ObjectiveTerm]:
         if match is None:
             raise ConfigError(
                 f"Reading the objective failed for {text!r}: expected terms such as clean, pgd:1 or 0.5*clean + "
-                f"0.5*pgd:1, got {piece.strip()!r}. docs/search.md lists the terms."
+                f"0.5*pgd:1, got {piece.strip()!r}. docs/architecture-search.md lists the terms."
             )
         number, minus, name = match.groups()
         weight = float(number) if number else -1.0 if minus else 1.0
