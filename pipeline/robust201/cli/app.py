@@ -46,6 +46,7 @@ from robust201.cli.options import (
 )
 from robust201.cli.pictures import check_drawing, draw_corruption_sheet, show
 from robust201.cli.plot import MEAN_HELP, ShownKeys, ShownNetworks, plot
+from robust201.cli.predict import predict
 from robust201.cli.push import push
 from robust201.cli.rank import Epsilon, rank
 from robust201.cli.search import search
@@ -429,7 +430,7 @@ add_verbs(
     *(demo, bench, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
     *(verify, audit, export, diff, convert, push, meta),
-    *(report, plot, rank, metrics, search, correlate, design),
+    *(report, plot, rank, metrics, search, predict, correlate, design),
     *(study, fuse, import_images, robustify),
     *(evaluate, compare, curves, show),
 )

@@ -40,11 +40,12 @@ def objective_name(key: str, strength: float) -> str:
     return f"metric_error_{key}" if key == CLEAN else f"metric_error_{key}_{strength:g}"
 
 
-def write_blackbox(reader: RobustnessDataset, folder: Path) -> list[Path]:
+def write_blackbox(reader: RobustnessDataset, folder: Path, predictions: Path | None = None) -> list[Path]:
     """Write all cells with the errors (1 - accuracy) of every key and strength that all datasets of a folder have.
 
     Cells have the values of their isomorphism class; those that were not evaluated are left out. The datasets are
-    Syne Tune's tasks.
+    Syne Tune's tasks. With a file of predictions, cells that were not evaluated have their predicted errors, and every
+    objective is named as a prediction.
 
     Returns:
         The files.
@@ -53,7 +54,7 @@ def write_blackbox(reader: RobustnessDataset, folder: Path) -> list[Path]:
         ConfigError: the architectures are no cells, or no key is there on all datasets.
     """
     tasks = held_datasets(reader)
-    datasets = [TableValues(reader, name) for name in tasks]
+    datasets = [TableValues(reader, name, predictions) for name in tasks]
     space = cells_of(reader)
     isomorphs = np.array(space.isomorphs())
     per_dataset = [_errors(values) for values in datasets]
@@ -73,7 +74,10 @@ def write_blackbox(reader: RobustnessDataset, folder: Path) -> list[Path]:
     texts = {
         "configspace.json": choices,
         "fidelityspace.json": {BLACKBOX_FIDELITY: _domain("Integer", lower=1, upper=1)},
-        "metadata.json": {"objectives_names": [*names, ELAPSED_TIME], "task_names": tasks},
+        "metadata.json": {
+            "objectives_names": [*(names if predictions is None else map(_predicted_name, names)), ELAPSED_TIME],
+            "task_names": tasks,
+        },
         CONFIGSPACE_FILE: configspace(space),
     }
     arrays = {
@@ -97,6 +101,11 @@ def write_blackbox(reader: RobustnessDataset, folder: Path) -> list[Path]:
     with atomic_write(folder / "hyperparameters.parquet") as stream:
         table.to_parquet(stream, index=False, compression="gzip")
     return [folder / name for name in names_of_files]
+
+
+def _predicted_name(name: str) -> str:
+    """Name an objective some of whose values are predictions, such as ``metric_predicted_error_clean``."""
+    return name.replace("metric_", "metric_predicted_", 1)
 
 
 def configspace(space: CellSpace) -> dict[str, Any]:
