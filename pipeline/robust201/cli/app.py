@@ -182,6 +182,14 @@ def run(
     ] = None,
     slurm_requeue: SlurmRequeue = False,
     allow_code: AllowCode = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AMOUNT",
+            help="Worker-hours such as 500h, or a share of the sweep's cost such as 2.5%: estimate accuracies from a "
+            "sample of the images (the sweep's `sampling` says how).",
+        ),
+    ] = None,
 ) -> None:
     """Evaluate what is missing from a sweep, on Ray or in this process; run it again after any interruption.
 
@@ -196,7 +204,8 @@ def run(
     from robust201.runtime.sweep import run_sweep
     from robust201.submission.slurm import ArrayTask
 
-    config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers})
+    sampling = {} if budget is None else {"sampling": {"budget": budget}}
+    config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers}, **sampling)
     filters = make_filters(config, architectures, datasets, keys, limit)
     check_device(config)
     task = ArrayTask.of(os.environ) if slurm_requeue else None

@@ -207,6 +207,7 @@ class Unit:
         weights: short name of the weights where a network has several in its sweep; else empty.
         columns: columns of a measure; empty where images are shown and answers measured.
         makes_images: whether it has no results, but makes the images that a transfer shows (`runtime.sweep`).
+        images: hash of the images that it is shown, of a sample; empty where these are all images of its key.
     """
 
     id: str
@@ -220,6 +221,7 @@ class Unit:
     weights: str = ""
     columns: tuple[str, ...] = ()
     makes_images: bool = False
+    images: str = ""
 
     @property
     def label(self) -> str:

@@ -207,7 +207,7 @@ class StatusReader:
         """Count what is done, what the plan does not use, and the estimated multiply-accumulates of what is missing."""
         plan = self._plan
         self._done, self._macs_left = Counter(), 0.0
-        self._stale = sum(inventory.foreign(plan.unit_ids).values())
+        self._stale = sum(inventory.foreign(plan.useful_ids).values())
         for covered in count_coverage(plan, inventory):
             planned, unfinished = covered.planned, covered.unfinished
             self._done[planned.dataset, planned.key] += int(covered.complete.sum())

@@ -1,0 +1,505 @@
+"""Estimates of accuracies from a sample of the images: strata, sizes, predictions, estimates and their intervals.
+
+Names and meanings are those of the design; additions, all optional: `stratify` and `allocate` take `predicted`, the
+pilot networks' own predictions of `predict_pilots`, which make the sample better; `features` and `expected_precision`
+take the cheap outcomes of the pilot networks; `pilot_features` is what `OutcomeModel.fit` takes.
+
+In order: networks of a pilot are evaluated on all N images at S strengths of a key. Images are divided into strata by
+how uncertain an outcome on them is, and each stratum gets images in proportion to its size and to the standard
+deviation of what a model leaves unexplained (Neyman, 1934). Of every other network, the model predicts the outcome of
+each image from the pilot's outcomes and from the network's own outcomes under cheap keys; the mean prediction is
+corrected by the residuals of the sample (difference estimator: Särndal, Swensson and Wretman, "Model Assisted Survey
+Sampling", 1992). The model never sees the sample, so the estimate is unbiased whatever the model predicts.
+docs/protocol/statistics.md has the formulas.
+"""
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+MIN_PER_STRATUM = 2
+"""Images of a stratum in a sample: from fewer, no variance can be estimated."""
+
+PRIOR_DEGREES = 4.0
+"""Weight of the model's variance in that of a stratum, in degrees of freedom (see `estimate`)."""
+
+LEVEL = 0.95
+
+_MIN_PROBABILITY = 0.005
+"""Predictions nearer to 0 or 1 count as this in the model's variance: a pilot of some networks cannot know better."""
+
+_RIDGE = 2.0
+_NEWTON_STEPS = 25
+
+_Floats = NDArray[np.float64]
+_Ints = NDArray[np.int64]
+_Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class SampleDesign:
+    """Strata of a population of N images, and how many of each are in the sample.
+
+    Attributes:
+        stratum: (N,) int64, stratum of each image, 0 to H - 1.
+        order: (N,) int64, a permutation: an image is in the sample if, of the images of its stratum, its rank in
+            `order` is below the stratum's size.
+        sizes: (H,) int64, images of each stratum that are in the sample.
+    """
+
+    stratum: _Ints
+    order: _Ints
+    sizes: _Ints
+
+    def __post_init__(self) -> None:
+        counts = self.stratum_counts
+        if self.stratum.shape != self.order.shape or len(counts) != len(self.sizes):
+            raise ValueError(
+                f"expected strata and ranks of the same images, and a size of each stratum, got {len(self.stratum)}, "
+                f"{len(self.order)} and {len(self.sizes)} of {len(counts)} strata"
+            )
+        if np.any(self.sizes < 0) or np.any(self.sizes > counts):
+            raise ValueError(f"expected sizes from 0 to the strata's {counts.tolist()}, got {self.sizes.tolist()}")
+
+    @property
+    def n_images(self) -> int:
+        return len(self.stratum)
+
+    @property
+    def stratum_counts(self) -> _Ints:
+        """(H,) int64, images of each stratum in the population."""
+        return np.bincount(self.stratum, minlength=len(self.sizes)).astype(np.int64)
+
+    @property
+    def positions(self) -> _Ints:
+        """(n,) int64, ascending: the images of the sample."""
+        by_stratum = np.lexsort((self.order, self.stratum))
+        starts = np.concatenate([[0], np.cumsum(self.stratum_counts)[:-1]])
+        rank = np.empty(self.n_images, np.int64)  # within the image's stratum
+        rank[by_stratum] = np.arange(self.n_images) - starts[self.stratum[by_stratum]]
+        return np.flatnonzero(rank < self.sizes[self.stratum])
+
+    @property
+    def inclusion(self) -> _Floats:
+        """(N,) float64, probability with which each image is in the sample."""
+        fractions: _Floats = self.sizes / np.maximum(self.stratum_counts, 1)
+        return fractions[self.stratum]
+
+
+@dataclass(frozen=True, eq=False)
+class Estimates:
+    """Estimated accuracies of one network, at each of S strengths.
+
+    Attributes:
+        value: (S,) accuracy in [0, 1].
+        standard_error: (S,), 0 if every image was seen.
+        low, high: (S,) bounds of the 95% interval.
+        n_seen: images of the sample.
+    """
+
+    value: _Floats
+    standard_error: _Floats
+    low: _Floats
+    high: _Floats
+    n_seen: int
+
+
+def stratify(
+    outcomes: ArrayLike, *, n_strata: int, seed: int, name: str, predicted: ArrayLike | None = None
+) -> SampleDesign:
+    """Divide images into strata by how uncertain an outcome on them is; no image is in the sample yet.
+
+    Images are sorted by the expected standard deviation of an outcome, and cut where each stratum has the same total of
+    it: Wright, "Finite population sampling with multivariate auxiliary information", JASA 78 (1983).
+
+    Args:
+        outcomes: (P, S, N) bool, of P pilot networks at S strengths of one key.
+        n_strata: H; fewer if images are too few for two per stratum.
+        seed: seed of the sample.
+        name: of what is sampled, such as the dataset and key: other names give other samples.
+        predicted: (P, S, N) probabilities of these outcomes, from `predict_pilots`; else the pilot's mean is used.
+
+    Raises:
+        ValueError: wrong shapes, fewer than two networks, or no strata.
+    """
+    correct = _pilot_outcomes(outcomes)
+    n_images = correct.shape[2]
+    if n_strata < 1:
+        raise ValueError(f"expected at least 1 stratum, got {n_strata}")
+    probability = _smoothed_mean(correct)[None] if predicted is None else _matching(predicted, correct)
+    deviation = np.sqrt((probability * (1 - probability)).mean(axis=(0, 1)))
+    order = _random_order(n_images, seed, name)
+    ranking = np.lexsort((order, deviation))
+    share = (
+        np.cumsum(deviation[ranking]) / deviation.sum() if deviation.any() else np.arange(1, n_images + 1) / n_images
+    )
+    n_strata = min(n_strata, max(1, n_images // MIN_PER_STRATUM))
+    # Boundaries leave every stratum at least MIN_PER_STRATUM images.
+    ends = np.searchsorted(share, np.arange(1, n_strata) / n_strata)
+    least = MIN_PER_STRATUM * np.arange(1, n_strata)
+    ends = np.minimum(np.maximum.accumulate(np.maximum(ends - least, 0)) + least, n_images - least[::-1])
+    stratum = np.empty(n_images, np.int64)
+    stratum[ranking] = np.searchsorted(ends, np.arange(n_images), side="right")
+    return SampleDesign(stratum, order, np.zeros(n_strata, np.int64))
+
+
+def allocate(design: SampleDesign, outcomes: ArrayLike, count: int, predicted: ArrayLike | None = None) -> SampleDesign:
+    """Return the design with `count` images in the sample, which contains every smaller sample of the same arguments.
+
+    Sizes minimise the sum over strengths of the expected variance. The exact whole numbers are those of the method of
+    equal proportions, and therefore grow with `count`: Wright, "The equivalence of Neyman optimum allocation for
+    sampling and equal proportions for apportioning the U.S. House of Representatives", The American Statistician 66
+    (2012).
+
+    Args:
+        design: strata; images that are already in the sample stay.
+        outcomes: (P, S, N) bool, of the pilot networks.
+        count: images of the sample, at least two per stratum, at most N.
+        predicted: (P, S, N) probabilities of these outcomes, from `predict_pilots`; else the other networks' mean.
+
+    Raises:
+        ValueError: wrong shapes, or `count` is out of range.
+    """
+    correct = _pilot_outcomes(outcomes, design)
+    counts = design.stratum_counts
+    least = np.maximum(np.minimum(MIN_PER_STRATUM, counts), design.sizes)
+    if not least.sum() <= count <= design.n_images:
+        raise ValueError(
+            f"expected from {least.sum()} images ({len(counts)} strata, {design.sizes.sum()} images in the sample) to "
+            f"all {design.n_images}, got {count}"
+        )
+    weights = counts * _residual_deviations(design, correct, predicted)
+    strata = np.repeat(np.arange(len(counts)), counts - least)
+    starts = np.concatenate([[0], np.cumsum(counts - least)[:-1]])
+    present = least[strata] + np.arange(len(strata)) - starts[strata]  # images of the stratum before this one
+    priority = weights[strata] / np.sqrt(np.maximum(present, 1) * (present + 1))
+    chosen = strata[np.argsort(-priority, kind="stable")[: count - least.sum()]]
+    return replace(design, sizes=least + np.bincount(chosen, minlength=len(counts)))
+
+
+def features(
+    pilot_outcomes: ArrayLike, own_cheap_outcomes: ArrayLike, pilot_cheap_outcomes: ArrayLike | None = None
+) -> _Floats:
+    """Return what the model knows of each image and of the network that is predicted: (N, F).
+
+    Args:
+        pilot_outcomes: (P, S, N) bool, of networks other than the one that is predicted, under the expensive key.
+        own_cheap_outcomes: (C, N) bool, of the predicted network, under cheap keys, one row per key and strength.
+        pilot_cheap_outcomes: (P, C, N) bool, of the pilot networks under the cheap keys.
+    """
+    pilot, cheap = np.asarray(pilot_outcomes, bool), np.asarray(own_cheap_outcomes, bool)
+    columns = [_log_odds(_smoothed_mean(pilot)), cheap.astype(np.float64)]
+    if pilot_cheap_outcomes is not None:
+        columns.append(_log_odds(_smoothed_mean(np.asarray(pilot_cheap_outcomes, bool))))
+    return np.concatenate(columns).T
+
+
+def pilot_features(pilot_outcomes: ArrayLike, pilot_cheap_outcomes: ArrayLike) -> _Floats:
+    """Return the features of each pilot network from the outcomes of the other ones: (P, N, F).
+
+    Args:
+        pilot_outcomes: (P, S, N) bool, under the expensive key.
+        pilot_cheap_outcomes: (P, C, N) bool, under the cheap keys.
+
+    Raises:
+        ValueError: fewer than two networks.
+    """
+    outcomes, cheap = _pilot_outcomes(pilot_outcomes), np.asarray(pilot_cheap_outcomes, bool)
+    others = [np.arange(len(outcomes)) != network for network in range(len(outcomes))]
+    return np.stack([features(outcomes[rest], own, cheap[rest]) for rest, own in zip(others, cheap, strict=True)])
+
+
+class OutcomeModel:
+    """Logistic regressions, one per strength, of an outcome on an image's and a network's features.
+
+    They are fitted on pilot networks only, with a small ridge penalty on standardised features.
+    """
+
+    def __init__(self) -> None:
+        self._mean = np.zeros(0)
+        self._scale = np.ones(0)
+        self._weights = np.zeros((0, 0))
+
+    def fit(self, pilot: ArrayLike, outcomes: ArrayLike) -> Self:
+        """Fit the model.
+
+        Args:
+            pilot: (P, N, F) features of the pilot networks, each from the others (`pilot_features`).
+            outcomes: (P, S, N) bool.
+
+        Raises:
+            ValueError: shapes that do not match.
+        """
+        values, correct = np.asarray(pilot, np.float64), np.asarray(outcomes, bool)
+        if values.ndim != 3 or correct.ndim != 3 or values.shape[:2] != (correct.shape[0], correct.shape[2]):
+            raise ValueError(
+                f"expected (P, N, F) features and (P, S, N) outcomes, got {values.shape} and {correct.shape}"
+            )
+        rows = values.reshape(-1, values.shape[2])
+        self._mean, deviation = rows.mean(axis=0), rows.std(axis=0)
+        # Where all outcomes are the same, log-odds differ by rounding only; those of other networks are another number.
+        self._scale = np.where(deviation > 1e-6, deviation, np.inf)
+        standardised = self._standardise(rows)
+        targets = correct.transpose(1, 0, 2).reshape(correct.shape[1], -1).astype(np.float64)
+        self._weights = np.stack([_fit_logistic(standardised, target) for target in targets])
+        return self
+
+    def predict(self, values: ArrayLike) -> _Floats:
+        """Return the probability that a network with features (N, F) is correct: (S, N)."""
+        from scipy.special import expit
+
+        rows = np.asarray(values, np.float64)
+        if rows.ndim != 2 or rows.shape[1] != len(self._mean):
+            raise ValueError(f"expected (N, {len(self._mean)}) features, as the model was fitted, got {rows.shape}")
+        probability: _Floats = expit(self._weights @ self._standardise(rows).T)
+        return probability
+
+    def _standardise(self, rows: _Floats) -> _Floats:
+        return np.concatenate([np.ones((len(rows), 1)), (rows - self._mean) / self._scale], axis=1)
+
+
+def predict_pilots(model: OutcomeModel, pilot: ArrayLike) -> _Floats:
+    """Return the model's predictions for the pilot networks' features (P, N, F): (P, S, N)."""
+    return np.stack([model.predict(values) for values in np.asarray(pilot, np.float64)])
+
+
+def estimate(design: SampleDesign, seen: ArrayLike, predicted: ArrayLike) -> Estimates:
+    """Estimate the accuracies of one network from a sample, by the stratified difference estimator.
+
+    The value is unbiased over samples of the design, but for one step that brings it nearer to the truth: it is clipped
+    to what the images in the sample leave possible. A full sample gives the exact accuracy with standard error 0.
+
+    The variance of a stratum's residuals is a mean of that in the sample and of that which the model expects, scaled to
+    the sample, so that a stratum whose few images are all alike does not count as certain. Intervals have Student's t
+    with Satterthwaite's degrees of freedom.
+
+    Args:
+        design: the sample, at least two images per stratum, or all.
+        seen: (S, n) bool, outcomes of the sample's images, in the order of `design.positions`.
+        predicted: (S, N) predicted probabilities of a correct outcome for all images, made without these outcomes.
+
+    Raises:
+        ValueError: wrong shapes, predictions outside [0, 1], or a stratum with too few images.
+    """
+    correct, probability = np.asarray(seen, bool), np.asarray(predicted, np.float64)
+    positions, counts = design.positions, design.stratum_counts
+    _check_sample(design, correct, probability, len(positions))
+    in_sample = design.stratum[positions]
+    residual = correct - probability[:, positions]
+    whole = design.sizes == counts
+    # Strata of which every image was seen are counted, so that a full sample gives the exact fraction.
+    mean_residual = _sum_strata(residual, in_sample, len(counts)) / np.maximum(design.sizes, 1)
+    total_predicted = _sum_strata(probability, design.stratum, len(counts))
+    n_correct = _sum_strata(correct.astype(np.float64), in_sample, len(counts))
+    totals = np.where(whole, n_correct, total_predicted + counts * mean_residual)
+    n_images = design.n_images
+    n_seen_correct = correct.sum(axis=1)
+    least = n_seen_correct / n_images
+    most = (n_images - len(positions) + n_seen_correct) / n_images
+    value = np.clip(totals.sum(axis=1) / n_images, least, most)
+    variance, degrees = _variance(design, residual - mean_residual[:, in_sample], probability)
+    error = np.sqrt(variance)
+    reach = _t_quantile(degrees) * error
+    low, high = np.maximum(value - reach, least), np.minimum(value + reach, most)
+    return Estimates(value, error, low, high, len(positions))
+
+
+def expected_precision(
+    outcomes: ArrayLike, design: SampleDesign, cheap_outcomes: ArrayLike | None = None
+) -> tuple[float, float]:
+    """Return the median half-width of the 95% interval and the expected Kendall tau with the full ranking.
+
+    Each pilot network is predicted from the other ones; the variance of its estimate, and of the difference between two
+    estimates, follow from the design. Tau is the mean over pairs of networks and strengths of the probability that
+    their estimates are in the right order, minus that they are not; strengths at which two networks have the same
+    accuracy do not count. NaN if there is no such pair.
+
+    Args:
+        outcomes: (P, S, N) bool, of the pilot networks.
+        design: the sample, at least two images per stratum, or all.
+        cheap_outcomes: (P, C, N) bool, of the pilot networks under cheap keys; else the estimates are made without.
+
+    Raises:
+        ValueError: wrong shapes, or a stratum with too few images.
+    """
+    from scipy.special import ndtr
+
+    correct = _pilot_outcomes(outcomes, design)
+    _check_sizes(design)
+    n_networks, _, n_images = correct.shape
+    cheap = np.zeros((n_networks, 0, n_images), bool) if cheap_outcomes is None else cheap_outcomes
+    values = pilot_features(correct, cheap)
+    residual = correct - predict_pilots(OutcomeModel().fit(values, correct), values)
+    half_width = np.sqrt(_design_variance(design, residual)) * 1.959963984540054
+    accuracy = correct.mean(axis=2)
+    inside = (accuracy > 0.02) & (accuracy < 0.98)
+    first, second = np.triu_indices(n_networks, 1)
+    difference = np.abs(accuracy[first] - accuracy[second])
+    error = np.sqrt(_design_variance(design, residual[first] - residual[second]))
+    counted = (difference > 0) & inside[first] & inside[second]
+    certain = np.full(difference.shape, np.inf)
+    np.divide(difference, error, out=certain, where=error > 0)
+    tau = float((2 * ndtr(certain[counted]) - 1).mean()) if counted.any() else float("nan")
+    return float(np.median(half_width[inside] if inside.any() else half_width)), tau
+
+
+def _pilot_outcomes(outcomes: ArrayLike, design: SampleDesign | None = None) -> _Bools:
+    correct = np.asarray(outcomes, bool)
+    if correct.ndim != 3 or 0 in correct.shape:
+        raise ValueError(f"expected outcomes (networks, strengths, images) of a pilot, got shape {correct.shape}")
+    if len(correct) < 2:
+        raise ValueError("expected a pilot of at least 2 networks, got 1: one network's errors say little of another's")
+    if design is not None and correct.shape[2] != design.n_images:
+        raise ValueError(f"expected outcomes of the design's {design.n_images} images, got {correct.shape[2]}")
+    return correct
+
+
+def _matching(predicted: ArrayLike, correct: _Bools) -> _Floats:
+    probability = np.asarray(predicted, np.float64)
+    if probability.shape != correct.shape:
+        raise ValueError(f"expected predictions of shape {correct.shape}, as the outcomes, got {probability.shape}")
+    return probability
+
+
+def _check_sizes(design: SampleDesign) -> None:
+    small = np.flatnonzero(design.sizes < np.minimum(MIN_PER_STRATUM, design.stratum_counts))
+    if len(small):
+        raise ValueError(
+            f"expected at least {MIN_PER_STRATUM} images, or all, of every stratum in the sample, got "
+            f"{design.sizes[small[0]]} of stratum {small[0]}"
+        )
+
+
+def _check_sample(design: SampleDesign, correct: _Bools, probability: _Floats, n_seen: int) -> None:
+    _check_sizes(design)
+    if correct.ndim != 2 or correct.shape[1] != n_seen:
+        raise ValueError(f"expected (S, {n_seen}) outcomes of the sample's images, got shape {correct.shape}")
+    if probability.shape != (len(correct), design.n_images):
+        expected = (len(correct), design.n_images)
+        raise ValueError(f"expected predictions of shape {expected}, got shape {probability.shape}")
+    if not np.all((probability >= 0) & (probability <= 1)):
+        raise ValueError("expected predictions between 0 and 1, got one outside, or NaN")
+
+
+def _random_order(n_images: int, seed: int, name: str) -> _Ints:
+    """Return a permutation by SHA-256, which no version of a library changes."""
+    digests = [hashlib.sha256(f"{seed}/{name}/{image}".encode()).digest() for image in range(n_images)]
+    by_digest = sorted(range(n_images), key=digests.__getitem__)
+    order = np.empty(n_images, np.int64)
+    order[by_digest] = np.arange(n_images)
+    return order
+
+
+def _smoothed_mean(correct: _Bools) -> _Floats:
+    """Mean over networks (P, …) with half a network more on either side, so that it is never 0 or 1."""
+    mean: _Floats = (correct.sum(axis=0) + 0.5) / (len(correct) + 1)
+    return mean
+
+
+def _log_odds(probability: _Floats) -> _Floats:
+    odds: _Floats = np.log(probability / (1 - probability))
+    return odds
+
+
+def _sum_strata(values: _Floats, stratum: _Ints, n_strata: int) -> _Floats:
+    """Sum (…, n) values by stratum: (…, H)."""
+    indicator = (stratum[:, None] == np.arange(n_strata)).astype(np.float64)
+    sums: _Floats = values @ indicator
+    return sums
+
+
+def _residual_deviations(design: SampleDesign, correct: _Bools, predicted: ArrayLike | None) -> _Floats:
+    """Standard deviation of the pilot's residuals in each stratum, with the mean variance over networks and strengths.
+
+    It is at least a tenth of the mean over strata, since the pilot says little of strata where it is hardly ever wrong.
+    """
+    if predicted is None:
+        probability = ((correct.sum(axis=0) - correct) + 0.5) / len(correct)  # of the other networks
+    else:
+        probability = _matching(predicted, correct)
+    residual = (correct - probability).reshape(-1, design.n_images)
+    counts = np.maximum(design.stratum_counts, 1)
+    mean = _sum_strata(residual, design.stratum, len(counts)) / counts
+    squares = _sum_strata(residual**2, design.stratum, len(counts)) / counts
+    deviation: _Floats = np.sqrt(np.maximum(squares - mean**2, 0).mean(axis=0))
+    return np.maximum(deviation, max(0.1 * deviation.mean(), 1e-9))
+
+
+def _design_variance(design: SampleDesign, residual: _Floats) -> _Floats:
+    """Variance of the estimate over samples of the design, from the residuals of all images: (…, N) to (…)."""
+    counts = design.stratum_counts
+    mean = _sum_strata(residual, design.stratum, len(counts)) / counts
+    centred = residual - mean[..., design.stratum]
+    squares = _sum_strata(centred**2, design.stratum, len(counts)) / np.maximum(counts - 1, 1)
+    variance: _Floats = squares @ _variance_weights(design)
+    return variance
+
+
+def _variance_weights(design: SampleDesign) -> _Floats:
+    """Weights (H,) of the strata's variances in that of the estimate."""
+    counts, sizes = design.stratum_counts, design.sizes
+    weights: _Floats = (counts / design.n_images) ** 2 * (1 - sizes / counts) / np.maximum(sizes, 1)
+    return weights
+
+
+def _variance(design: SampleDesign, centred: _Floats, probability: _Floats) -> tuple[_Floats, _Floats]:
+    """Estimate variances (S,), with their degrees of freedom, from residuals in the sample, centred in each stratum."""
+    counts, sizes = design.stratum_counts, design.sizes
+    weights = _variance_weights(design)
+    freedom = np.maximum(sizes - 1, 0).astype(np.float64)
+    squares = _sum_strata(centred**2, design.stratum[design.positions], len(counts))  # (S, H)
+    clipped = np.clip(probability, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
+    expected = _sum_strata(clipped * (1 - clipped), design.stratum, len(counts)) / counts
+    # How much more, or less, residuals vary in the sample than the model expects, drawn towards 1.
+    scale = (weights @ squares.T + PRIOR_DEGREES * (weights @ expected.T)) / (
+        (weights * (freedom + PRIOR_DEGREES)) @ expected.T if weights.any() else np.ones(len(squares))
+    )
+    pooled = (squares + PRIOR_DEGREES * scale[:, None] * expected) / (freedom + PRIOR_DEGREES)
+    parts = weights * pooled
+    variance = parts.sum(axis=1)
+    spread = (parts**2 / (freedom + PRIOR_DEGREES)).sum(axis=1)
+    degrees = np.full(len(variance), np.inf)
+    np.divide(variance**2, spread, out=degrees, where=spread > 0)
+    return variance, degrees
+
+
+def _t_quantile(degrees: _Floats) -> _Floats:
+    from scipy.special import ndtri, stdtrit
+
+    finite = np.minimum(degrees, 1e6)
+    quantile: _Floats = np.where(degrees > 1e6, ndtri(0.5 + LEVEL / 2), stdtrit(finite, 0.5 + LEVEL / 2))
+    return quantile
+
+
+def _fit_logistic(rows: _Floats, target: _Floats) -> _Floats:
+    """Fit a logistic regression by Newton's method, with a ridge penalty on all weights but the first."""
+    penalty = np.full(rows.shape[1], _RIDGE)
+    penalty[0] = 0.01
+    weights: _Floats = np.zeros(rows.shape[1])
+    rate = (target.sum() + 0.5) / (len(target) + 1)
+    weights[0] = np.log(rate / (1 - rate))
+    loss, probability = _logistic_loss(rows, target, weights, penalty)
+    for _ in range(_NEWTON_STEPS):
+        gradient = rows.T @ (target - probability) - penalty * weights
+        curvature = (rows * (probability * (1 - probability))[:, None]).T @ rows + np.diag(penalty)
+        step = np.linalg.solve(curvature, gradient)
+        length = 1.0
+        new_loss, new_probability = _logistic_loss(rows, target, weights + step, penalty)
+        while new_loss > loss and length > 1e-4:  # far from the optimum a whole step can overshoot
+            length /= 2
+            new_loss, new_probability = _logistic_loss(rows, target, weights + length * step, penalty)
+        if new_loss > loss - 1e-4:
+            break
+        weights, loss, probability = weights + length * step, new_loss, new_probability
+    return weights
+
+
+def _logistic_loss(rows: _Floats, target: _Floats, weights: _Floats, penalty: _Floats) -> tuple[float, Any]:
+    from scipy.special import expit
+
+    score = rows @ weights
+    loss = np.logaddexp(0, score).sum() - target @ score + 0.5 * (penalty * weights) @ weights
+    return float(loss), expit(score)
