@@ -243,6 +243,14 @@ class Plan:
         passes = (self._source_passes if unit.makes_images else self._passes)[unit.dataset, unit.key]
         return per_pass * passes * len(part.strengths) * (part.stop - part.start)
 
+    def passes(self, dataset: str, key: str) -> float:
+        """Return the passes through the network that an image takes at a strength."""
+        return self._passes[dataset, key]
+
+    def network_macs(self, dataset: str, architecture: ArchitectureId) -> float:
+        """Return the multiply-accumulates of a pass; KeyError for a network that the plan lacks."""
+        return self._network_macs[dataset, architecture]
+
     @property
     def source_macs(self) -> float:
         """Estimate the work of the attacks that make the images of transfers, on their sources."""
