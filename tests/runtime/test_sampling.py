@@ -41,8 +41,7 @@ def rows_of(config: SweepConfig) -> dict[tuple[str, float, int, int], bytes]:
     inventory = store.inventory()
     return {
         (unit.id, strength): b"".join(
-            array.tobytes()
-            for _, array in sorted(store.values(unit, strength, inventory, plan.measurements).items())
+            array.tobytes() for _, array in sorted(store.values(unit, strength, inventory, plan.measurements).items())
         )
         for unit in plan.units
         for strength in unit.strengths

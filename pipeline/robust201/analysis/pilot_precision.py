@@ -27,8 +27,8 @@ class PilotPrecision:
         found = [dataset for dataset in reader.data if any(self._has(dataset, key) for key in reader.keys_all)]
         if not found:
             raise ConfigError(
-                f"Planning failed for --like {reader.path}: expected a dataset with outcomes by image, got none. Measure "
-                "`predictions`, and export with --parquet --outcomes bits, or leave --like out."
+                f"Planning failed for --like {reader.path}: expected a dataset with outcomes by image, got none. "
+                "Measure `predictions`, and export with --parquet --outcomes bits, or leave --like out."
             )
         self._dataset = found[0]
         self._keys = {paper_key(key): key for key in reader.keys_all if self._has(self._dataset, key)}
@@ -43,14 +43,14 @@ class PilotPrecision:
             return worst_case(dataset, key, n_seen, n_images)
         if n_seen >= n_images:
             return 0.0, 1.0
-        count = outcomes.shape[2]
-        # The sample of the pilot's images that has the same sampling error as n_seen of n_images.
-        equivalent = round(count / (1 + count * (1 / n_seen - 1 / n_images)))
-        equivalent = min(max(equivalent, smallest_sample(count)), count)
-        place = key, equivalent, count
+        # Repeated images stand for a larger population: strata then have the sizes, and samples the errors, of the sweep.
+        population = np.tile(outcomes, max(1, round(n_images / outcomes.shape[2])))
+        count = population.shape[2]
+        size = min(max(round(count * n_seen / n_images), smallest_sample(count)), count)
+        place = key, size, count
         if place not in self._precision:
-            design = stratify(outcomes, n_strata=N_STRATA, seed=0, name=key)
-            self._precision[place] = expected_precision(outcomes, allocate(design, outcomes, equivalent))
+            design = stratify(population, n_strata=N_STRATA, seed=0, name=key)
+            self._precision[place] = expected_precision(population, allocate(design, population, size))
         return self._precision[place]
 
     def _read(self, key: str) -> NDArray[np.bool_] | None:

@@ -44,6 +44,8 @@ EXAMPLES = {
     ),
     "plan": (
         "robust201 plan jobs/paper.yaml --keys clean,pgd",
+        "robust201 plan jobs/paper.yaml --budget 500h --like dataset",
+        "robust201 plan jobs/paper.yaml --like dataset --next 200",
         "robust201 plan jobs/paper.yaml --save",
         "robust201 plan jobs/train-digits.yaml",
     ),

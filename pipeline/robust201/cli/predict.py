@@ -46,7 +46,7 @@ def predict(
 ) -> None:
     """Predict the accuracies of cells that were not evaluated, with intervals, and show how good predictions are.
 
-    Each fifth of the evaluated cells is predicted from the others. The file is marked as predictions; `search` takes it.
+    Each fifth of the evaluated cells is predicted from the others. `search` takes the file of predictions.
     """
     from robust201.analysis.measure_folders import read_measure_folders
     from robust201.reader.dataset import RobustnessDataset
@@ -97,8 +97,8 @@ def _nulls(numbers: dict[str, Any]) -> dict[str, Any]:
 def _show(found: "CellPredictions") -> None:
     n_predicted = found.frame["architecture"].nunique()
     title = (
-        f"{found.dataset}: {n_predicted:,} cells predicted from {found.n_evaluated:,}; quality from evaluated cells that "
-        "were left out, a fifth at a time"
+        f"{found.dataset}: {n_predicted:,} cells predicted from {found.n_evaluated:,}; quality from evaluated cells "
+        "that were left out, a fifth at a time"
     )
     percent = f"{100 * found.level:g}%"
     columns = ("", "Kendall's tau", "R2", f"coverage of {percent} intervals", "median half-width, points")

@@ -63,9 +63,7 @@ def measure_speeds(plan: Plan, results: Path) -> dict[tuple[str, str], float]:
         return {}
     if not len(inventory):
         return {}
-    wanted = {
-        (planned.dataset, planned.key): plan.protocols[planned.protocol].payload for planned in plan.planned_keys
-    }
+    wanted = {(planned.dataset, planned.key): plan.protocols[planned.protocol].payload for planned in plan.planned_keys}
     passes = {
         (planned.dataset, planned.key): plan.passes(planned.dataset, planned.key) for planned in plan.planned_keys
     }

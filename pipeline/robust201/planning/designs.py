@@ -9,7 +9,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.records import ArchitectureId
 from robust201.planning.budgets import SampleCosts, sample_sizes
 from robust201.planning.config import SweepConfig
-from robust201.planning.costs import Speeds, total_hours
+from robust201.planning.costs import Speeds, key_costs, total_hours
 from robust201.planning.plan import Plan, assumed_facts, make_plan, plan_without_samples, sample_costs
 from robust201.planning.samples import choose_pilot
 from robust201.planning.sampling_section import parse_budget
@@ -22,6 +22,9 @@ ranking on all images, None if unknown."""
 DEFAULT_PILOT = 20
 _MIN_FACTOR = 0.1
 """Fraction of its queries and steps that an attack keeps at least."""
+
+_EXPENSIVE = 0.01
+"""Fraction of the whole cost from which on a key counts in the median precision of half the images."""
 
 _SCALED = ("queries", "steps")
 _SHOWN_NETWORKS = 8
@@ -68,27 +71,29 @@ def worst_case(_dataset: str, _key: str, n_seen: int, n_images: int) -> tuple[fl
 def savings(plan: Plan, speeds: Speeds, precision: Precision) -> list[CheaperDesign]:
     """Describe half the images, half the networks, and half the queries and steps of attacks."""
     whole = total_hours(plan, speeds)
+    costs = key_costs(plan, speeds)
+    expensive = {(cost.dataset, cost.key) for cost in costs if cost.hours >= _EXPENSIVE * whole}
     halves = {planned.protocol: max(1, planned.n_images // 2) for planned in plan.planned_keys}
     half_width, tau = _summarise(
         [
             precision(planned.dataset, planned.key, halves[planned.protocol], planned.n_images)
             for planned in plan.planned_keys
-            if planned.n_images and not planned.columns
+            if planned.n_images and (planned.dataset, planned.key) in expensive
         ]
     )
-    n_images = min((planned.n_images for planned in plan.planned_keys if planned.n_images), default=0)
-    designs = [
-        CheaperDesign(
-            "half the images", whole / 2, half_width, tau, "wider intervals", {"images": {"count": n_images // 2}}
-        )
-    ]
+    counts = {planned.n_images for planned in plan.planned_keys}
+    # `images.count` is the same for all datasets.
+    fields = {"images": {"count": max(1, counts.pop() // 2)}} if len(counts) == 1 else {}
+    designs = [CheaperDesign("half the images", whole / 2, half_width, tau, "wider intervals", fields)]
     names = plan.config.selected_architectures
     if len(names) > 3:
         designs.append(_fewer_networks(plan, speeds, len(names) // 2, "half the networks"))
     weaker = weaken(plan.config, 0.5)
     if weaker is not None:
         hours = total_hours(_same_networks(weaker, plan), speeds)
-        designs.append(CheaperDesign("half the queries and steps", hours, None, None, _WEAKER, _key_fields(weaker, plan)))
+        designs.append(
+            CheaperDesign("half the queries and steps", hours, None, None, _WEAKER, _key_fields(weaker, plan))
+        )
     return designs
 
 
@@ -199,9 +204,7 @@ def _fewer_networks(plan: Plan, speeds: Speeds, count: int, name: str) -> Cheape
     tau = count * (count - 1) / (total * (total - 1))
     chosen = list(choose_pilot(plan.config.selected_architectures, count, 0))
     loss = f"nothing is known of {total - count:,} networks (but robust201 predict); exact for {count:,}"
-    return CheaperDesign(
-        name, total_hours(_narrow(plan, count), speeds), 0.0, tau, loss, {"architectures": chosen}
-    )
+    return CheaperDesign(name, total_hours(_narrow(plan, count), speeds), 0.0, tau, loss, {"architectures": chosen})
 
 
 def _narrow(plan: Plan, count: int) -> Plan:

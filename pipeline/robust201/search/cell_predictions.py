@@ -253,9 +253,7 @@ def _pose(
     features = cell_features(space)
     if measures is not None:
         features = np.concatenate([features, _measure_features(results, space, measures, accuracies.index)], axis=1)
-    return _Problem(
-        space, features, accuracies.index.to_numpy(np.int64), values[:, varying], evaluations, variances
-    )
+    return _Problem(space, features, accuracies.index.to_numpy(np.int64), values[:, varying], evaluations, variances)
 
 
 def _measure_features(

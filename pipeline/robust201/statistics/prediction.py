@@ -103,9 +103,7 @@ class GaussianProcess:
                 own = (value[rows, column] - self._mean[column]) / self._scale[column]
                 without = own[:, None] - influence * residuals  # (m, n), the prediction without each observation
                 ends = jackknife_plus(without, np.abs(residuals), level)
-                low[rows, column], high[rows, column] = (
-                    end * self._scale[column] + self._mean[column] for end in ends
-                )
+                low[rows, column], high[rows, column] = (end * self._scale[column] + self._mean[column] for end in ends)
         return IntervalPredictions(value, low, high)
 
     def posterior_covariance(self, points: _Floats) -> _Floats:
