@@ -42,7 +42,19 @@ VERBS = (
         "convert",
         "evaluate",
     ),
-    *("metrics", "correlate", "design", "audit", "search", "study", "fuse", "import-images", "robustify", "show"),
+    *(
+        "metrics",
+        "correlate",
+        "design",
+        "audit",
+        "search",
+        "predict",
+        "study",
+        "fuse",
+        "import-images",
+        "robustify",
+        "show",
+    ),
     *("rank", "push"),
 )
 HIDDEN = {"meta"}

@@ -43,7 +43,7 @@ class PilotPrecision:
             return worst_case(dataset, key, n_seen, n_images)
         if n_seen >= n_images:
             return 0.0, 1.0
-        # Repeated images stand for a larger population: strata then have the sizes, and samples the errors, of the sweep.
+        # Repeated images stand for a larger population, so that strata and errors have the sizes of the sweep.
         population = np.tile(outcomes, max(1, round(n_images / outcomes.shape[2])))
         count = population.shape[2]
         size = min(max(round(count * n_seen / n_images), smallest_sample(count)), count)
