@@ -47,11 +47,13 @@ def test_measured_speed_replaces_the_assumed_one() -> None:
 
 
 def test_half_of_images_networks_and_queries() -> None:
+    count = len(make_config().selected_architectures)
+    half = count // 2
     images, networks, queries = savings(make(), {}, worst_case)
     assert images.half_width == pytest.approx(1.96 * (0.25 / 5000 * 0.5) ** 0.5)
     assert images.yaml == {"images": {"count": 5000}}
-    assert (networks.half_width, networks.tau) == (0.0, pytest.approx(20 * 19 / (40 * 39)))
-    assert len(networks.yaml["architectures"]) == 20
+    assert (networks.half_width, networks.tau) == (0.0, pytest.approx(half * (half - 1) / (count * (count - 1))))
+    assert len(networks.yaml["architectures"]) == half
     assert queries.yaml["keys"]["aa_square"]["queries"] == 2500
     assert queries.half_width is None
 
@@ -63,7 +65,7 @@ def test_three_designs_fit_a_budget() -> None:
     designs = designs_for_budget(plan.config, budget, {}, worst_case, make_config)
     assert len(designs) == 3
     assert all(0 < design.hours <= 0.4 * whole * 1.0001 for design in designs)
-    assert designs[0].yaml["sampling"]["pilot"] == 8
+    assert designs[0].yaml["sampling"]["pilot"] == len(plan.config.selected_architectures) // 5
     assert "predictions" in designs[0].yaml["measurements"]
     assert designs[0].half_width > 0  # type: ignore[operator]
     make_config(**designs[0].yaml)  # the lines are a valid sweep

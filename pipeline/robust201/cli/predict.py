@@ -108,8 +108,8 @@ def _show(found: "CellPredictions") -> None:
     if found.is_weak:
         console.say(
             f"warning: predictions are weak: from {found.n_evaluated:,} evaluated cells, the order of cells left out "
-            "is hardly predicted (Kendall's tau). Do not rank cells by them; evaluate more: robust201 plan SWEEP --like "
-            "DATASET --next 200"
+            "is hardly predicted (Kendall's tau). Do not rank cells by them; evaluate more: robust201 plan SWEEP "
+            "--like DATASET --next 200"
         )
 
 

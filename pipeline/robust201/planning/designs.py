@@ -155,7 +155,7 @@ def _sampled_design(
     # `run` counts a budget in hours at the assumed speed; a fraction says the same whatever the speed is.
     fraction = allowed / whole
     for _ in range(10):
-        amount = f"{allowed:.6g}h" if not speeds else f"{100 * fraction:.6f}%"
+        amount = f"{allowed:.6f}".rstrip("0").rstrip(".") + "h" if not speeds else f"{100 * fraction:.6f}%"
         section = {"budget": amount, "pilot": pilot}
         chosen = reload(sampling=section, measurements=measurements)
         hours = total_hours(make_plan(chosen, assumed_facts(chosen)), speeds)
