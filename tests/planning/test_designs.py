@@ -52,7 +52,8 @@ def test_half_of_images_networks_and_queries() -> None:
     images, networks, queries = savings(make(), {}, worst_case)
     assert images.half_width == pytest.approx(1.96 * (0.25 / 5000 * 0.5) ** 0.5)
     assert images.yaml == {"images": {"count": 5000}}
-    assert (networks.half_width, networks.tau) == (0.0, pytest.approx(half * (half - 1) / (count * (count - 1))))
+    assert networks.half_width == 0.0
+    assert networks.tau == pytest.approx(half * (half - 1) / (count * (count - 1)))
     assert len(networks.yaml["architectures"]) == half
     assert queries.yaml["keys"]["aa_square"]["queries"] == 2500
     assert queries.half_width is None

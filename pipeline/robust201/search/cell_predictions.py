@@ -391,7 +391,7 @@ def fill_accuracies(accuracies: pd.DataFrame, path: Path, dataset: str) -> pd.Da
     if not shared:
         raise ConfigError(
             f"Reading predictions failed for {path}: expected predictions of an evaluation that {dataset} has, got those "
-            f"of {', '.join(evaluation_names(list(predicted.columns))[:5])}. Predict from this dataset."
+            f"of {', '.join(evaluation_names([(str(key), float(strength)) for key, strength in predicted.columns])[:5])}. Predict from this dataset."
         )
     new = predicted.loc[~predicted.index.isin(accuracies.index), shared]
     return pd.concat([accuracies, new.reindex(columns=accuracies.columns)]).sort_index()

@@ -85,11 +85,13 @@ class GaussianProcess:
     def predict(self, points: _Floats) -> _Floats:
         """Return the predictions (M, C) for features (M, F)."""
         values: _Floats = self._kernel(points, self._points) @ self._weights
-        return values * self._scale + self._mean
+        predictions: _Floats = values * self._scale + self._mean
+        return predictions
 
     def leave_one_out(self) -> _Floats:
         """Return the prediction (n, C) of each observation from the other ones."""
-        return (self._targets - self._residuals) * self._scale + self._mean
+        predictions: _Floats = (self._targets - self._residuals) * self._scale + self._mean
+        return predictions
 
     def predict_intervals(self, points: _Floats, level: float) -> IntervalPredictions:
         """Predict with jackknife+ intervals, of which at least 2 level - 1, and usually `level`, contain the target."""
