@@ -39,8 +39,8 @@ class CheaperDesign:
         hours: worker-hours.
         half_width: median over sampled keys of the half-width of the 95% interval, 0 if all images are seen; None if
             unknown.
-        tau: expected Kendall tau with the ranking of all networks by the whole sweep; None if unknown. A pair of networks
-            one of which is not evaluated counts as 0.
+        tau: expected Kendall tau with the ranking of all networks by the whole sweep; None if unknown. A pair of
+            networks one of which is not evaluated counts as 0.
         loss: what is lost, in words.
         yaml: fields of the sweep YAML to set.
     """
@@ -193,8 +193,8 @@ def _networks_that_fit(plan: Plan, allowed: float, speeds: Speeds) -> CheaperDes
     if low < 2:
         raise ConfigError(
             f"Planning for a budget failed for {plan.config.name}: expected at least "
-            f"{total_hours(_narrow(plan, 2), speeds):.3g}h, the cost of 2 networks on all images, got {allowed:.3g}h. Raise "
-            "the budget."
+            f"{total_hours(_narrow(plan, 2), speeds):.3g}h, the cost of 2 networks on all images, got {allowed:.3g}h. "
+            "Raise the budget."
         )
     return _fewer_networks(plan, speeds, low, "fewer networks, all images")
 

@@ -234,7 +234,7 @@ def _pose(
     values = accuracies.to_numpy(np.float64)
     constant = np.flatnonzero(np.ptp(_log_odds(values), axis=0) < 1e-9)
     if len(constant) and names is not None:
-        name = list(evaluation_names([evaluations[constant[0]]]))[0]
+        name = evaluation_names([evaluations[constant[0]]])[0]
         raise ResultsError(
             f"Predicting failed for {results.name}: expected accuracies of {name} that differ between cells, got "
             f"{values[0, constant[0]]:g} for all. Leave it out of --keys, or choose another strength."
@@ -242,7 +242,7 @@ def _pose(
     varying = np.setdiff1d(np.arange(len(evaluations)), constant)
     if not len(varying):
         raise ResultsError(
-            f"Predicting failed for {results.name}: expected accuracies that differ between cells, got the same for all. "
+            f"Predicting failed for {results.name}: expected accuracies that differ between cells, got one for all. "
             "Evaluate other keys or strengths."
         )
     evaluations = [evaluations[column] for column in varying]
@@ -269,11 +269,11 @@ def _measure_features(
     if table.shape[1] == 0 or not covered.loc[evaluated].all() or covered.mean() < 0.5:
         raise ConfigError(
             f"Predicting failed for {results.name}: expected measures of the evaluated cells and of most others, got "
-            f"those of {int(covered.sum()):,} of {len(covered):,} cells. Measure all cells (docs/measures.md), or leave "
-            "--measures out."
+            f"those of {int(covered.sum()):,} of {len(covered):,} cells. Measure all cells (docs/measures.md), or "
+            "leave --measures out."
         )
     columns = []
-    for _, numbers in table.items():
+    for numbers in (table[name] for name in table):
         known = numbers.to_numpy(np.float64)
         scores = np.zeros(len(known))
         present = ~np.isnan(known)
@@ -294,7 +294,7 @@ def _measure_quality(problem: _Problem, level: float, seed: int) -> tuple[Qualit
     fold = np.random.default_rng(seed).permutation(count) % FOLDS
     value, low, high = (np.empty_like(targets) for _ in range(3))
     for left_out in (fold == number for number in range(FOLDS)):
-        kept = np.flatnonzero(~left_out & True)
+        kept = np.flatnonzero(~left_out)
         process = GaussianProcess(seed=seed)
         varying = np.ptp(targets[kept], axis=0) > 1e-9
         process.fit(points[kept], targets[kept][:, varying], None if variances is None else variances[kept][:, varying])
@@ -325,7 +325,7 @@ def _log_odds(accuracies: _Floats) -> _Floats:
 
 
 def _accuracy(odds: _Floats) -> _Floats:
-    """Return accuracies of log-odds; those beyond the largest and smallest odds may be anything up to 1 or down to 0."""
+    """Return accuracies of log-odds; beyond the largest and smallest odds they may be up to 1 or down to 0."""
     from scipy.special import expit
 
     edge = np.log(_LARGEST_ODDS / (1 - _LARGEST_ODDS)) - 1e-9
@@ -344,6 +344,7 @@ def write_predictions(path: Path, frame: pd.DataFrame) -> None:
 
 
 def check_prediction_file(path: Path) -> None:
+    """Check the ending of a name; ConfigError if no predictions are written to such files."""
     if path.suffix not in (".parquet", ".csv"):
         raise ConfigError(
             f"Writing predictions failed for {path}: expected a name that ends in .parquet or .csv, got "
@@ -363,7 +364,8 @@ def read_predictions(path: Path, dataset: str) -> pd.DataFrame:
     except (OSError, ValueError) as error:
         raise ResultsError(
             f"Reading predictions failed for {path}: expected a file that robust201 predict wrote, got "
-            f"{'no file' if isinstance(error, FileNotFoundError) else 'other content'}. Write it with: robust201 predict"
+            f"{'no file' if isinstance(error, FileNotFoundError) else 'other content'}. Write it with: "
+            "robust201 predict"
         ) from error
     if not set(COLUMNS) <= set(frame.columns):
         raise ResultsError(
@@ -389,9 +391,10 @@ def fill_accuracies(accuracies: pd.DataFrame, path: Path, dataset: str) -> pd.Da
     predicted = read_predictions(path, dataset)
     shared = [column for column in accuracies.columns if column in predicted.columns]
     if not shared:
+        columns: list[Any] = list(predicted.columns)
         raise ConfigError(
-            f"Reading predictions failed for {path}: expected predictions of an evaluation that {dataset} has, got those "
-            f"of {', '.join(evaluation_names([(str(key), float(strength)) for key, strength in predicted.columns])[:5])}. Predict from this dataset."
+            f"Reading predictions failed for {path}: expected predictions of an evaluation that {dataset} has, got "
+            f"those of {', '.join(evaluation_names(columns)[:5])}. Predict from this dataset."
         )
     new = predicted.loc[~predicted.index.isin(accuracies.index), shared]
     return pd.concat([accuracies, new.reindex(columns=accuracies.columns)]).sort_index()
