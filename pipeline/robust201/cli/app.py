@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from robust201 import __version__
-from robust201.cli import console
+from robust201.cli import console, plan_costs
 from robust201.cli.analyse import correlate, design
 from robust201.cli.audit import audit
 from robust201.cli.bench import bench
@@ -41,11 +41,13 @@ from robust201.cli.options import (
     make_filters,
     option_words,
     reject_options,
+    reject_with_budget,
     results_of,
     split_names,
 )
 from robust201.cli.pictures import check_drawing, draw_corruption_sheet, show
 from robust201.cli.plot import MEAN_HELP, ShownKeys, ShownNetworks, plot
+from robust201.cli.predict import predict
 from robust201.cli.push import push
 from robust201.cli.rank import Epsilon, rank
 from robust201.cli.search import search
@@ -120,21 +122,64 @@ def plan(
     check: Annotated[
         bool, typer.Option("--check", help="Also read the images and look for the weights; `doctor` says more.")
     ] = False,
+    workers: Workers = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AMOUNT",
+            help="Print three designs that fit: worker-hours such as 500h, or a share of the cost such as 2.5%.",
+        ),
+    ] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DATASET",
+            help="A dataset with outcomes by image of similar networks, from which precision is expected; with --next, "
+            "the export of what was evaluated so far.",
+        ),
+    ] = None,
+    next_count: Annotated[
+        int | None,
+        typer.Option("--next", min=1, metavar="N", help="Only print the N cells to evaluate next, as a YAML list."),
+    ] = None,
+    next_for: Annotated[
+        str,
+        typer.Option(
+            "--next-for",
+            help="With --next: ranking (learn most about all cells), or best (find the most accurate one).",
+        ),
+    ] = "ranking",
     as_json: AsJson = False,
 ) -> None:
-    """Estimate the size, disk space and hours of a sweep, or of a training YAML, from the YAML alone."""
+    """Estimate the size, disk space and hours of a sweep, or of a training YAML, and what less would save and lose."""
     from robust201.planning.loading import is_training
 
     if is_training(sweep):
-        reject_options("training YAML", architectures=architectures, datasets=datasets, keys=keys, save=save or None)
+        reject_options(
+            "training YAML",
+            architectures=architectures,
+            datasets=datasets,
+            keys=keys,
+            save=save or None,
+            workers=workers,
+            budget=budget,
+            like=like,
+            next=next_count,
+        )
         plan_trainings(sweep, limit=limit, check=check, as_json=as_json)
         return
     from robust201.core.user_code import hash_files
     from robust201.planning.estimates import estimate
     from robust201.planning.plan import assumed_facts, make_plan
+    from robust201.planning.plan_file import load_any_sweep
     from robust201.planning.sweep_warnings import find_sweep_warnings, find_uncounted_images
 
-    config = load_sweep(sweep)
+    if budget is not None:
+        reject_with_budget(architectures=architectures, datasets=datasets, keys=keys, limit=limit)
+    config = load_sweep(sweep, execution={"workers": workers})
+    if next_count is not None:
+        plan_costs.show_next(config, like, next_count, next_for, split_names(keys), datasets, as_json=as_json)
+        return
     hash_files(config.code_files())  # a file that is missing would be found by `run` only
     filters = make_filters(config, architectures, datasets, keys, limit)
     filters.check(config)
@@ -147,7 +192,10 @@ def plan(
 
         Inputs(config, console.say, keys=filters.keys, datasets=filters.datasets).check()
     facts = assumed_facts(config)
-    summary = estimate(filters.narrow(make_plan(config, facts)))
+    narrowed = filters.narrow(make_plan(config, facts))
+    summary = estimate(narrowed)
+    reload = partial(load_any_sweep, sweep, execution={"workers": workers})
+    summary |= plan_costs.summarise(narrowed, like, budget, reload)
     uncounted = find_uncounted_images(config, facts)
     console.say_each([f"warning: {warning}" for warning in uncounted])
     summary["warnings"] = [str(warning) for warning in (*find_sweep_warnings(config), *uncounted)]
@@ -155,6 +203,7 @@ def plan(
         print_json(summary)
     else:
         console.show_plan(summary)
+        plan_costs.show(summary, budget, has_pilot=like is not None)
     if save:
         words = option_words(architectures=architectures, datasets=datasets, keys=keys, limit=limit)
         console.say(
@@ -181,6 +230,14 @@ def run(
     ] = None,
     slurm_requeue: SlurmRequeue = False,
     allow_code: AllowCode = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AMOUNT",
+            help="Worker-hours such as 500h, or a share of the sweep's cost such as 2.5%: estimate accuracies from a "
+            "sample of the images (the sweep's `sampling` says how).",
+        ),
+    ] = None,
 ) -> None:
     """Evaluate what is missing from a sweep, on Ray or in this process; run it again after any interruption.
 
@@ -195,7 +252,8 @@ def run(
     from robust201.runtime.sweep import run_sweep
     from robust201.submission.slurm import ArrayTask
 
-    config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers})
+    sampling = {} if budget is None else {"sampling": {"budget": budget}}
+    config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers}, **sampling)
     filters = make_filters(config, architectures, datasets, keys, limit)
     check_device(config)
     task = ArrayTask.of(os.environ) if slurm_requeue else None
@@ -429,7 +487,7 @@ add_verbs(
     *(demo, bench, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
     *(verify, audit, export, diff, convert, push, meta),
-    *(report, plot, rank, metrics, search, correlate, design),
+    *(report, plot, rank, metrics, search, predict, correlate, design),
     *(study, fuse, import_images, robustify),
     *(evaluate, compare, curves, show),
 )

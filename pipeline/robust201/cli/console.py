@@ -253,7 +253,8 @@ def show_training_plan(summary: Mapping[str, Any]) -> None:
     say_each([f"warning: {line}" for line in summary["warnings"]])
 
 
-def _show_hours(hours: float) -> str:
+def show_hours(hours: float) -> str:
+    """Render hours with one decimal, or two digits below 1."""
     return f"{hours:,.1f}" if hours >= 1 else f"{hours:.2g}"
 
 
@@ -262,9 +263,9 @@ def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     speed, cpu_speed = summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
     hours = summary["estimated_worker_hours"]
     where = {"cuda": " on GPUs", "cpu": " on CPUs"}.get(summary["device"], " on GPUs" if cpu_speed is not None else "")
-    yield f"worker-hours{where} at {speed:,g} GMAC/s", _show_hours(hours)
+    yield f"worker-hours{where} at {speed:,g} GMAC/s", show_hours(hours)
     if cpu_speed is not None:
-        yield f"worker-hours on CPUs at {cpu_speed:,g} GMAC/s", _show_hours(hours * speed / cpu_speed)
+        yield f"worker-hours on CPUs at {cpu_speed:,g} GMAC/s", show_hours(hours * speed / cpu_speed)
 
 
 def show_tally(tally: RunTally, noun: str, complete: str, failures: str = "") -> int:

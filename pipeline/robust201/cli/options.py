@@ -117,6 +117,16 @@ def option_words(**given: object) -> tuple[str, ...]:
     return tuple(word for name, value in given.items() if value is not None for word in (_option_of(name), str(value)))
 
 
+def reject_with_budget(**given: object) -> None:
+    """Reject options that narrow a sweep, None where one was not given: a budget is for all of it."""
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(
+                f"Reading the command line failed for {_option_of(name)}: --budget is for the whole sweep, as its "
+                "designs are fields of the YAML. Leave one of them out."
+            )
+
+
 def reject_options(kind: str, **given: object) -> None:
     """Reject options, None where one was not given, that do not apply to a YAML of a kind, sweep or training YAML."""
     for name, value in given.items():

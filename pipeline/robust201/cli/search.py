@@ -74,6 +74,14 @@ def search(
         str | None,
         typer.Option(help="With --blackbox: the fidelity of its evaluations, images or steps; default: none."),
     ] = None,
+    predictions: Annotated[
+        Path | None,
+        typer.Option(
+            "--predictions",
+            metavar="FILE",
+            help="File that robust201 predict wrote: its predictions stand in for accuracies that DATASET lacks.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare search methods on a dataset's cells: what each finds, as means over runs with 95% intervals."""
@@ -89,7 +97,7 @@ def search(
     if blackbox is not None:
         from robust201.search.blackbox import as_fidelity, write_blackbox
 
-        for path in write_blackbox(reader, blackbox, as_fidelity(fidelity), data):
+        for path in write_blackbox(reader, blackbox, as_fidelity(fidelity), data, predictions):
             typer.echo(path)
         return
     from robust201.search.repeated_searches import TABLE1_OBJECTIVES, compare_with_paper, repeat_searches
@@ -120,6 +128,7 @@ def search(
             constraints=constraint or (),
             join=join or (),
             distinct=distinct,
+            predictions=predictions,
             processes=processes,
             on_progress=progress,
         )
@@ -147,7 +156,7 @@ def search(
 
 def _check_no_search(given: Mapping[str, str]) -> None:
     for name, option in given.items():
-        if name not in ("folders", "data", "blackbox", "fidelity", "weights"):
+        if name not in ("folders", "data", "blackbox", "fidelity", "predictions", "weights"):
             raise ConfigError(
                 f"Reading the command line failed for robust201 search: expected --blackbox or {option}, got both. "
                 "--blackbox exports all cells and does not search. Leave one out."
@@ -200,6 +209,10 @@ def _show(searches: "Sequence[RepeatedSearch]") -> None:
             for result in found.results
         ]
         console.show_table(title, ("", *headings, "at optimum"), [optimum, *rows])
+    if searches and searches[0].n_predicted:
+        console.say(
+            f"Not all of these numbers are counts: the accuracies of {searches[0].n_predicted:,} cells are predictions."
+        )
     if absent := dict.fromkeys(name for found in searches for name in found.absent):
         console.say(f"Not reported, since {searches[0].reported_on} has no such results: {', '.join(absent)}.")
 

@@ -209,6 +209,7 @@ class Unit:
         weights: short name of the weights if the sweep has several for the network; else empty.
         columns: columns of a measure; empty if predictions are measured.
         makes_images: whether it produces no results, but the images of a transfer attack (`runtime.sweep`).
+        images: hash of the images of a sample that it is shown; empty if these are all images of its key.
     """
 
     id: str
@@ -222,6 +223,7 @@ class Unit:
     weights: str = ""
     columns: tuple[str, ...] = ()
     makes_images: bool = False
+    images: str = ""
 
     @property
     def label(self) -> str:

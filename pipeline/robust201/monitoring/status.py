@@ -207,7 +207,7 @@ class StatusReader:
         """Count finished and unused evaluations, and estimate the multiply-accumulates of the missing ones."""
         plan = self._plan
         self._done, self._macs_left = Counter(), 0.0
-        self._stale = sum(inventory.foreign(plan.unit_ids).values())
+        self._stale = sum(inventory.foreign(plan.useful_ids).values())
         for covered in count_coverage(plan, inventory):
             planned, unfinished = covered.planned, covered.unfinished
             self._done[planned.dataset, planned.key] += int(covered.complete.sum())

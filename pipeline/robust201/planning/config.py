@@ -43,6 +43,7 @@ from robust201.planning.plugins import (
     is_installed,
     plugin_names,
 )
+from robust201.planning.sampling_section import SamplingSection
 from robust201.planning.sweep_yaml import ConfigPath, substitute_variables
 from robust201.planning.transfers import TransferParameters, read_transfers
 from robust201.planning.user_tasks import LONGEST_NAME, UserTaskParameters, is_own_name
@@ -55,6 +56,7 @@ from robust201.tasks.columns import (
     MAX_COUNTED_CLASSES,
     MAX_MATRIX_CLASSES,
     MEASUREMENTS,
+    PREDICTIONS,
     PUBLISHED,
     STEPS,
     asked_columns,
@@ -496,6 +498,7 @@ class SweepConfig(WorkSection):
     precision: Precision = "fp32"
     seed: int = 0
     batch_size: PositiveInt = 250
+    sampling: SamplingSection | None = None
     execution: ExecutionSection = ExecutionSection()
 
     @field_validator("take_imported")
@@ -532,12 +535,15 @@ class SweepConfig(WorkSection):
     @model_validator(mode="before")
     @classmethod
     def _choose_measurements(cls, fields: Any) -> Any:
-        """Leave matrices of many classes out unless they are asked for."""
+        """Leave matrices of many classes out unless they are asked for, and measure what estimates need."""
         if not isinstance(fields, Mapping) or "measurements" in fields:
             return fields
         sections = fields.get("datasets")
         counts = [_stated_classes(section) for section in sections.values()] if isinstance(sections, Mapping) else []
-        return {**fields, "measurements": ("accuracy",)} if max(counts, default=0) > MAX_COUNTED_CLASSES else fields
+        chosen = ("accuracy",) if max(counts, default=0) > MAX_COUNTED_CLASSES else PUBLISHED
+        if fields.get("sampling") is not None:
+            chosen = (*chosen, PREDICTIONS)
+        return fields if chosen == PUBLISHED else {**fields, "measurements": chosen}
 
     @model_validator(mode="after")
     def _check_matrices(self) -> Self:
@@ -642,6 +648,61 @@ class SweepConfig(WorkSection):
                 if refusal is not None:
                     raise ValueError(f"keys.{key} on {dataset}: {refusal}")
         return self
+
+    @model_validator(mode="after")
+    def _check_sampling(self) -> Self:
+        section = self.sampling
+        if section is None:
+            return self
+        if self.engine == "reference":
+            raise ValueError(
+                "sampling: expected engine fused, since the draws of the reference engine depend on which images are "
+                "evaluated together, got reference. Change the engine, or remove the section."
+            )
+        if PREDICTIONS not in self.measurements:
+            raise ValueError(
+                f"measurements: expected predictions among them, which estimates are made of, got "
+                f"{list(self.measurements)}. Add predictions, or remove the section sampling."
+            )
+        unknown = [key for key in section.cheap if key not in self.parameters]
+        if "cheap" in section.model_fields_set and unknown:
+            raise ValueError(
+                f"sampling.cheap: expected keys of this sweep, got {unknown[0]!r}.{closest(unknown[0], self.parameters)}"
+            )
+        if not self.sampled_keys:
+            raise ValueError(
+                "sampling: expected an attack that is not among the cheap keys, since only these are sampled, got none. "
+                "Add a key, or remove the section."
+            )
+        by_batch = [key for key in self.sampled_keys if self.tasks[key].draws_by_batch(self.engine)]
+        if by_batch:
+            raise ValueError(
+                f"sampling: expected keys whose draws follow from the image, got {by_batch[0]}, which draws once a batch. "
+                f"Write it in sampling.cheap, to evaluate it on all images, or leave it out."
+            )
+        if len(self.assumed_weights("")) > 1:
+            raise ValueError(
+                f"sampling: expected one state of weights per network, got {len(self.assumed_weights(''))}. Divide them "
+                "among several sweeps."
+            )
+        n_networks = len(self.selected_architectures)
+        if section.pilot >= n_networks:
+            raise ValueError(
+                f"sampling.pilot: expected fewer networks than the sweep's {n_networks:,}, got {section.pilot:,}. Choose "
+                "fewer, or remove the section, as nothing would be sampled."
+            )
+        return self
+
+    @property
+    def sampled_keys(self) -> tuple[str, ...]:
+        """Keys that networks other than the pilot's are evaluated under on a sample: attacks that are not cheap."""
+        if self.sampling is None:
+            return ()
+        return tuple(
+            key
+            for key, row in self.tasks.items()
+            if row.kind == "attack" and key not in self.sampling.cheap and key not in self.transfers
+        )
 
     @property
     def parameters(self) -> dict[str, Parameters]:

@@ -44,8 +44,18 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: InputFa
 
 
 def is_known(protocol: EvaluationProtocol) -> bool:
-    """Whether a protocol is complete: one with corrupted images is complete once these exist."""
-    return protocol.payload.get("corruption") != {}
+    """Whether a protocol is complete: with corrupted images once these exist, of a sample once it is drawn."""
+    return protocol.payload.get("corruption") != {} and is_drawn(protocol)
+
+
+def is_drawn(protocol: EvaluationProtocol) -> bool:
+    """Whether the images of a protocol are known; those of a sample that is not drawn yet are not."""
+    return bool(protocol.payload["images"]["sha256"])
+
+
+def sampled_payload(payload: Mapping[str, Any], images_sha256: str) -> dict[str, Any]:
+    """Return the payload of a protocol on a sample, named by the hash of its images; empty: not drawn yet."""
+    return {**payload, "images": {"sha256": images_sha256, "sample_of": payload["images"]["sha256"]}}
 
 
 def _images_payload(config: SweepConfig, key: str, facts: DatasetFacts) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from robust201.core.records import ArchitectureId, ImageSelection, Weights
+from robust201.planning.samples import Samples
 
 
 class ImageFacts(NamedTuple):
@@ -75,12 +76,14 @@ class InputFacts:
         code: SHA-256 of each Python file that the sweep names, by the field that names it.
         test_accuracies: accuracy on the whole test split that was recorded with weights, by their SHA-256; decides no
             number, and is compared with what the sweep measures.
+        samples: samples of images that were drawn; they have a file of their own (`planning.samples`).
     """
 
     datasets: Mapping[str, DatasetFacts]
     weights: Mapping[str, Mapping[ArchitectureId, tuple[Weights, ...]]]
     code: Mapping[str, str] = field(default_factory=dict)
     test_accuracies: Mapping[str, float] = field(default_factory=dict)
+    samples: Samples | None = None
 
     def without_weights(self) -> "InputFacts":
         """What workers need, which find the hash of the weights in each unit: small enough to travel."""

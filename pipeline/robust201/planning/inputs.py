@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import DatasetError
+from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.files import atomic_write
 from robust201.core.records import ImageSelection, ImageSet, Part, content_digest
 from robust201.core.user_code import hash_file, hash_files, read_code
@@ -22,6 +22,7 @@ from robust201.images.snapshot import read_snapshot, write_snapshot
 from robust201.planning.config import CorruptionsSection, SweepConfig
 from robust201.planning.input_facts import DatasetFacts, ImageFacts, InputFacts
 from robust201.planning.plan import Plan
+from robust201.planning.samples import Samples, choose_images
 from robust201.planning.training_config import TrainingConfig
 from robust201.planning.transfers import TransferParameters
 from robust201.planning.weights import WeightsSource
@@ -61,6 +62,7 @@ class Inputs:
         self._keys, self._datasets = keys, datasets
         self._say = say
         self._images: dict[tuple[str, ImageSelection | None], ImageSet] = {}
+        self._samples: dict[str, ImageSet] = {}
 
     @cached_property
     def weights(self) -> WeightsSource:
@@ -101,6 +103,25 @@ class Inputs:
         for dataset in self._config.datasets:
             for own in (None, *self._config.own_images):
                 keep_copy(self._config, dataset, self.images(dataset, own))
+
+    def keep_samples(self, samples: Samples | None) -> None:
+        """Copy the images of every increment of samples to the results folder (see `keep_copy`)."""
+        for (dataset, key), sample in {} if samples is None else samples.keys.items():
+            images = self.images(dataset)
+            if images.sha256 != sample.images_sha256:
+                raise ConfigError(
+                    f"Sampling failed for {dataset} {key}: expected the images {sample.images_sha256[:16]}, of which the "
+                    f"sample in {self._config.results} was drawn, got {images.sha256[:16]}. Restore them, or choose "
+                    "another results folder."
+                )
+            for increment in sample.increments:
+                keep_copy(self._config, dataset, choose_images(images, increment.positions))
+
+    def sampled_images(self, dataset: str, sha256: str) -> ImageSet:
+        """Read images that `keep_samples` kept, once."""
+        if sha256 not in self._samples:
+            self._samples[sha256] = read_copy(self._config, dataset, sha256)
+        return self._samples[sha256]
 
     def kept_images(self, dataset: str, sha256: str, own: ImageSelection | None = None) -> ImageSet:
         """Read images that `keep_images` kept, once; they must have the hash that was planned (see `images`)."""

@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import DatasetError
+from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.records import ArchitectureId, EvaluationProtocol, ImageSelection, Part, Unit, Weights, unit_id
 from robust201.images import load_images
 from robust201.images.specs import UNKNOWN_COUNT
+from robust201.planning.budgets import SampleCosts, sample_sizes
 from robust201.planning.config import SweepConfig
-from robust201.planning.identity import is_known, protocol_payload
+from robust201.planning.identity import is_known, protocol_payload, sampled_payload
 from robust201.planning.input_facts import DatasetFacts, ImageFacts, InputFacts
+from robust201.planning.samples import choose_pilot
+from robust201.planning.sampling_section import parse_budget
 from robust201.planning.sweep_record import portable_fields
 from robust201.planning.transfers import TransferParameters
 from robust201.tasks import Task
@@ -42,6 +45,7 @@ class PlannedKey:
     protocol: str
     columns: tuple[str, ...]
     networks: tuple[PlannedNetwork, ...]
+    images: str = ""
 
     @property
     def n_evaluations(self) -> int:
@@ -66,6 +70,7 @@ class PlannedKey:
             checkpoint_sha256=sha256,
             weights=weights,
             columns=self.columns,
+            images=self.images,
         )
 
 
@@ -88,13 +93,13 @@ class Plan:
     def of_units(
         cls, config: SweepConfig, units: Iterable[Unit], protocols: Mapping[str, EvaluationProtocol], facts: InputFacts
     ) -> "Plan":
-        def shared(unit: Unit) -> tuple[str, str, tuple[float, ...], int, str, tuple[str, ...]]:
-            return unit.dataset, unit.key, unit.strengths, unit.n_images, unit.protocol, unit.columns
+        def shared(unit: Unit) -> tuple[str, str, tuple[float, ...], int, str, tuple[str, ...], str]:
+            return unit.dataset, unit.key, unit.strengths, unit.n_images, unit.protocol, unit.columns, unit.images
 
         planned = []
         for fields, group in groupby(units, shared):
             networks = tuple(PlannedNetwork(u.architecture, u.checkpoint_sha256, u.weights) for u in group)
-            planned.append(PlannedKey(config.space_name, *fields, networks))
+            planned.append(PlannedKey(config.space_name, *fields[:-1], networks, fields[-1]))
         return cls(config, tuple(planned), protocols, facts)
 
     @cached_property
@@ -112,6 +117,13 @@ class Plan:
     def unit_ids(self) -> NDArray[np.bytes_]:
         ids = (name.encode() for planned in self.planned_keys for name in planned.ids())
         return np.fromiter(ids, dtype="S32", count=self.n_units)
+
+    @cached_property
+    def useful_ids(self) -> NDArray[np.bytes_]:
+        """Ids of its units, and of those that whole samples were combined into."""
+        if self.config.sampling is None:
+            return self.unit_ids
+        return np.union1d(self.unit_ids, counted_plan(self).unit_ids)
 
     def find_units(self, ids: Collection[str]) -> dict[str, Unit]:
         """Write out some units, by their ids; ids that are not in the plan are left out."""
@@ -231,6 +243,14 @@ class Plan:
         passes = (self._source_passes if unit.makes_images else self._passes)[unit.dataset, unit.key]
         return per_pass * passes * len(part.strengths) * (part.stop - part.start)
 
+    def passes(self, dataset: str, key: str) -> float:
+        """Return the passes through the network that an image takes at a strength."""
+        return self._passes[dataset, key]
+
+    def network_macs(self, dataset: str, architecture: ArchitectureId) -> float:
+        """Return the multiply-accumulates of a pass; KeyError for a network that the plan lacks."""
+        return self._network_macs[dataset, architecture]
+
     @property
     def source_macs(self) -> float:
         """Estimate the work of the attacks that make the images of transfers, on their sources."""
@@ -307,6 +327,12 @@ class Plan:
 
 def make_plan(config: SweepConfig, facts: InputFacts) -> Plan:
     """Plan every unit of a sweep; equal arguments give equal ids on every machine."""
+    plan = plan_without_samples(config, facts)
+    return plan if config.sampling is None else _plan_samples(plan)
+
+
+def plan_without_samples(config: SweepConfig, facts: InputFacts) -> Plan:
+    """Plan every unit on all images, also of a sweep that samples them."""
     protocols: dict[str, EvaluationProtocol] = {}
     planned_keys: list[PlannedKey] = []
     parameters, tasks = config.parameters, config.tasks
@@ -328,6 +354,111 @@ def make_plan(config: SweepConfig, facts: InputFacts) -> Plan:
                 )
             )
     return Plan(config, tuple(planned_keys), protocols, facts)
+
+
+def sample_costs(plan: Plan) -> SampleCosts:
+    """Estimate what sampling saves of a plan on all images (`plan_without_samples`), key by key."""
+    section = plan.config.sampling
+    assert section is not None  # noqa: S101 - asked of sampled sweeps only
+    pilot, sampled = set(pilot_of(plan)), set(plan.config.sampled_keys)
+    fixed, per_image, n_images = plan.source_macs, dict[tuple[str, str], float](), dict[tuple[str, str], int]()
+    for planned in plan.planned_keys:
+        macs = plan.unit_macs(planned)
+        if planned.key not in sampled:
+            fixed += sum(macs)
+            continue
+        of_pilot = [network.architecture in pilot for network in planned.networks]
+        fixed += sum(cost for cost, is_pilot in zip(macs, of_pilot, strict=True) if is_pilot)
+        of_others = sum(cost for cost, is_pilot in zip(macs, of_pilot, strict=True) if not is_pilot)
+        if planned.n_images:
+            place = planned.dataset, planned.key
+            per_image[place], n_images[place] = of_others / planned.n_images, planned.n_images
+    return SampleCosts(fixed, per_image, n_images, 3600e9 * plan.config.execution.assumed_gmacs())
+
+
+def pilot_of(plan: Plan) -> tuple[ArchitectureId, ...]:
+    """Return the pilot networks of a sampled sweep: those that its samples were drawn with, else a choice by its seed."""
+    if plan.facts.samples is not None:
+        return plan.facts.samples.pilot
+    section = plan.config.sampling
+    assert section is not None  # noqa: S101 - asked of sampled sweeps only
+    return choose_pilot(plan.config.selected_architectures, section.pilot, section.seed)
+
+
+def _plan_samples(plan: Plan) -> Plan:
+    """Replace, under sampled keys, the units of all networks but the pilot's by units on the increments of samples.
+
+    Images that the budget allows and that are not drawn yet are units without an identity.
+    """
+    config, drawn = plan.config, plan.facts.samples
+    assert config.sampling is not None  # noqa: S101 - asked of sampled sweeps only
+    sizes = sample_sizes(sample_costs(plan), parse_budget(config.sampling.budget), config.name)
+    pilot = set(pilot_of(plan))
+    protocols: dict[str, EvaluationProtocol] = {}
+    planned_keys: list[PlannedKey] = []
+    for planned in plan.planned_keys:
+        protocol = plan.protocols[planned.protocol]
+        place = planned.dataset, planned.key
+        sample = None if drawn is None else drawn.keys.get(place)
+        protocols[protocol.digest] = protocol
+        if place not in sizes or (sample is None and sizes[place] == planned.n_images):
+            planned_keys.append(planned)
+            continue
+        others = tuple(network for network in planned.networks if network.architecture not in pilot)
+        planned_keys.append(replace(planned, networks=tuple(n for n in planned.networks if n.architecture in pilot)))
+        increments = [] if sample is None else [(one.sha256, len(one.positions)) for one in sample.increments]
+        n_undrawn = sizes[place] - sum(count for _, count in increments)
+        for sha256, count in (*increments, *([("", n_undrawn)] if n_undrawn > 0 else [])):
+            on_sample = EvaluationProtocol.of(sampled_payload(protocol.payload, sha256))
+            protocols[on_sample.digest] = on_sample
+            planned_keys.append(
+                replace(planned, networks=others, n_images=count, protocol=on_sample.digest, images=sha256)
+            )
+    return replace(plan, planned_keys=tuple(planned_keys), protocols=protocols)
+
+
+def counted_plan(plan: Plan) -> Plan:
+    """Keep the units of a plan whose accuracies are counts: on all images, also where these were drawn one by one."""
+    drawn = plan.facts.samples
+    if plan.config.sampling is None:
+        return plan
+    whole = {place for place, sample in drawn.keys.items() if sample.is_whole} if drawn is not None else set()
+    everything = plan_without_samples(plan.config, plan.facts)
+    planned_keys = [
+        planned
+        for planned in everything.planned_keys
+        if (planned.dataset, planned.key) in whole and (planned.dataset, planned.key) in _places(plan)
+    ]
+    planned_keys += [
+        planned
+        for planned in plan.planned_keys
+        if (planned.dataset, planned.key) not in whole and not is_sampled(plan, planned)
+    ]
+    order = {(planned.dataset, planned.key): number for number, planned in enumerate(everything.planned_keys)}
+    planned_keys.sort(key=lambda planned: order[planned.dataset, planned.key])
+    return replace(plan, planned_keys=tuple(planned_keys), protocols=everything.protocols)
+
+
+def _places(plan: Plan) -> set[tuple[str, str]]:
+    return {(planned.dataset, planned.key) for planned in plan.planned_keys}
+
+
+def check_sampled_protocols(plan: Plan) -> None:
+    """Check that samples were drawn for the protocols that a sweep now has; ConfigError if not."""
+    samples = {} if plan.config.sampling is None or plan.facts.samples is None else plan.facts.samples.keys
+    for planned in plan.planned_keys:
+        sample = samples.get((planned.dataset, planned.key))
+        if sample is not None and not is_sampled(plan, planned) and planned.protocol != sample.protocol:
+            raise ConfigError(
+                f"Sampling failed for {planned.dataset} {planned.key} in {plan.config.results}: expected the protocol "
+                "with which its sample was drawn, got another, as its parameters, seed, images or code changed. Restore "
+                "them, or choose another results folder."
+            )
+
+
+def is_sampled(plan: Plan, planned: PlannedKey) -> bool:
+    """Whether units are shown a sample of the images, drawn or not."""
+    return "sample_of" in plan.protocols[planned.protocol].payload["images"]
 
 
 def _networks(config: SweepConfig, weights: Mapping[ArchitectureId, Sequence[Weights]]) -> Iterator[PlannedNetwork]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from robust201.planning.identity import is_known
 from robust201.planning.input_facts import InputFacts
 from robust201.planning.loading import load_config, override_config, parse_config
 from robust201.planning.plan import Plan, make_plan
+from robust201.planning.samples import read_samples
 
 if TYPE_CHECKING:
     from robust201.shards import ShardStore
@@ -83,7 +85,7 @@ def _read_payload(results: Path) -> tuple[dict[str, Any], InputFacts]:
     # Taken from the folder, which knows where its shards are: a merge may have copied the plan from another one.
     # Earlier versions could complete results read from a dataset's files; what they computed is still the sweep's.
     here = {"results": str(results), "shards": store.folder.shards_url or None, "take_imported": False}
-    return fields | here, InputFacts.from_payload(facts)
+    return fields | here, replace(InputFacts.from_payload(facts), samples=read_samples(results))
 
 
 @contextmanager

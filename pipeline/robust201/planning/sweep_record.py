@@ -15,7 +15,7 @@ def portable_fields(config: SweepConfig) -> dict[str, Any]:
     """Fields of a sweep YAML that computes the same numbers, every default written out; nothing is of machines."""
     # What came after format 1 stands there only where it is used, so that exports of older sweeps keep their bytes.
     fields: dict[str, Any] = config.model_dump(mode="json", exclude={"execution", "shards"}, exclude_none=False)
-    for name in ("checkpoints", "weights"):
+    for name in ("checkpoints", "weights", "sampling"):
         if fields[name] is None:
             del fields[name]
     if fields.get("weights") and fields["weights"]["steps"] is None:

@@ -87,7 +87,7 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
         by_key[protocol.payload["dataset"], protocol.payload["key"]].append(protocol.payload)
     found: list[tuple[int, str, str, int]] = []
     order = list(TASKS)
-    for digest, count in inventory.foreign(plan.unit_ids).items():
+    for digest, count in inventory.foreign(plan.useful_ids).items():
         if digest in plan.protocols:
             what = "another checkpoint, or architectures outside this sweep"
             key = plan.protocols[digest].payload["key"]

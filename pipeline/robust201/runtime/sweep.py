@@ -13,17 +13,19 @@ from robust201.core.records import Bundle, Part, Receipt, UnitFailure
 from robust201.planning.bundles import make_bundles
 from robust201.planning.config import SweepConfig
 from robust201.planning.filters import EVERYTHING, Filters
-from robust201.planning.identity import is_known
+from robust201.planning.identity import is_drawn, is_known
 from robust201.planning.input_facts import InputFacts
 from robust201.planning.inputs import Inputs
-from robust201.planning.plan import Plan, make_plan
+from robust201.planning.plan import Plan, assumed_facts, check_sampled_protocols, make_plan
 from robust201.planning.plan_file import PLAN_FILE, load_facts, load_plan, save_plan
+from robust201.planning.samples import SAMPLE_FILE, check_samples, read_samples
 from robust201.runtime.driver import Driver, OnProgress
 from robust201.runtime.executors.base import Executor
 from robust201.runtime.heartbeat import remove_silent_heartbeats, warn_of_shares
 from robust201.runtime.lease import Lease
 from robust201.runtime.preview import RunPreview, preview_run
 from robust201.runtime.progress import Tracker
+from robust201.runtime.sampling import combine_whole_samples, draw_samples
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
 from robust201.shards import MergeReport, ShardStore, merge_folders
@@ -45,6 +47,9 @@ def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, t
         report = merge_folders(sources, target)
         if not (target / PLAN_FILE).exists():
             write_text(target / PLAN_FILE, read_text(sources[0] / PLAN_FILE, MAX_JSON_BYTES))
+        drawn = next((source for source in sources if (source / SAMPLE_FILE).exists()), None)
+        if drawn is not None and not (target / SAMPLE_FILE).exists():
+            write_text(target / SAMPLE_FILE, read_text(drawn / SAMPLE_FILE, MAX_JSON_BYTES))
         merged = load_plan(target)
         if not all(map(is_known, merged.protocols.values())):
             # Narrowed runs made different corrupted images: together they may know all of them.
@@ -70,7 +75,8 @@ def run_sweep(
     """Compute what a sweep, narrowed by the filters, still misses; failures are in the tally.
 
     The first stage computes what needs no missing images, and the adversarial images of transfers on their sources,
-    which are work without a result. Then corrupted images are generated, and the second stage computes the rest. The
+    which are work without a result. Then corrupted images are generated and samples are drawn from the outcomes of the
+    pilot, and the second stage computes the rest. Samples that have all images are combined at the end. The
     executor is started only if something is missing. `on_preview` takes what is there and what is missing, before
     anything is computed; `on_progress` each event, and None now and then; `say` a line about each slow step.
 
@@ -82,9 +88,10 @@ def run_sweep(
         on_preview(preview)
         # Also while no event comes: another driver may have taken over.
         driver = make_driver(preview, config.results, on_progress=on_progress, check=lease.check, say=say)
+        planned = preview.plan
         with driver.recording_an_error():
             blocks = inputs.unmade_adversarial(preview.plan, preview.missing)
-            now, later = _split_off_unmade(preview.missing, config, inputs, blocks)
+            now, later = _split_off_unmade(preview.plan, preview.missing, inputs, blocks)
             compute(driver, preview.plan, now, make_executor, blocks)
             if driver.tally.drained:
                 driver.tally.remaining += sum(len(part.strengths) for part in later)
@@ -93,14 +100,18 @@ def run_sweep(
                 for dataset, keys in _keys_by_dataset(later).items():
                     inputs.make_corruptions(dataset, keys)
                 lease.check()  # while images were made, another driver may have taken over
-                replanned = _plan_with_images(preview.plan, filters, inputs, later)
+                replanned = _plan_with_images(preview.plan, filters, inputs, now, later)
                 for shard in replanned.damaged:
                     say(f"Damaged result file set aside, its evaluations are recomputed: {shard}")
                 failed = inputs.unmade_adversarial(replanned.plan, replanned.missing)
-                ready, lacking = _split_off_unmade(replanned.missing, config, inputs, failed)
+                ready, lacking = _split_off_unmade(replanned.plan, replanned.missing, inputs, failed)
                 driver.tracker.replace(later, replanned.plan, (*ready, *lacking))
                 driver.tally.remaining += sum(len(part.strengths) for part in lacking)
+                _say_what_samples_lack(replanned.plan, lacking, say)
                 compute(driver, replanned.plan, ready, make_executor)
+                planned = replanned.plan
+            if not driver.tally.drained:
+                combine_whole_samples(planned, ShardStore.open(config.results), say)
         return driver.finish()
 
 
@@ -109,10 +120,16 @@ def prepare_sweep(
 ) -> RunPreview:
     """Write down the plan and keep what workers read, so that shares can run; compute nothing.
 
-    Corrupted and adversarial images are made as far as the filters ask for them: shares make none.
+    Corrupted and adversarial images are made as far as the filters ask for them, and samples drawn where the pilot is
+    complete: shares do neither.
     """
     with _prepared(config, filters, say, make_images=True) as (preview, inputs, _):
         _make_blocks(preview.plan, inputs.unmade_adversarial(preview.plan, preview.missing))
+        if config.sampling is not None:
+            store = ShardStore.open(config.results)
+            combine_whole_samples(preview.plan, store, say)
+            if draw_samples(preview.plan, inputs, store, store.inventory(on_damage="report")):
+                return _plan_again(preview.plan, filters, inputs)
         return preview
 
 
@@ -124,14 +141,19 @@ def _prepared(
     filters.check(config)
     inputs = Inputs(config, say, keys=filters.keys, datasets=filters.datasets)
     inputs.check()
+    samples = read_samples(config.results)
+    check_samples(config, samples)
+    make_plan(config, replace(assumed_facts(config), samples=samples))  # raises for a budget that is too small
     store = ShardStore.create(config.results, shards=config.shards or "")
     with Lease.acquire(config.results, on_wait=say) as lease:
         if make_images:
             for dataset in filters.datasets or tuple(config.datasets):
                 inputs.make_corruptions(dataset, filters.keys)
-        facts = inputs.gather(load_facts(config.results))
+        facts = replace(inputs.gather(load_facts(config.results)), samples=samples)
         full = make_plan(config, facts)
+        check_sampled_protocols(full)
         plan = filters.narrow(full)
+        inputs.keep_samples(samples)
         save_plan(full, store)
         inputs.keep_images()
         inputs.keep_code()
@@ -183,25 +205,54 @@ def _keys_by_dataset(parts: Iterable[Part]) -> dict[str, set[str]]:
 
 
 def _split_off_unmade(
-    missing: Sequence[Part], config: SweepConfig, inputs: Inputs, blocks: Sequence[Part]
+    plan: Plan, missing: Sequence[Part], inputs: Inputs, blocks: Sequence[Part]
 ) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-    """Split off the parts that are shown images which do not exist yet; `blocks` are those of transfers."""
+    """Split off the parts that are shown images which do not exist yet, or of samples that are not drawn yet.
+
+    The `blocks` are images of transfers.
+    """
     unmade = _keys_by_dataset(blocks)
-    for dataset in config.datasets:
+    for dataset in plan.config.datasets:
         unmade[dataset] |= inputs.unmade_corruptions(dataset)
-    later = tuple(part for part in missing if part.unit.key in unmade[part.unit.dataset])
-    return tuple(part for part in missing if part.unit.key not in unmade[part.unit.dataset]), later
+    now: list[Part] = []
+    later: list[Part] = []
+    for part in missing:
+        is_made = part.unit.key not in unmade[part.unit.dataset] and is_drawn(plan.protocols[part.unit.protocol])
+        (now if is_made else later).append(part)
+    return tuple(now), tuple(later)
 
 
-def _plan_with_images(plan: Plan, filters: Filters, inputs: Inputs, parts: Sequence[Part]) -> RunPreview:
-    """Plan some parts again once their images exist, as the ids include the hashes of the images."""
+def _plan_with_images(
+    plan: Plan, filters: Filters, inputs: Inputs, tried: Sequence[Part], parts: Sequence[Part]
+) -> RunPreview:
+    """Plan some parts again once their images exist, as the ids include the hashes of the images.
+
+    What was `tried` and failed is not tried again.
+    """
+    if plan.config.sampling is not None:
+        store = ShardStore.open(plan.config.results)
+        draw_samples(plan, inputs, store, store.inventory(on_damage="report"))
+    preview = _plan_again(plan, filters, inputs)
+    wanted, done = {(part.unit.dataset, part.unit.key) for part in parts}, {part.unit.id for part in tried}
+    missing = (part for part in preview.missing if (part.unit.dataset, part.unit.key) in wanted)
+    return replace(preview, missing=tuple(part for part in missing if part.unit.id not in done))
+
+
+def _plan_again(plan: Plan, filters: Filters, inputs: Inputs) -> RunPreview:
     config = plan.config
-    full, store = make_plan(config, inputs.gather(plan.facts)), ShardStore.open(config.results)
+    facts = replace(inputs.gather(plan.facts), samples=read_samples(config.results))
+    full, store = make_plan(config, facts), ShardStore.open(config.results)
     save_plan(full, store)
-    preview = preview_run(filters.narrow(full), full, store.inventory(verify="unverified", on_damage="set_aside"))
-    wanted = {(part.unit.dataset, part.unit.key) for part in parts}
-    missing = tuple(part for part in preview.missing if (part.unit.dataset, part.unit.key) in wanted)
-    return replace(preview, missing=missing)
+    return preview_run(filters.narrow(full), full, store.inventory(verify="unverified", on_damage="set_aside"))
+
+
+def _say_what_samples_lack(plan: Plan, parts: Sequence[Part], say: Callable[[str], None]) -> None:
+    keys = sorted({part.unit.key for part in parts if not is_drawn(plan.protocols[part.unit.protocol])})
+    if keys:
+        say(
+            f"No sample was drawn for {', '.join(keys)}: some pilot network lacks results. Run the whole sweep, not "
+            "narrowed, to complete the pilot."
+        )
 
 
 def _bundle_blocks(plan: Plan, blocks: Sequence[Part]) -> tuple[Bundle, ...]:

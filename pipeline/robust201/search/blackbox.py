@@ -71,14 +71,20 @@ def objective_name(key: str, strength: float) -> str:
 
 
 def write_blackbox(
-    reader: RobustnessDataset, folder: Path, fidelity: Fidelity | None = None, data: str | None = None
+    reader: RobustnessDataset,
+    folder: Path,
+    fidelity: Fidelity | None = None,
+    data: str | None = None,
+    predictions: Path | None = None,
 ) -> list[Path]:
     """Write all cells with the errors (1 - accuracy) of every key and strength that all datasets of a folder have.
 
     Cells have the values of their isomorphism class; those that were not evaluated are left out. The datasets are
     Syne Tune's tasks. Of the fidelity `images`, an error is that of the first images in an order that is drawn once;
     every objective needs outcomes by image. Of the fidelity `steps`, an error is that after so many steps (see
-    `statistics.steps`); objectives without steps, such as clean images, have the same error at all fidelities.
+    `statistics.steps`); objectives without steps, such as clean images, have the same error at all fidelities. With a
+    file of predictions, cells that were not evaluated have their predicted errors, and every objective is named as a
+    prediction; predictions have no fidelity.
 
     Returns:
         The files.
@@ -87,6 +93,11 @@ def write_blackbox(
         ConfigError: the architectures are no cells, no key is there on all datasets, or none with the fidelity.
     """
     tasks = held_datasets(reader)
+    if predictions is not None and fidelity is not None:
+        raise ConfigError(
+            f"Writing a blackbox failed for {predictions}: expected predictions or a fidelity, got both. Predictions "
+            "are accuracies on all images after all steps. Leave one out."
+        )
     if data is not None:
         if data not in tasks:
             raise ConfigError(
@@ -94,7 +105,7 @@ def write_blackbox(
                 f"{closest(data, tasks)}"
             )
         tasks = [data]
-    datasets = [TableValues(reader, name) for name in tasks]
+    datasets = [TableValues(reader, name, predictions) for name in tasks]
     space = cells_of(reader)
     isomorphs = np.array(space.isomorphs())
     fidelities = _find_fidelities(datasets, fidelity)
@@ -118,7 +129,10 @@ def write_blackbox(
     texts = {
         "configspace.json": choices,
         "fidelityspace.json": {attribute: _domain("Integer", lower=int(fidelities[0]), upper=int(fidelities[-1]))},
-        "metadata.json": {"objectives_names": [*names, ELAPSED_TIME], "task_names": tasks},
+        "metadata.json": {
+            "objectives_names": [*(names if predictions is None else map(_predicted_name, names)), ELAPSED_TIME],
+            "task_names": tasks,
+        },
         CONFIGSPACE_FILE: configspace(space),
     }
     arrays: dict[str, NDArray[Any]] = {
@@ -142,6 +156,11 @@ def write_blackbox(
     with atomic_write(folder / "hyperparameters.parquet") as stream:
         table.to_parquet(stream, index=False, compression="gzip")
     return [folder / name for name in names_of_files]
+
+
+def _predicted_name(name: str) -> str:
+    """Name an objective some of whose values are predictions, such as ``metric_predicted_error_clean``."""
+    return name.replace("metric_", "metric_predicted_", 1)
 
 
 def configspace(space: CellSpace) -> dict[str, Any]:

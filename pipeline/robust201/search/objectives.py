@@ -11,6 +11,7 @@ evaluation, so it narrows the search.
 import math
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from robust201.core.errors import ConfigError, closest
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import read_accuracies
 from robust201.search.benchmark import WeightedSum
+from robust201.search.cell_predictions import fill_accuracies
 from robust201.spaces.cell_space import CellSpace
 
 _Floats = NDArray[np.float64]
@@ -103,11 +105,15 @@ def held_datasets(reader: RobustnessDataset) -> list[str]:
 class TableValues:
     """The values of one dataset of a folder, by index of its space of cells.
 
+    Attributes:
+        n_predicted: number of cells, one per isomorphism class, whose accuracies are predictions, not counts.
+
     Raises:
         ConfigError: the architectures are no cells, or there is no such dataset.
     """
 
-    def __init__(self, reader: RobustnessDataset, dataset: str) -> None:
+    def __init__(self, reader: RobustnessDataset, dataset: str, predictions: Path | None = None) -> None:
+        """Read the values; accuracies that the folder lacks are taken from a file of predictions, if one is given."""
         self.reader, self.dataset = reader, dataset
         self.space = cells_of(reader)
         held = held_datasets(reader)
@@ -116,7 +122,12 @@ class TableValues:
                 f"Searching failed for {reader.path}: expected one of its datasets, got {dataset!r}."
                 f"{closest(dataset, held)}"
             )
-        self.terms = Terms(DatasetResults(dataset, reader, read_accuracies(reader.files, dataset)))
+        accuracies = read_accuracies(reader.files, dataset)
+        n_evaluated = len(accuracies)
+        if predictions is not None:
+            accuracies = fill_accuracies(accuracies, predictions, dataset)
+        self.n_predicted = len(accuracies) - n_evaluated
+        self.terms = Terms(DatasetResults(dataset, reader, accuracies))
 
     def join(self, tables: Sequence[pd.DataFrame]) -> None:
         self.terms = Terms(self.terms.results, tables)

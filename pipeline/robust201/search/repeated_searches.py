@@ -1,7 +1,7 @@
 """Searches on a dataset and what they found: mean and interval by method, the optimum, and regret by query."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,6 +93,7 @@ class RepeatedSearch:
         is_front: whether there are several objectives.
         absent: columns left out, since the dataset has no such results.
         in_percent: whether each column is made of accuracies, or is the share of a volume.
+        n_predicted: number of cells, one per isomorphism class, whose accuracies are predictions.
     """
 
     objective: str
@@ -107,6 +108,7 @@ class RepeatedSearch:
     is_front: bool
     absent: tuple[str, ...]
     in_percent: dict[str, bool]
+    n_predicted: int = 0
 
     def to_frame(self) -> pd.DataFrame:
         """One row per method and column, with mean, interval, deviation and optimum."""
@@ -134,7 +136,11 @@ class RepeatedSearch:
             for result in self.results
         ]
         fields = ("objective", "dataset", "reported_on", "n_members", "n_queries", "n_runs", "optimum")
-        return {name: getattr(self, name) for name in fields} | {"absent": list(self.absent), "methods": methods}
+        return {name: getattr(self, name) for name in fields} | {
+            "absent": list(self.absent),
+            "methods": methods,
+            **({"n_predicted": self.n_predicted} if self.n_predicted else {}),
+        }
 
 
 def repeat_searches(
@@ -151,6 +157,7 @@ def repeat_searches(
     constraints: Sequence[str] = (),
     join: Sequence[Path | pd.DataFrame] = (),
     distinct: bool = False,
+    predictions: Path | None = None,
     processes: int | None = None,
     on_progress: Callable[[int, int | None], None] = lambda _done, _total: None,
 ) -> list[RepeatedSearch]:
@@ -170,14 +177,15 @@ def repeat_searches(
         constraints: which cells may be asked for (see `search.objectives.meets`).
         join: tables, or their files, whose columns are terms and costs (see `RobustnessDataset.join`).
         distinct: whether isomorphic cells are one member: 6,466 of NAS-Bench-201 instead of 15,625.
+        predictions: a file of `search.cell_predictions`, for the accuracies that the dataset lacks.
         processes: by default one per CPU.
         on_progress: (runs done, all runs), called after each batch.
 
     Raises:
         ConfigError: the dataset has no such results, or those of too few architectures, or an argument is wrong.
     """
-    values = TableValues(reader, dataset)
-    target = values if report_on is None else TableValues(reader, report_on)
+    values = TableValues(reader, dataset, predictions)
+    target = values if report_on is None else TableValues(reader, report_on, predictions)
     tables = read_join_tables(reader, join, [values.terms.results, target.terms.results])
     for one in (values, target):
         one.join(tables)
@@ -204,7 +212,10 @@ def repeat_searches(
         benchmarks, chosen, n_queries=n_queries, n_runs=n_runs, seed=seed, processes=processes, on_progress=on_progress
     )
     return [
-        _summarise(text.strip(), dataset, target.dataset, benchmark, runs, columns, absent)
+        replace(
+            _summarise(text.strip(), dataset, target.dataset, benchmark, runs, columns, absent),
+            n_predicted=values.n_predicted,
+        )
         for (text, _), benchmark, runs in zip(parsed, benchmarks, found, strict=True)
     ]
 

@@ -1,0 +1,192 @@
+"""What `robust201 plan` says of costs: hours by key, cheaper designs, designs for a budget, cells to evaluate next."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from robust201.cli import console
+from robust201.cli.monitoring import print_json
+from robust201.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from robust201.planning.config import SweepConfig
+    from robust201.planning.designs import Precision
+    from robust201.planning.plan import Plan
+
+_SHOWN_KEYS = 12
+
+
+def summarise(
+    plan: "Plan", like: Path | None, budget: str | None, reload: "Callable[..., SweepConfig]"
+) -> dict[str, Any]:
+    """Return hours by key, days on the sweep's workers, and what cheaper forms save and lose, as a JSON value.
+
+    Args:
+        plan: the plan, narrowed by the command's options.
+        like: dataset from whose outcomes precision is expected.
+        budget: such as ``500h``; then also three designs that fit.
+        reload: read the sweep again with other fields.
+    """
+    from robust201.planning.costs import key_costs, measure_speeds, total_hours
+    from robust201.planning.designs import designs_for_budget, savings
+
+    precision = _choose_precision(like)
+    speeds = measure_speeds(plan, plan.config.results)
+    hours, workers = total_hours(plan, speeds), plan.config.execution.workers
+    costs = {
+        "worker_hours": hours,
+        "workers": workers,
+        "days": hours / 24 / (workers or 1),
+        "hours_by_key": [cost._asdict() for cost in key_costs(plan, speeds)],
+        "savings": [design.to_payload() for design in savings(plan, speeds, precision)],
+    }
+    if budget is None:
+        return {"costs": costs}
+    designs = designs_for_budget(plan.config, budget, speeds, precision, reload)
+    return {"costs": costs, "designs": [design.to_payload() for design in designs]}
+
+
+def _choose_precision(like: Path | None) -> "Precision":
+    """Return the precision that a dataset's outcomes promise, else that of the worst case."""
+    if like is None:
+        from robust201.planning.designs import worst_case
+
+        return worst_case
+    from robust201.analysis.pilot_precision import PilotPrecision
+    from robust201.reader.dataset import RobustnessDataset
+
+    return PilotPrecision(RobustnessDataset(like))
+
+
+def show(summary: Mapping[str, Any], budget: str | None, *, has_pilot: bool) -> None:
+    """Show what `summarise` returns."""
+    _show_costs(summary["costs"], has_pilot=has_pilot)
+    if budget is not None:
+        _show_budget(summary["designs"], budget, summary["costs"]["worker_hours"], has_pilot=has_pilot)
+
+
+def _show_costs(costs: dict[str, Any], *, has_pilot: bool) -> None:
+    by_key: dict[str, dict[str, Any]] = {}
+    datasets = list(dict.fromkeys(cost["dataset"] for cost in costs["hours_by_key"]))
+    for cost in costs["hours_by_key"]:
+        by_key.setdefault(cost["key"], {})[cost["dataset"]] = cost
+    ordered = sorted(by_key.items(), key=lambda item: -sum(cost["hours"] for cost in item[1].values()))
+    rows = [_key_row(key, cells, datasets) for key, cells in ordered[:_SHOWN_KEYS]]
+    if rest := ordered[_SHOWN_KEYS:]:
+        hours = sum(cost["hours"] for _, cells in rest for cost in cells.values())
+        rows.append((f"{len(rest)} other keys", *[""] * len(datasets), console.show_hours(hours)))
+    measured = sum(cost["is_measured"] for cost in costs["hours_by_key"])
+    source = "at the assumed speed"
+    if measured:
+        source = f"m: from seconds measured in the results folder ({measured} of {len(costs['hours_by_key'])})"
+    console.show_table(f"Worker-hours by key, {source}", ("key", *datasets, "all"), rows)
+    console.say(_describe_days(costs))
+    _show_designs("What less would save and lose", costs["savings"], costs["worker_hours"], has_pilot=has_pilot)
+
+
+def _show_budget(designs: Sequence[dict[str, Any]], budget: str, whole: float, *, has_pilot: bool) -> None:
+    """Show designs for a budget with the lines of the YAML that make each."""
+    from robust201.planning.designs import yaml_lines
+
+    if not designs:
+        console.say(f"The whole sweep fits the budget {budget}: it takes {console.show_hours(whole)} worker-hours.")
+        return
+    _show_designs(f"Designs for {budget}", designs, whole, has_pilot=has_pilot)
+    for design in designs:
+        console.out.print(f"\n# {design['design']}", markup=False, highlight=False)
+        for line in yaml_lines(design["yaml"]):
+            console.out.print(line, markup=False, highlight=False)
+
+
+def _show_designs(title: str, designs: Sequence[dict[str, Any]], whole: float, *, has_pilot: bool) -> None:
+    rows = [
+        (
+            design["design"],
+            console.show_hours(design["worker_hours"]),
+            f"{100 * (1 - design['worker_hours'] / whole):.1f}%" if whole else "-",
+            _percent(design["half_width"], "unknown" if "weaker" in design["loss"] else "-", at_most=not has_pilot),
+            "unknown" if design["expected_kendall_tau"] is None else f"{design['expected_kendall_tau']:.2f}",
+        )
+        for design in designs
+    ]
+    columns = ("", "worker-hours", "saved", "half-width of 95% intervals, points", "expected tau")
+    console.show_table(title, columns, rows)
+    for design in designs:
+        console.say(f"{design['design']}: {design['loss']}")
+    if not has_pilot:
+        console.say(
+            "Half-widths are those of simple random sampling at an accuracy of 50%, the widest. With --like DATASET, "
+            "which has outcomes by image, they are estimated, and so is Kendall's tau with the whole sweep's ranking."
+        )
+
+
+def _key_row(key: str, cells: dict[str, dict[str, Any]], datasets: Sequence[str]) -> tuple[str, ...]:
+    texts = []
+    for dataset in datasets:
+        cost = cells.get(dataset)
+        texts.append("" if cost is None else console.show_hours(cost["hours"]) + (" m" if cost["is_measured"] else ""))
+    return key, *texts, console.show_hours(sum(cost["hours"] for cost in cells.values()))
+
+
+def _describe_days(costs: dict[str, Any]) -> str:
+    hours, workers = costs["worker_hours"], costs["workers"]
+    count = console.show_count(workers or 1, "worker")
+    hint = "" if workers else "; --workers N divides them"
+    days = costs["days"]
+    time = f"{days:,.0f} days" if days >= 10 else f"{days:.1f} days" if days >= 1 else f"{24 * days:.2g} hours"
+    return f"{console.show_hours(hours)} worker-hours are {time} on {count}{hint}."
+
+
+def _percent(value: float | None, absent: str, *, at_most: bool) -> str:
+    if value is None:
+        return absent
+    return f"{'up to ' if at_most and value else ''}{100 * value:.2g}"
+
+
+def show_next(
+    config: "SweepConfig",
+    like: Path | None,
+    count: int,
+    aim: str,
+    keys: Sequence[str] | None,
+    data: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the cells to evaluate next, as a field of the sweep YAML."""
+    cells = next_cells(config, like, count, aim, keys, data)
+    if as_json:
+        print_json({"architectures": cells, "for": aim})
+    else:
+        console.out.print(f"architectures: {cells}", markup=False, highlight=False)
+
+
+def next_cells(
+    config: "SweepConfig", like: Path | None, count: int, aim: str, keys: Sequence[str] | None, data: str | None
+) -> list[int]:
+    """Choose the cells of a sweep to evaluate next, from the evaluated ones of a dataset.
+
+    Raises:
+        ConfigError: an option is missing or wrong, or fewer cells remain.
+    """
+    from robust201.cli.predict import read_one
+    from robust201.search.cell_predictions import AIMS, choose_next
+
+    if like is None:
+        raise ConfigError(
+            "Reading the command line failed for --next: expected --like DATASET, the export of what was evaluated so "
+            "far, got none. Export the results, and name the folder."
+        )
+    chosen = next((one for one in AIMS if one == aim), None)
+    if chosen is None:
+        raise ConfigError(
+            f"Reading the command line failed for --next-for: expected {' or '.join(AIMS)}, got {aim!r}. Choose one."
+        )
+    results = read_one([like], data)
+    if config.space_name != (results.space.name if results.space else ""):
+        raise ConfigError(
+            f"Choosing cells failed for {config.name}: expected a sweep of the space of {like}, got one of "
+            f"{config.space_name}. Choose another dataset or sweep."
+        )
+    allowed = [name for name in config.selected_architectures if isinstance(name, int)]
+    return choose_next(results, keys, count, chosen, allowed=allowed)

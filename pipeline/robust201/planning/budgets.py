@@ -1,0 +1,102 @@
+"""From a budget to sample sizes: how many images of each key networks other than the pilot's are shown.
+
+All networks are shown n_k images of key k, at a cost c_k per image. With equal variances, the sum of variances is
+smallest for n_k proportional to 1 / sqrt(c_k) (Neyman's optimum allocation with costs; Cochran, "Sampling Techniques",
+1977, section 5.5), so a key that costs a hundredth gets ten times the images.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from robust201.core.errors import ConfigError
+from robust201.planning.sampling_section import Budget
+from robust201.statistics.sampling import MIN_PER_STRATUM
+
+N_STRATA = 10
+"""Strata of a sample."""
+
+_ROUNDING = 1e-9
+
+SampledKey = tuple[str, str]
+"""Dataset and key."""
+
+
+@dataclass(frozen=True)
+class SampleCosts:
+    """What a sampled sweep costs, in multiply-accumulates.
+
+    Attributes:
+        fixed: of the pilot, and of all networks under the keys that are not sampled.
+        per_image: of one image for all networks but the pilot's, by dataset and key.
+        n_images: all images, by dataset and key.
+        macs_per_hour: of a worker.
+    """
+
+    fixed: float
+    per_image: Mapping[SampledKey, float]
+    n_images: Mapping[SampledKey, int]
+    macs_per_hour: float
+
+    @property
+    def whole(self) -> float:
+        """Cost of all networks on all images."""
+        return self.fixed + sum(cost * self.n_images[key] for key, cost in self.per_image.items())
+
+    def of_sizes(self, sizes: Mapping[SampledKey, int]) -> float:
+        return self.fixed + sum(cost * sizes[key] for key, cost in self.per_image.items())
+
+
+def smallest_sample(n_images: int) -> int:
+    """Images that a sample of so many needs at least: enough for the variance of each stratum."""
+    return min(n_images, MIN_PER_STRATUM * N_STRATA)
+
+
+def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[SampledKey, int]:
+    """Divide a budget among keys; a larger budget gives none of them fewer images.
+
+    Raises:
+        ConfigError: the budget is below the cost of the pilot, or gives a key fewer images than its strata need.
+    """
+    allowed = costs.whole * budget.fraction if budget.hours is None else budget.hours * costs.macs_per_hour  # type: ignore[operator]
+    left = allowed - costs.fixed
+    least = {key: smallest_sample(count) for key, count in costs.n_images.items()}
+    needed = costs.of_sizes(least)
+    if left < 0:
+        raise ConfigError(
+            f"Sampling failed for {name}: expected a budget of at least {_show(costs, needed)}, since the pilot and the "
+            f"cheap keys alone take {_show(costs, costs.fixed)}, got {_show(costs, allowed)}. Raise the budget, or choose "
+            "a smaller pilot."
+        )
+    if allowed >= costs.whole * (1 - _ROUNDING):
+        return dict(costs.n_images)
+    sizes = _divide(costs, left)
+    for (dataset, key), count in sizes.items():
+        if count < least[dataset, key]:
+            raise ConfigError(
+                f"Sampling failed for {name}: expected at least {least[dataset, key]} images of {key} on {dataset}, "
+                f"{MIN_PER_STRATUM} for each of {N_STRATA} strata, got {count} for {_show(costs, allowed)}. Raise the "
+                f"budget to {_show(costs, needed)} or more."
+            )
+    return sizes
+
+
+def _divide(costs: SampleCosts, left: float) -> dict[SampledKey, int]:
+    """Find the largest factor of 1 / sqrt(cost) at which sizes fit, by bisection."""
+
+    def sizes_at(factor: float) -> dict[SampledKey, int]:
+        return {
+            key: min(costs.n_images[key], math.floor(factor / math.sqrt(cost))) for key, cost in costs.per_image.items()
+        }
+
+    low, high = 0.0, max(count * math.sqrt(costs.per_image[key]) for key, count in costs.n_images.items()) + 1
+    for _ in range(100):
+        middle = (low + high) / 2
+        fits = costs.of_sizes(sizes_at(middle)) - costs.fixed <= left
+        low, high = (middle, high) if fits else (low, middle)
+    return sizes_at(low)
+
+
+def _show(costs: SampleCosts, macs: float) -> str:
+    hours = macs / costs.macs_per_hour
+    return f"{hours:.3g} worker-hours ({100 * macs / costs.whole:.3g}% of the whole sweep)"

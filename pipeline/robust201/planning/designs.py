@@ -1,0 +1,298 @@
+"""Cheaper forms of a sweep: what each saves and loses, and which fit a budget."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from robust201.core.errors import ConfigError
+from robust201.core.records import ArchitectureId
+from robust201.planning.budgets import SampleCosts, sample_sizes
+from robust201.planning.config import SweepConfig
+from robust201.planning.costs import Speeds, key_costs, total_hours
+from robust201.planning.plan import Plan, assumed_facts, make_plan, plan_without_samples, sample_costs
+from robust201.planning.samples import choose_pilot
+from robust201.planning.sampling_section import parse_budget
+from robust201.tasks.columns import PREDICTIONS
+
+Precision = Callable[[str, str, int, int], tuple[float, float | None]]
+"""(dataset, key, images seen, all images) to the half-width of the 95% interval, and the expected Kendall tau with the
+ranking on all images, None if unknown."""
+
+DEFAULT_PILOT = 20
+_MIN_FACTOR = 0.1
+"""Fraction of its queries and steps that an attack keeps at least."""
+
+_EXPENSIVE = 0.01
+"""Fraction of the whole cost from which on a key counts in the median precision of half the images."""
+
+_SCALED = ("queries", "steps")
+_SHOWN_NETWORKS = 8
+
+
+@dataclass(frozen=True)
+class CheaperDesign:
+    """A cheaper form of a sweep.
+
+    Attributes:
+        name: what is less.
+        hours: worker-hours.
+        half_width: median over sampled keys of the half-width of the 95% interval, 0 if all images are seen; None if
+            unknown.
+        tau: expected Kendall tau with the ranking of all networks by the whole sweep; None if unknown. A pair of
+            networks one of which is not evaluated counts as 0.
+        loss: what is lost, in words.
+        yaml: fields of the sweep YAML to set.
+    """
+
+    name: str
+    hours: float
+    half_width: float | None
+    tau: float | None
+    loss: str
+    yaml: dict[str, Any]
+
+    def to_payload(self) -> dict[str, Any]:
+        return {
+            "design": self.name,
+            "worker_hours": self.hours,
+            "half_width": self.half_width,
+            "expected_kendall_tau": self.tau,
+            "loss": self.loss,
+            "yaml": self.yaml,
+        }
+
+
+def worst_case(_dataset: str, _key: str, n_seen: int, n_images: int) -> tuple[float, float | None]:
+    """Return the half-width for a simple random sample and an accuracy of .5, the widest; tau is unknown."""
+    return 1.96 * math.sqrt(0.25 / n_seen * max(0.0, 1 - n_seen / n_images)), None
+
+
+def savings(plan: Plan, speeds: Speeds, precision: Precision) -> list[CheaperDesign]:
+    """Describe half the images, half the networks, and half the queries and steps of attacks."""
+    whole = total_hours(plan, speeds)
+    costs = key_costs(plan, speeds)
+    expensive = {(cost.dataset, cost.key) for cost in costs if cost.hours >= _EXPENSIVE * whole}
+    halves = {planned.protocol: max(1, planned.n_images // 2) for planned in plan.planned_keys}
+    half_width, tau = _summarise(
+        [
+            precision(planned.dataset, planned.key, halves[planned.protocol], planned.n_images)
+            for planned in plan.planned_keys
+            if planned.n_images and (planned.dataset, planned.key) in expensive
+        ]
+    )
+    counts = {planned.n_images for planned in plan.planned_keys}
+    # `images.count` is the same for all datasets.
+    fields = {"images": {"count": max(1, counts.pop() // 2)}} if len(counts) == 1 else {}
+    designs = [CheaperDesign("half the images", whole / 2, half_width, tau, "wider intervals", fields)]
+    names = plan.config.selected_architectures
+    if len(names) > 3:
+        designs.append(_fewer_networks(plan, speeds, len(names) // 2, "half the networks"))
+    weaker = weaken(plan.config, 0.5)
+    if weaker is not None:
+        hours = total_hours(_same_networks(weaker, plan), speeds)
+        designs.append(
+            CheaperDesign("half the queries and steps", hours, None, None, _WEAKER, _key_fields(weaker, plan))
+        )
+    return designs
+
+
+_WEAKER = "weaker attacks: accuracies are too high, by an unknown amount; another protocol"
+
+
+def designs_for_budget(
+    config: SweepConfig,
+    budget: str,
+    speeds: Speeds,
+    precision: Precision,
+    reload: Callable[..., SweepConfig],
+) -> list[CheaperDesign]:
+    """Find three designs that fit a budget: sampled images, fewer networks, weaker attacks.
+
+    Args:
+        config: the sweep, with or without `sampling`.
+        budget: such as ``500h`` or ``2.5%``.
+        speeds: measured speeds.
+        precision: see `Precision`.
+        reload: read the sweep again with other fields (see `planning.loading.load_config`).
+
+    Returns:
+        The designs; none if the whole sweep fits.
+
+    Raises:
+        ConfigError: the budget is not one, no pilot is possible, or its cost exceeds the budget.
+    """
+    try:
+        hours, fraction = parse_budget(budget)
+    except ValueError as error:
+        raise ConfigError(f"Reading the command line failed for --budget: {error} Correct it.") from error
+    plan = plan_without_samples(config, assumed_facts(config))
+    whole = total_hours(plan, speeds)
+    allowed = hours if hours is not None else whole * (fraction or 0.0)
+    if allowed >= whole:
+        return []
+    sampled = _sampled_design(config, plan, allowed, whole, speeds, precision, reload)
+    return [sampled, _networks_that_fit(plan, allowed, speeds), _weaker_that_fits(plan, allowed, speeds)]
+
+
+def _sampled_design(
+    config: SweepConfig,
+    plan: Plan,
+    allowed: float,
+    whole: float,
+    speeds: Speeds,
+    precision: Precision,
+    reload: Callable[..., SweepConfig],
+) -> CheaperDesign:
+    n_networks = len(config.selected_architectures)
+    if n_networks < 3:
+        raise ConfigError(
+            f"Planning for a budget failed for {config.name}: expected at least 3 networks, 2 of them as a pilot, got "
+            f"{n_networks}. Add architectures, or evaluate fewer images by images: {{count: N}}."
+        )
+    pilot = config.sampling.pilot if config.sampling else min(DEFAULT_PILOT, max(2, n_networks // 5))
+    measurements = list(config.measurements) + [PREDICTIONS] * (PREDICTIONS not in config.measurements)
+    # `run` counts a budget in hours at the assumed speed; a fraction says the same whatever the speed is.
+    fraction = allowed / whole
+    for _ in range(10):
+        amount = f"{allowed:.6f}".rstrip("0").rstrip(".") + "h" if not speeds else f"{100 * fraction:.6f}%"
+        section = {"budget": amount, "pilot": pilot}
+        chosen = reload(sampling=section, measurements=measurements)
+        hours = total_hours(make_plan(chosen, assumed_facts(chosen)), speeds)
+        if not speeds or hours <= allowed * 1.0001:
+            break
+        fraction *= 0.999 * allowed / hours
+    costs: SampleCosts = sample_costs(plan_without_samples(chosen, assumed_facts(chosen)))
+    sizes = sample_sizes(costs, parse_budget(amount), config.name)
+    half_width, tau = _summarise(
+        [precision(*place, count, costs.n_images[place]) for place, count in sizes.items() if count]
+    )
+    fields: dict[str, Any] = {"sampling": section}
+    if measurements != list(config.measurements):
+        fields["measurements"] = measurements
+    images = ", ".join(f"{key} {count:,}" for key, count in _smallest_by_key(sizes).items())
+    return CheaperDesign(
+        "all networks, sampled images", hours, half_width, tau, f"estimates with intervals; images: {images}", fields
+    )
+
+
+def _smallest_by_key(sizes: Any) -> dict[str, int]:
+    by_key: dict[str, int] = {}
+    for (_, key), count in sizes.items():
+        by_key[key] = min(count, by_key.get(key, count))
+    return by_key
+
+
+def _networks_that_fit(plan: Plan, allowed: float, speeds: Speeds) -> CheaperDesign:
+    names = plan.config.selected_architectures
+    low, high = 0, len(names)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = total_hours(_narrow(plan, middle), speeds) <= allowed
+        low, high = (middle, high) if fits else (low, middle - 1)
+    if low < 2:
+        raise ConfigError(
+            f"Planning for a budget failed for {plan.config.name}: expected at least "
+            f"{total_hours(_narrow(plan, 2), speeds):.3g}h, the cost of 2 networks on all images, got {allowed:.3g}h. "
+            "Raise the budget."
+        )
+    return _fewer_networks(plan, speeds, low, "fewer networks, all images")
+
+
+def _fewer_networks(plan: Plan, speeds: Speeds, count: int, name: str) -> CheaperDesign:
+    total = len(plan.config.selected_architectures)
+    tau = count * (count - 1) / (total * (total - 1))
+    chosen = list(choose_pilot(plan.config.selected_architectures, count, 0))
+    loss = f"nothing is known of {total - count:,} networks (but robust201 predict); exact for {count:,}"
+    return CheaperDesign(name, total_hours(_narrow(plan, count), speeds), 0.0, tau, loss, {"architectures": chosen})
+
+
+def _narrow(plan: Plan, count: int) -> Plan:
+    return plan.narrow(architectures=set(choose_pilot(plan.config.selected_architectures, count, 0)))
+
+
+def _weaker_that_fits(plan: Plan, allowed: float, speeds: Speeds) -> CheaperDesign:
+    """Weaken attacks as little as the budget needs; if the weakest do not fit, take fewer networks as well."""
+    low, high = _MIN_FACTOR, 1.0
+    fitting = None
+    for factor in (_MIN_FACTOR, *[None] * 12):
+        middle = factor or (low + high) / 2
+        config = weaken(plan.config, middle)
+        weaker = plan if config is None else plan_without_samples(config, assumed_facts(config))
+        if total_hours(weaker, speeds) <= allowed:
+            low, fitting = middle, weaker
+        elif factor is not None:
+            design = _networks_that_fit(weaker, allowed, speeds)
+            name = "a tenth of the queries and steps, fewer networks"
+            return replace(
+                design,
+                name=name,
+                half_width=None,
+                tau=None,
+                loss=f"{_WEAKER}; {design.loss}",
+                yaml=_key_fields(weaker.config, plan) | design.yaml,
+            )
+        else:
+            high = middle
+    assert fitting is not None  # noqa: S101 - the smallest factor fits, or the loop has returned
+    hours = total_hours(fitting, speeds)
+    return CheaperDesign("fewer queries and steps", hours, None, None, _WEAKER, _key_fields(fitting.config, plan))
+
+
+def weaken(config: SweepConfig, factor: float) -> SweepConfig | None:
+    """Multiply the queries and steps of attacks that the sweep names by a factor; None if there are none."""
+    keys = dict(config.keys)
+    for name, parameters in config.parameters.items():
+        own = keys.get(name)
+        if own is None or "file" in own or "source" in own or config.tasks[name].kind != "attack":
+            continue
+        given = {field: getattr(parameters, field, None) for field in _SCALED}
+        scaled = {field: max(1, round(factor * n)) for field, n in given.items() if isinstance(n, int) and n > 1}
+        keys[name] = {**own, **scaled}
+    return None if keys == config.keys else config.model_copy(update={"keys": keys, "sampling": None})
+
+
+def _same_networks(config: SweepConfig, plan: Plan) -> Plan:
+    networks = {network.architecture for planned in plan.planned_keys for network in planned.networks}
+    datasets = {planned.dataset for planned in plan.planned_keys}
+    keys = {planned.key for planned in plan.planned_keys}
+    whole = plan_without_samples(config, assumed_facts(config))
+    return whole.narrow(architectures=networks, datasets=datasets, keys=keys)
+
+
+def _key_fields(config: SweepConfig, plan: Plan) -> dict[str, Any]:
+    """Return what differs in a sweep's `keys`."""
+    before = plan.config.keys
+    return {"keys": {name: fields for name, fields in config.keys.items() if fields != before.get(name)}}
+
+
+def _summarise(several: Sequence[tuple[float, float | None]]) -> tuple[float | None, float | None]:
+    """Return the medians over keys of half-widths, and of those taus that are known."""
+    widths = sorted(width for width, _ in several)
+    taus = sorted(tau for _, tau in several if tau is not None and not math.isnan(tau))
+    return _median(widths), _median(taus)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    count = len(values)
+    return None if not count else (values[(count - 1) // 2] + values[count // 2]) / 2
+
+
+def yaml_lines(fields: dict[str, Any]) -> list[str]:
+    """Write out fields of a sweep YAML, one line each; of a long list of networks the first ones."""
+    lines = []
+    for name, value in fields.items():
+        if name == "architectures" and len(value) > _SHOWN_NETWORKS:
+            shown: Sequence[ArchitectureId] = value[:_SHOWN_NETWORKS]
+            lines.append(f"{name}: [{', '.join(map(str, shown))}, ...]  # {len(value):,}; --json lists all")
+        else:
+            lines.append(f"{name}: {_flow(value)}")
+    return lines
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_flow(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_flow, value))}]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,192 @@
+"""Samples of images by dataset and key: which networks are the pilot, the record of what was drawn, and its file.
+
+A sample grows by increments, disjoint sets of images that are shown to every network but the pilot's. `sample.json` in
+the results folder is written before an increment is computed, so that an interrupted run resumes with the same sample.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import ConfigError, InputError, describe_content
+from robust201.core.files import load_json, write_text
+from robust201.core.records import ArchitectureId, ImageSet, content_digest, image_hash
+from robust201.statistics.sampling import SampleDesign
+
+if TYPE_CHECKING:
+    from robust201.planning.config import SweepConfig
+
+SAMPLE_FILE = "sample.json"
+_SAMPLE_FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Increment:
+    """Images that were added to a sample together.
+
+    Attributes:
+        sizes: images of each stratum that are in the sample from then on.
+        positions: (n,) int64, ascending: their positions among the sweep's images.
+        sha256: hash of the images (see `core.records.image_hash`).
+    """
+
+    sizes: tuple[int, ...]
+    positions: NDArray[np.int64]
+    sha256: str
+
+
+@dataclass(frozen=True, eq=False)
+class KeySample:
+    """The sample of one key on one dataset.
+
+    Attributes:
+        protocol: digest of the key's protocol on all images.
+        images_sha256: hash of all images.
+        design: strata and order of the images; its sizes are those of the last increment.
+        increments: in the order in which they were drawn.
+    """
+
+    protocol: str
+    images_sha256: str
+    design: SampleDesign
+    increments: tuple[Increment, ...] = ()
+
+    @property
+    def n_seen(self) -> int:
+        return sum(len(increment.positions) for increment in self.increments)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every image is in the sample."""
+        return self.n_seen == len(self.design.stratum)
+
+    def grow(self, larger: SampleDesign, images: ImageSet) -> "KeySample":
+        """Add an increment: what a larger design of the same strata has and this one lacks."""
+        positions = np.setdiff1d(larger.positions, self.design.positions)
+        sizes = tuple(larger.sizes.tolist())
+        increment = Increment(sizes, positions, choose_images(images, positions).sha256)
+        return replace(self, design=larger, increments=(*self.increments, increment))
+
+    def to_payload(self) -> dict[str, Any]:
+        return {
+            "protocol": self.protocol,
+            "images_sha256": self.images_sha256,
+            "stratum": self.design.stratum.tolist(),
+            "order": self.design.order.tolist(),
+            "increments": [
+                {"n_images": len(drawn.positions), "sizes": list(drawn.sizes), "sha256": drawn.sha256}
+                for drawn in self.increments
+            ],
+        }
+
+    @classmethod
+    def from_payload(cls, payload: Mapping[str, Any]) -> "KeySample":
+        stratum, order = (np.array(payload[name], dtype=np.int64) for name in ("stratum", "order"))
+        design = SampleDesign(stratum, order, np.zeros(int(stratum.max()) + 1, dtype=np.int64))
+        increments: list[Increment] = []
+        for drawn in payload["increments"]:
+            larger = replace(design, sizes=np.array(drawn["sizes"], dtype=np.int64))
+            positions = np.setdiff1d(larger.positions, design.positions)
+            increments.append(Increment(tuple(drawn["sizes"]), positions, drawn["sha256"]))
+            design = larger
+        return cls(payload["protocol"], payload["images_sha256"], design, tuple(increments))
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Everything that was drawn for a sweep.
+
+    Attributes:
+        design: fields of the section `sampling` that may not change (see `SamplingSection.design`).
+        pilot: the networks that are evaluated on all images.
+        keys: samples by dataset and key.
+    """
+
+    design: Mapping[str, Any]
+    pilot: tuple[ArchitectureId, ...]
+    keys: Mapping[tuple[str, str], KeySample]
+
+    def to_payload(self) -> dict[str, Any]:
+        return {
+            "format": _SAMPLE_FORMAT,
+            "design": dict(self.design),
+            "pilot": list(self.pilot),
+            "samples": [
+                {"dataset": dataset, "key": key, **sample.to_payload()} for (dataset, key), sample in self.keys.items()
+            ],
+        }
+
+    @classmethod
+    def from_payload(cls, payload: Mapping[str, Any]) -> "Samples":
+        samples = {(item["dataset"], item["key"]): KeySample.from_payload(item) for item in payload["samples"]}
+        return cls(payload["design"], tuple(payload["pilot"]), samples)
+
+
+def choose_images(images: ImageSet, positions: NDArray[np.int64]) -> ImageSet:
+    """Choose images by their positions; each keeps its row of the full split, from which its draws follow."""
+    chosen = images.images[positions], images.labels[positions], images.indices[positions]
+    return replace(images, images=chosen[0], labels=chosen[1], indices=chosen[2], sha256=image_hash(*chosen))
+
+
+def choose_pilot(names: Sequence[ArchitectureId], count: int, seed: int) -> tuple[ArchitectureId, ...]:
+    """Choose networks at random, the same for equal arguments everywhere; in the order of the names."""
+    by_hash = sorted(names, key=lambda name: hashlib.sha256(f"{seed}/pilot/{name}".encode()).digest())
+    chosen = set(by_hash[:count])
+    return tuple(name for name in names if name in chosen)
+
+
+def write_samples(results: Path, samples: Samples) -> None:
+    payload = samples.to_payload()
+    write_text(results / SAMPLE_FILE, json.dumps(payload | {"digest": content_digest(payload)}))
+
+
+def read_samples(results: Path) -> Samples | None:
+    """Read what was drawn in a results folder; None where nothing was.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    path = results / SAMPLE_FILE
+    try:
+        payload = load_json(path)
+        digest = payload.pop("digest")
+        if payload["format"] != _SAMPLE_FORMAT or digest != content_digest(payload):
+            raise ValueError("content that was changed")
+        return Samples.from_payload(payload)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"Reading the samples failed for {path}: expected what a run wrote, got other content "
+            f"({describe_content(error)}). Restore the file; without it, results from samples cannot be used."
+        ) from error
+
+
+def check_samples(config: "SweepConfig", samples: Samples | None) -> None:
+    """Check that a sweep asks for the design that its samples were drawn with.
+
+    Raises:
+        ConfigError: the design was changed, or the sweep lacks a pilot network.
+    """
+    if samples is None or config.sampling is None:
+        return
+    asked, names = config.sampling.design(), set(config.selected_architectures)
+    changed = [field for field in asked if asked[field] != samples.design[field]]
+    if changed:
+        field = changed[0]
+        raise ConfigError(
+            f"Sampling failed for {config.results}: expected sampling.{field} {samples.design[field]}, with which the "
+            f"samples there were drawn, got {asked[field]}. Restore it, or choose another results folder."
+        )
+    lacking = [name for name in samples.pilot if name not in names]
+    if lacking:
+        raise ConfigError(
+            f"Sampling failed for {config.results}: expected the pilot networks of the samples there among the "
+            f"architectures, got none of {lacking[:5]}. Add them, or choose another results folder."
+        )

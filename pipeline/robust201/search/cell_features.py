@@ -1,0 +1,74 @@
+"""Features of cells, from which accuracies are predicted: operations by edge, paths, size."""
+
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.spaces.cell_space import CellSpace
+
+_Floats = NDArray[np.float64]
+
+NONE, SKIP = "none", "skip_connect"
+"""Operations that cut a path, and that leave it as it is."""
+
+
+def cell_features(space: CellSpace) -> _Floats:
+    """Return the features of all cells of a space.
+
+    These are the operation on each edge (one-hot); how often each sequence of operations leads from the input to the
+    output, where `skip_connect` counts as nothing and a path with `none` does not count, so that isomorphic cells have
+    equal counts; how many edges carry each operation; and the kernel parameters.
+
+    Returns:
+        (n, F) float64, each column of mean 0 over the cells, groups of columns of comparable total variance.
+    """
+    codes = operation_codes(space)
+    one_hot = (codes[:, :, None] == np.arange(len(space.operations))).astype(np.float64)
+    size = np.log1p([[space.kernel_parameters(spec)] for spec in space.specs()])
+    groups = (one_hot.reshape(len(codes), -1), np.sqrt(_path_counts(space, codes)), one_hot.sum(axis=1), size)
+    return np.concatenate([_scaled(group) for group in groups], axis=1)
+
+
+def operation_codes(space: CellSpace) -> NDArray[np.int64]:
+    """Return the operation on each edge of all cells: (n, edges) positions in the space's `operations`."""
+    positions = {name: position for position, name in enumerate(space.operations)}
+    return np.array([[positions[name] for name in space.parse(spec)] for spec in space.specs()])
+
+
+def _path_counts(space: CellSpace, codes: NDArray[np.int64]) -> _Floats:
+    names = space.operations
+    working = [code for code, name in enumerate(names) if name not in (NONE, SKIP)]
+    last = max(target for _, target in space.edges)
+    counts: dict[tuple[int, ...], _Floats] = {
+        sequence: np.zeros(len(codes))
+        for length in range(last + 1)
+        for sequence in itertools.product(working, repeat=length)
+    }
+    for path in _paths(space, last):
+        for operations in itertools.product(range(len(names)), repeat=len(path)):
+            if any(names[code] == NONE for code in operations):
+                continue
+            sequence = tuple(code for code in operations if names[code] != SKIP)
+            counts[sequence] += (codes[:, path] == operations).all(axis=1)
+    return np.stack(list(counts.values()), axis=1)
+
+
+def _paths(space: CellSpace, last: int) -> list[tuple[int, ...]]:
+    """List the paths from the input to the output, each as its edges."""
+    complete: list[tuple[int, ...]] = []
+    begun: list[tuple[tuple[int, ...], int]] = [((), 0)]
+    while begun:
+        path, node = begun.pop()
+        if node == last:
+            complete.append(path)
+        begun += [((*path, edge), target) for edge, (source, target) in enumerate(space.edges) if source == node]
+    return complete
+
+
+def _scaled(group: _Floats) -> _Floats:
+    """Centre a group of columns and scale them together to a total variance of 1."""
+    centred = group - group.mean(axis=0)
+    total = centred.var(axis=0).sum()
+    scaled: _Floats = centred / np.sqrt(total if total > 0 else 1.0)
+    return scaled

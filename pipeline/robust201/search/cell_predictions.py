@@ -1,0 +1,400 @@
+"""Predictions of accuracies of cells that were not evaluated, how good they are, and which cells to evaluate next.
+
+Cells are evaluated by isomorphism class, and predicted by class. Predictions are never accuracies of a dataset: they
+have a file of their own, whose columns say that they are predictions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from robust201.analysis.dataset_results import DatasetResults
+from robust201.analysis.terms import evaluations_named
+from robust201.core.csv_files import write_csv
+from robust201.core.errors import ConfigError, ResultsError
+from robust201.core.files import atomic_write
+from robust201.reader.result_files import evaluation_names
+from robust201.search.cell_features import cell_features
+from robust201.spaces.cell_space import CellSpace
+from robust201.statistics.prediction import GaussianProcess, choose_for_best, choose_for_ranking
+
+_Floats = NDArray[np.float64]
+
+MIN_CELLS = 10
+"""Evaluated cells without which nothing is predicted."""
+
+FOLDS = 5
+WEAK_TAU = 0.5
+"""Kendall's tau of cells left out, below which predictions are called weak."""
+
+_LARGEST_ODDS = 0.995
+"""Accuracies nearer to 0 or 1 have the log-odds of this one."""
+
+Aim = Literal["ranking", "best"]
+AIMS: tuple[Aim, ...] = ("ranking", "best")
+
+COLUMNS = (
+    *("dataset", "key", "strength", "architecture", "cell", "predicted_accuracy", "predicted_low", "predicted_high"),
+    "level",
+)
+
+
+class Quality(NamedTuple):
+    """Quality of predictions of cells left out, for one evaluation.
+
+    Attributes:
+        key: the key.
+        strength: its strength.
+        coverage: fraction of the intervals that contain the accuracy.
+        half_width: median half-width of the intervals.
+        kendall: Kendall's tau of predictions with accuracies; NaN where a fold's predictions are all equal.
+        r_squared: 1 minus the mean squared error divided by the variance.
+    """
+
+    key: str
+    strength: float
+    coverage: float
+    half_width: float
+    kendall: float
+    r_squared: float
+
+
+@dataclass(frozen=True, eq=False)
+class CellPredictions:
+    """Predictions for one dataset.
+
+    Attributes:
+        dataset: its name.
+        n_evaluated: number of evaluated cells that the predictions are made from.
+        level: level of the intervals.
+        frame: one row per class of cells that was not evaluated and evaluation, with `COLUMNS`.
+        quality: of each evaluation, from cells left out.
+    """
+
+    dataset: str
+    n_evaluated: int
+    level: float
+    frame: pd.DataFrame
+    quality: tuple[Quality, ...]
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether the median of Kendall's tau over evaluations, from cells left out, is below `WEAK_TAU`."""
+        taus = [one.kendall for one in self.quality]
+        return not np.nanmedian(taus) >= WEAK_TAU if not np.isnan(taus).all() else True
+
+
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """Features and accuracies of the evaluated cells, and the classes of cells that were not evaluated."""
+
+    space: CellSpace
+    features: _Floats
+    evaluated: NDArray[np.int64]
+    accuracies: _Floats
+    evaluations: list[tuple[str, float]]
+    variances: _Floats | None
+
+    @property
+    def targets(self) -> _Floats:
+        return _log_odds(self.accuracies)
+
+    @property
+    def target_variances(self) -> _Floats | None:
+        """Variances on the scale of the log-odds, by the delta method."""
+        if self.variances is None:
+            return None
+        clipped = np.clip(self.accuracies, 1 - _LARGEST_ODDS, _LARGEST_ODDS)
+        scaled: _Floats = self.variances / (clipped * (1 - clipped)) ** 2
+        return scaled
+
+    @property
+    def others(self) -> NDArray[np.int64]:
+        return np.setdiff1d(np.asarray(self.space.isomorphs()), self.evaluated)
+
+
+def predict_cells(
+    results: DatasetResults,
+    names: Sequence[str] | None = None,
+    *,
+    measures: pd.DataFrame | None = None,
+    standard_errors: pd.DataFrame | None = None,
+    level: float = 0.9,
+    seed: int = 0,
+) -> CellPredictions:
+    """Predict the accuracies of all classes of cells that were not evaluated.
+
+    Args:
+        results: the evaluated cells.
+        names: scores, keys or keys at a strength; all evaluations if absent.
+        measures: `architecture` and numbers of all cells that should be predicted, as more features.
+        standard_errors: of accuracies that are estimates, by architecture and evaluation like `results.accuracies`;
+            such a cell counts for less.
+        level: level of the intervals.
+        seed: seed of the folds, and of the cells that the kernel is fitted to if they are many.
+
+    Raises:
+        ConfigError: the architectures are not cells, or a name stands for no evaluation.
+        ResultsError: too few cells were evaluated, or an accuracy is the same for all.
+    """
+    problem = _pose(results, names, measures, standard_errors)
+    rest = problem.others
+    process = GaussianProcess(seed=seed)
+    process.fit(problem.features[problem.evaluated], problem.targets, problem.target_variances)
+    predicted = process.predict_intervals(problem.features[rest], level)
+    specs, evaluations = problem.space.specs(), problem.evaluations
+    value, low, high = (_accuracy(one) for one in (predicted.value, predicted.low, predicted.high))
+    frames = [
+        pd.DataFrame(
+            {
+                "dataset": results.name,
+                "key": key,
+                "strength": strength,
+                "architecture": rest,
+                "cell": [specs[cell] for cell in rest],
+                "predicted_accuracy": value[:, column],
+                "predicted_low": low[:, column],
+                "predicted_high": high[:, column],
+                "level": level,
+            }
+        )
+        for column, (key, strength) in enumerate(evaluations)
+    ]
+    frame = pd.concat(frames, ignore_index=True)
+    return CellPredictions(results.name, len(problem.evaluated), level, frame, _measure_quality(problem, level, seed))
+
+
+def choose_next(
+    results: DatasetResults,
+    names: Sequence[str] | None,
+    count: int,
+    aim: Aim,
+    *,
+    allowed: Sequence[int] | None = None,
+    seed: int = 0,
+) -> list[int]:
+    """Choose the classes of cells to evaluate next, the most useful first.
+
+    Args:
+        results: the evaluated cells.
+        names: evaluations whose mean standardised accuracy is what counts for the best cell; all if absent.
+        count: number of cells.
+        aim: ``ranking`` reduces the uncertainty of all cells, ``best`` looks for the cell of the highest accuracy.
+        allowed: cells to choose from, such as a sweep's; all if absent.
+        seed: see `predict_cells`.
+
+    Raises:
+        ConfigError: as `predict_cells`, or fewer cells than `count` remain.
+        ResultsError: as `predict_cells`.
+    """
+    problem = _pose(results, names, None, None)
+    rest = problem.others if allowed is None else np.intersect1d(problem.others, np.asarray(allowed))
+    if len(rest) < count:
+        raise ConfigError(
+            f"Choosing cells failed for {results.name}: expected --next up to {len(rest):,}, the cells that were not "
+            f"evaluated, got {count:,}. Choose a smaller number."
+        )
+    process = GaussianProcess(seed=seed).fit(problem.features[problem.evaluated], problem.targets)
+    classes = np.unique(problem.space.isomorphs())
+    covariance = process.posterior_covariance(problem.features[classes])
+    candidates = np.isin(classes, rest)
+    if aim == "ranking":
+        chosen = choose_for_ranking(covariance, candidates, process.noise, count)
+    else:
+        mean = process.standardise(process.predict(problem.features[classes])).mean(axis=1)
+        chosen = choose_for_best(mean, covariance, candidates, process.noise, count)
+    return [int(classes[position]) for position in chosen]
+
+
+def _pose(
+    results: DatasetResults,
+    names: Sequence[str] | None,
+    measures: pd.DataFrame | None,
+    standard_errors: pd.DataFrame | None,
+) -> _Problem:
+    space = results.space
+    if space is None:
+        raise ConfigError(
+            f"Predicting failed for {results.name}: expected architectures that are cells, whose operations accuracies "
+            "are predicted from, got others. Choose a dataset of cells."
+        )
+    asked = results.columns if names is None else [one for name in names for one in evaluations_named(results, name)]
+    evaluations = list(dict.fromkeys(asked))
+    accuracies = results.accuracies[evaluations].dropna()
+    if len(accuracies) < MIN_CELLS:
+        raise ResultsError(
+            f"Predicting failed for {results.name}: expected at least {MIN_CELLS} cells with all accuracies, got "
+            f"{len(accuracies)}. Evaluate more cells, or name fewer keys by --keys."
+        )
+    values = accuracies.to_numpy(np.float64)
+    constant = np.flatnonzero(np.ptp(_log_odds(values), axis=0) < 1e-9)
+    if len(constant) and names is not None:
+        name = evaluation_names([evaluations[constant[0]]])[0]
+        raise ResultsError(
+            f"Predicting failed for {results.name}: expected accuracies of {name} that differ between cells, got "
+            f"{values[0, constant[0]]:g} for all. Leave it out of --keys, or choose another strength."
+        )
+    varying = np.setdiff1d(np.arange(len(evaluations)), constant)
+    if not len(varying):
+        raise ResultsError(
+            f"Predicting failed for {results.name}: expected accuracies that differ between cells, got one for all. "
+            "Evaluate other keys or strengths."
+        )
+    evaluations = [evaluations[column] for column in varying]
+    variances = None
+    if standard_errors is not None:
+        errors = standard_errors.reindex(index=accuracies.index, columns=pd.MultiIndex.from_tuples(evaluations))
+        variances = errors.fillna(0.0).to_numpy(np.float64) ** 2
+    features = cell_features(space)
+    if measures is not None:
+        features = np.concatenate([features, _measure_features(results, space, measures, accuracies.index)], axis=1)
+    return _Problem(space, features, accuracies.index.to_numpy(np.int64), values[:, varying], evaluations, variances)
+
+
+def _measure_features(
+    results: DatasetResults, space: CellSpace, measures: pd.DataFrame, evaluated: "pd.Index[Any]"
+) -> _Floats:
+    """Return measures of all cells, by the class's evaluated cell: ranks as normal scores; 0 where one is missing."""
+    from scipy.special import ndtri
+    from scipy.stats import rankdata
+
+    isomorphs = np.asarray(space.isomorphs())
+    table = measures.set_index("architecture").reindex(np.unique(isomorphs))
+    covered = table.notna().all(axis=1)
+    if table.shape[1] == 0 or not covered.loc[evaluated].all() or covered.mean() < 0.5:
+        raise ConfigError(
+            f"Predicting failed for {results.name}: expected measures of the evaluated cells and of most others, got "
+            f"those of {int(covered.sum()):,} of {len(covered):,} cells. Measure all cells (docs/measures.md), or "
+            "leave --measures out."
+        )
+    columns = []
+    for numbers in (table[name] for name in table):
+        known = numbers.to_numpy(np.float64)
+        scores = np.zeros(len(known))
+        present = ~np.isnan(known)
+        scores[present] = ndtri(rankdata(known[present]) / (present.sum() + 1))
+        columns.append(scores)
+    by_class = np.stack(columns, axis=1) / np.sqrt(len(columns))
+    positions: NDArray[np.int64] = np.searchsorted(table.index.to_numpy(), isomorphs)
+    chosen: _Floats = by_class[positions]
+    return chosen
+
+
+def _measure_quality(problem: _Problem, level: float, seed: int) -> tuple[Quality, ...]:
+    """Predict each fifth of the evaluated cells from the others, with intervals, and compare."""
+    from scipy.stats import kendalltau
+
+    points, targets, variances = problem.features[problem.evaluated], problem.targets, problem.target_variances
+    count = len(points)
+    fold = np.random.default_rng(seed).permutation(count) % FOLDS
+    value, low, high = (np.empty_like(targets) for _ in range(3))
+    for left_out in (fold == number for number in range(FOLDS)):
+        kept = np.flatnonzero(~left_out)
+        process = GaussianProcess(seed=seed)
+        varying = np.ptp(targets[kept], axis=0) > 1e-9
+        process.fit(points[kept], targets[kept][:, varying], None if variances is None else variances[kept][:, varying])
+        predicted = process.predict_intervals(points[left_out], level)
+        for array, found in ((value, predicted.value), (low, predicted.low), (high, predicted.high)):
+            array[left_out] = targets[kept[0]]  # a column that is constant in the other folds
+            array[np.ix_(left_out, varying)] = found
+    true, guess = problem.accuracies, _accuracy(value)
+    inside = (_accuracy(low) <= true + 1e-12) & (true - 1e-12 <= _accuracy(high))
+    widths = np.median(_accuracy(high) - _accuracy(low), axis=0) / 2
+    error = ((guess - true) ** 2).mean(axis=0) / true.var(axis=0)
+    return tuple(
+        Quality(
+            *problem.evaluations[column],
+            float(inside[:, column].mean()),
+            float(widths[column]),
+            float(kendalltau(guess[:, column], true[:, column]).statistic),
+            float(1 - error[column]),
+        )
+        for column in range(true.shape[1])
+    )
+
+
+def _log_odds(accuracies: _Floats) -> _Floats:
+    clipped = np.clip(accuracies, 1 - _LARGEST_ODDS, _LARGEST_ODDS)
+    odds: _Floats = np.log(clipped / (1 - clipped))
+    return odds
+
+
+def _accuracy(odds: _Floats) -> _Floats:
+    """Return accuracies of log-odds; beyond the largest and smallest odds they may be up to 1 or down to 0."""
+    from scipy.special import expit
+
+    edge = np.log(_LARGEST_ODDS / (1 - _LARGEST_ODDS)) - 1e-9
+    accuracies: _Floats = np.where(odds >= edge, 1.0, np.where(odds <= -edge, 0.0, expit(odds)))
+    return accuracies
+
+
+def write_predictions(path: Path, frame: pd.DataFrame) -> None:
+    """Write predictions as Parquet or CSV, by the name's ending."""
+    check_prediction_file(path)
+    if path.suffix == ".csv":
+        write_csv(path, frame)
+        return
+    with atomic_write(path) as stream:
+        frame.to_parquet(stream, index=False)
+
+
+def check_prediction_file(path: Path) -> None:
+    """Check the ending of a name; ConfigError if no predictions are written to such files."""
+    if path.suffix not in (".parquet", ".csv"):
+        raise ConfigError(
+            f"Writing predictions failed for {path}: expected a name that ends in .parquet or .csv, got "
+            f"{path.suffix or 'none'}. Choose another name."
+        )
+
+
+def read_predictions(path: Path, dataset: str) -> pd.DataFrame:
+    """Read the predictions for a dataset: by architecture, and (key, strength).
+
+    Raises:
+        ResultsError: the file is missing, or is not one that `write_predictions` wrote.
+        ConfigError: it has no predictions for the dataset.
+    """
+    try:
+        frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise ResultsError(
+            f"Reading predictions failed for {path}: expected a file that robust201 predict wrote, got "
+            f"{'no file' if isinstance(error, FileNotFoundError) else 'other content'}. Write it with: "
+            "robust201 predict"
+        ) from error
+    if not set(COLUMNS) <= set(frame.columns):
+        raise ResultsError(
+            f"Reading predictions failed for {path}: expected a file that robust201 predict wrote, got a table without "
+            f"{', '.join(name for name in COLUMNS if name not in frame.columns)}. Write it with: robust201 predict"
+        )
+    rows = frame[frame["dataset"] == dataset]
+    if rows.empty:
+        known = ", ".join(map(str, frame["dataset"].unique()))
+        raise ConfigError(
+            f"Reading predictions failed for {path}: expected predictions for {dataset}, got those for "
+            f"{known or 'no dataset'}. Choose another file or dataset."
+        )
+    return rows.pivot_table(index="architecture", columns=["key", "strength"], values="predicted_accuracy")
+
+
+def fill_accuracies(accuracies: pd.DataFrame, path: Path, dataset: str) -> pd.DataFrame:
+    """Add the predictions of a file for cells without accuracies (see `DatasetResults.accuracies`).
+
+    Raises:
+        ResultsError, ConfigError: see `read_predictions`; or it has predictions of no evaluation of the dataset.
+    """
+    predicted = read_predictions(path, dataset)
+    shared = [column for column in accuracies.columns if column in predicted.columns]
+    if not shared:
+        columns: list[Any] = list(predicted.columns)
+        raise ConfigError(
+            f"Reading predictions failed for {path}: expected predictions of an evaluation that {dataset} has, got "
+            f"those of {', '.join(evaluation_names(columns)[:5])}. Predict from this dataset."
+        )
+    new = predicted.loc[~predicted.index.isin(accuracies.index), shared]
+    return pd.concat([accuracies, new.reindex(columns=accuracies.columns)]).sort_index()

@@ -1,0 +1,190 @@
+"""Predictions by a Gaussian process with conformal intervals, and which points to observe next: functions of arrays.
+
+All columns of targets share one kernel: a linear part, a squared exponential part, and noise. Its parameters maximise
+the likelihood (scikit-learn). Given the kernel, leaving one observation out has a closed form (Rasmussen and Williams,
+"Gaussian Processes for Machine Learning", 2006, section 5.4.2), so jackknife+ needs no second fit: Barber, Candès,
+Ramdas and Tibshirani, "Predictive inference with the jackknife+", Annals of Statistics 49 (2021).
+"""
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Floats = NDArray[np.float64]
+
+MAX_KERNEL_POINTS = 300
+"""Observations, drawn at random, that the kernel's parameters are fitted to: the time grows with their cube."""
+
+_BLOCK_ROWS = 2_000
+"""Rows of a block of leave-one-out predictions, which bounds memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class IntervalPredictions:
+    """Predictions of M points in C columns.
+
+    Attributes:
+        value: (M, C) predictions.
+        low, high: (M, C) ends of the jackknife+ intervals; infinite where there are too few observations.
+    """
+
+    value: _Floats
+    low: _Floats
+    high: _Floats
+
+
+class GaussianProcess:
+    """A Gaussian process on standardised targets.
+
+    Attributes:
+        noise: variance of an observation's noise, in units of the prior variance of standardised targets.
+    """
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self._seed = seed
+        self.noise = 0.0
+
+    def fit(self, points: _Floats, targets: _Floats, variances: _Floats | None = None) -> Self:
+        """Fit the process.
+
+        Args:
+            points: (n, F) features.
+            targets: (n, C), no column constant.
+            variances: (n, C) known variances of the targets, such as squared standard errors; their mean over columns,
+                each divided by its column's variance, is added to the noise.
+        """
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.gaussian_process import GaussianProcessRegressor
+        from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, WhiteKernel
+
+        self._points = points
+        self._mean, self._scale = targets.mean(axis=0), targets.std(axis=0)
+        standardised = (targets - self._mean) / self._scale
+        known = np.zeros(len(points)) if variances is None else (variances / self._scale**2).mean(axis=1)
+        signal = ConstantKernel(0.1, (1e-6, 1e2)) * DotProduct(sigma_0=1.0, sigma_0_bounds="fixed")
+        signal += ConstantKernel(1.0, (1e-4, 1e3)) * RBF(3.0, (0.3, 100.0))
+        kernel: Any = signal + WhiteKernel(0.1, (1e-6, 2.0))
+        chosen = np.random.default_rng(self._seed).permutation(len(points))[:MAX_KERNEL_POINTS]
+        process = GaussianProcessRegressor(kernel, alpha=known[chosen] + 1e-8)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # a parameter at its bound is a fair answer here
+            process.fit(points[chosen], standardised[chosen])
+        self._kernel = process.kernel_.k1
+        self.noise = float(process.kernel_.k2.noise_level)
+        covariance = self._kernel(points) + np.diag(known + self.noise + 1e-8)
+        self._inverse: _Floats = np.linalg.inv(covariance)
+        self._targets = standardised
+        self._weights: _Floats = self._inverse @ standardised
+        self._residuals: _Floats = self._weights / np.diag(self._inverse)[:, None]
+        return self
+
+    def predict(self, points: _Floats) -> _Floats:
+        """Return the predictions (M, C) for features (M, F)."""
+        values: _Floats = self._kernel(points, self._points) @ self._weights
+        predictions: _Floats = values * self._scale + self._mean
+        return predictions
+
+    def leave_one_out(self) -> _Floats:
+        """Return the prediction (n, C) of each observation from the other ones."""
+        predictions: _Floats = (self._targets - self._residuals) * self._scale + self._mean
+        return predictions
+
+    def predict_intervals(self, points: _Floats, level: float) -> IntervalPredictions:
+        """Predict with jackknife+ intervals, of which at least 2 level - 1, and usually `level`, contain the target."""
+        value = self.predict(points)
+        low, high = np.empty_like(value), np.empty_like(value)
+        for start in range(0, len(points), _BLOCK_ROWS):
+            rows = slice(start, start + _BLOCK_ROWS)
+            influence = self._kernel(points[rows], self._points) @ self._inverse  # (m, n)
+            for column in range(value.shape[1]):
+                residuals = self._residuals[:, column]
+                own = (value[rows, column] - self._mean[column]) / self._scale[column]
+                without = own[:, None] - influence * residuals  # (m, n), the prediction without each observation
+                ends = jackknife_plus(without, np.abs(residuals), level)
+                low[rows, column], high[rows, column] = (end * self._scale[column] + self._mean[column] for end in ends)
+        return IntervalPredictions(value, low, high)
+
+    def posterior_covariance(self, points: _Floats) -> _Floats:
+        """Return the covariance (M, M) of the predictions, in units of the prior variance of standardised targets."""
+        cross = self._kernel(points, self._points)
+        covariance: _Floats = self._kernel(points) - cross @ self._inverse @ cross.T
+        return covariance
+
+    def standardise(self, values: _Floats) -> _Floats:
+        """Return values (M, C) on the scale of the standardised targets."""
+        standardised: _Floats = (values - self._mean) / self._scale
+        return standardised
+
+
+def jackknife_plus(without: _Floats, residuals: _Floats, level: float) -> tuple[_Floats, _Floats]:
+    """Return the ends (m,) of jackknife+ intervals.
+
+    Args:
+        without: (m, n) predictions of each point without each of n observations.
+        residuals: (n,) absolute residual of each observation, predicted without it.
+        level: 1 - alpha.
+    """
+    count = len(residuals)
+    rank = math.ceil(level * (count + 1) - 1e-9)
+    if rank > count:
+        infinite = np.full(len(without), np.inf)
+        return -infinite, infinite
+    low = np.partition(without - residuals, count - rank, axis=1)[:, count - rank]
+    high = np.partition(without + residuals, rank - 1, axis=1)[:, rank - 1]
+    return low, high
+
+
+def choose_for_ranking(covariance: _Floats, candidates: NDArray[np.bool_], noise: float, count: int) -> list[int]:
+    """Choose points one by one, each with the greatest reduction of the variances' sum over all points.
+
+    Cohn, "Neural network exploration using optimal experiment design", Neural Networks 9 (1996). An observation's value
+    does not change the variances, so the choices need none of the values in between.
+
+    Args:
+        covariance: (M, M) of the predictions; it is changed.
+        candidates: (M,) bool, the points that may be chosen.
+        noise: variance of an observation.
+        count: number of points, at most that of the candidates.
+    """
+    left, chosen = candidates.copy(), []
+    for _ in range(count):
+        reduction = np.einsum("ij,ij->j", covariance, covariance) / (np.diag(covariance) + noise)
+        chosen.append(_observe(covariance, np.where(left, reduction, -np.inf), noise))
+        left[chosen[-1]] = False
+    return chosen
+
+
+def choose_for_best(
+    mean: _Floats, covariance: _Floats, candidates: NDArray[np.bool_], noise: float, count: int, *, width: float = 2.0
+) -> list[int]:
+    """Choose points one by one by their upper confidence bounds, whose widths shrink as if each had been observed.
+
+    Desautels, Krause and Burdick, "Parallelizing exploration-exploitation tradeoffs in Gaussian process bandit
+    optimization", JMLR 15 (2014).
+
+    Args:
+        mean: (M,) predictions, in the units of the covariance.
+        covariance: (M, M) of the predictions; it is changed.
+        candidates: (M,) bool, the points that may be chosen.
+        noise: variance of an observation.
+        count: number of points, at most that of the candidates.
+        width: standard deviations that a bound is above the prediction.
+    """
+    left, chosen = candidates.copy(), []
+    for _ in range(count):
+        bound = mean + width * np.sqrt(np.maximum(np.diag(covariance), 0))
+        chosen.append(_observe(covariance, np.where(left, bound, -np.inf), noise))
+        left[chosen[-1]] = False
+    return chosen
+
+
+def _observe(covariance: _Floats, merit: _Floats, noise: float) -> int:
+    """Choose the point of highest merit, and change the covariance to that after its observation."""
+    point = int(np.argmax(merit))
+    column = covariance[:, point].copy()
+    covariance -= np.outer(column, column / (column[point] + noise))
+    return point

@@ -1,0 +1,101 @@
+"""Hours by key, what less would save, and designs for a budget."""
+
+from typing import Any
+
+import pytest
+
+from robust201.core.errors import ConfigError
+from robust201.planning.config import SweepConfig
+from robust201.planning.costs import key_costs, total_hours
+from robust201.planning.designs import designs_for_budget, savings, weaken, worst_case, yaml_lines
+from robust201.planning.estimates import estimate
+from robust201.planning.loading import parse_config
+from robust201.planning.plan import Plan, assumed_facts, make_plan
+
+
+def make_config(**changes: Any) -> SweepConfig:
+    fields = {
+        "name": "some",
+        "results": "runs/some",
+        "architectures": ["0-39"],
+        "checkpoints": {"path": "weights"},
+        "datasets": {"cifar10": {"path": "data"}},
+        "keys": {"clean": {}, "pgd": {"steps": 40}, "aa_square": {"queries": 5000}},
+    }
+    return parse_config(fields | changes, "test")
+
+
+def make(**changes: Any) -> Plan:
+    config = make_config(**changes)
+    return make_plan(config, assumed_facts(config))
+
+
+def test_keys_add_up_to_the_estimate() -> None:
+    plan = make()
+    assert total_hours(plan, {}) == pytest.approx(estimate(plan)["estimated_worker_hours"])
+    by_key = {cost.key: cost.hours for cost in key_costs(plan, {})}
+    assert by_key["aa_square"] > by_key["pgd"] > by_key["clean"]
+
+
+def test_measured_speed_replaces_the_assumed_one() -> None:
+    plan = make()
+    assumed = {cost.key: cost for cost in key_costs(plan, {})}
+    speed = 0.5e9 * plan.config.execution.assumed_gmacs()
+    measured = {cost.key: cost for cost in key_costs(plan, {("cifar10", "pgd"): speed})}
+    assert measured["pgd"].hours == pytest.approx(2 * assumed["pgd"].hours)
+    assert (measured["pgd"].is_measured, measured["clean"].is_measured) == (True, False)
+
+
+def test_half_of_images_networks_and_queries() -> None:
+    count = len(make_config().selected_architectures)
+    half = count // 2
+    images, networks, queries = savings(make(), {}, worst_case)
+    assert images.half_width == pytest.approx(1.96 * (0.25 / 5000 * 0.5) ** 0.5)
+    assert images.yaml == {"images": {"count": 5000}}
+    assert networks.half_width == 0.0
+    assert networks.tau == pytest.approx(half * (half - 1) / (count * (count - 1)))
+    assert len(networks.yaml["architectures"]) == half
+    assert queries.yaml["keys"]["aa_square"]["queries"] == 2500
+    assert queries.half_width is None
+
+
+def test_three_designs_fit_a_budget() -> None:
+    plan = make()
+    whole = total_hours(plan, {})
+    budget = f"{0.4 * whole:.6f}h"
+    designs = designs_for_budget(plan.config, budget, {}, worst_case, make_config)
+    assert len(designs) == 3
+    assert all(0 < design.hours <= 0.4 * whole * 1.0001 for design in designs)
+    assert designs[0].yaml["sampling"]["pilot"] == len(plan.config.selected_architectures) // 5
+    assert "predictions" in designs[0].yaml["measurements"]
+    assert designs[0].half_width > 0  # type: ignore[operator]
+    make_config(**designs[0].yaml)  # the lines are a valid sweep
+    make_config(**designs[1].yaml)
+    assert designs_for_budget(plan.config, f"{2 * whole}h", {}, worst_case, make_config) == []
+
+
+@pytest.mark.parametrize(
+    ("budget", "changes", "message"),
+    [
+        ("0.000001h", {}, "since the pilot"),
+        ("500", {}, "such as 500h"),
+        ("10%", {"architectures": [0, 1]}, "at least 3 networks"),
+    ],
+)
+def test_bad_budgets_are_rejected(budget: str, changes: dict[str, Any], message: str) -> None:
+    def reload(**others: Any) -> SweepConfig:
+        return make_config(**changes, **others)
+
+    with pytest.raises(ConfigError, match=message):
+        designs_for_budget(make_config(**changes), budget, {}, worst_case, reload)
+
+
+def test_nothing_to_weaken_gives_no_design() -> None:
+    assert weaken(make_config(keys={"clean": {}, "fgsm": {}}), 0.5) is None
+
+
+def test_long_lists_of_networks_are_shortened() -> None:
+    assert yaml_lines({"architectures": list(range(20)), "sampling": {"budget": "5h"}}) == [
+        "architectures: [0, 1, 2, 3, 4, 5, 6, 7, ...]  # 20; --json lists all",
+        "sampling: {budget: 5h}",
+    ]

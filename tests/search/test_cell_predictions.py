@@ -1,0 +1,146 @@
+"""Predictions on the planted dataset, of which some cells are evaluated."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import kendalltau
+
+from robust201 import RobustnessDataset
+from robust201.analysis.dataset_results import DatasetResults, read_results
+from robust201.core.errors import ConfigError, ResultsError
+from robust201.search.blackbox import write_blackbox
+from robust201.search.cell_features import cell_features
+from robust201.search.cell_predictions import (
+    COLUMNS,
+    CellPredictions,
+    choose_next,
+    predict_cells,
+    read_predictions,
+    write_predictions,
+)
+from robust201.search.repeated_searches import repeat_searches
+from robust201.spaces.cell_space import CellSpace
+from robust201.spaces.nasbench201 import evaluated_indices
+from tests.conftest import RunCommand
+from tests.support.planted import planted_accuracy, write_planted
+
+
+@pytest.fixture(scope="module")
+def some_cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    cells = np.random.default_rng(0).permutation(evaluated_indices())[:60]
+    return write_planted(tmp_path_factory.mktemp("some") / "planted", cells=sorted(cells.tolist()))
+
+
+@pytest.fixture(scope="module")
+def results(some_cells: Path) -> DatasetResults:
+    return read_results(RobustnessDataset(some_cells))[0]
+
+
+@pytest.fixture(scope="module")
+def predictions(results: DatasetResults) -> CellPredictions:
+    return predict_cells(results, ["clean", "pgd:1"])
+
+
+def test_every_other_class_is_predicted_near_the_truth(predictions: CellPredictions, results: DatasetResults) -> None:
+    frame = predictions.frame
+    assert tuple(frame.columns) == COLUMNS
+    assert len(frame) == 2 * (6466 - 60)
+    assert not set(frame["architecture"]) & set(results.architectures)
+    for key, strength in (("clean", 0.0), ("pgd", 1.0)):
+        rows = frame[(frame["key"] == key) & (frame["strength"] == strength)]
+        true = planted_accuracy(key, strength)[rows["architecture"]]
+        assert kendalltau(rows["predicted_accuracy"], true).statistic > 0.8
+        inside = (rows["predicted_low"] <= true) & (true <= rows["predicted_high"])
+        assert inside.mean() > 0.75
+    assert not predictions.is_weak
+
+
+def test_quality_is_that_of_cells_left_out(predictions: CellPredictions) -> None:
+    assert [(one.key, one.strength) for one in predictions.quality] == [("clean", 0.0), ("pgd", 1.0)]
+    assert all(one.kendall > 0.5 and 0.7 <= one.coverage <= 1 for one in predictions.quality)
+
+
+def test_isomorphic_cells_have_equal_path_counts(space: CellSpace) -> None:
+    features = cell_features(space)
+    one_hot = len(space.edges) * len(space.operations)
+    groups = pd.Series(np.asarray(space.isomorphs()))
+    paths = pd.DataFrame(features[:, one_hot : one_hot + 40]).round(9)
+    assert (paths.groupby(groups).nunique() == 1).all().all()
+
+
+@pytest.mark.parametrize("name", ["predictions.csv", "predictions.parquet"])
+def test_file_comes_back(predictions: CellPredictions, tmp_path: Path, name: str) -> None:
+    write_predictions(tmp_path / name, predictions.frame)
+    read = read_predictions(tmp_path / name, "cifar10")
+    assert read.shape == (6406, 2)
+    with pytest.raises(ConfigError, match="expected predictions for cifar100"):
+        read_predictions(tmp_path / name, "cifar100")
+
+
+def test_foreign_file_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "other.csv").write_text("architecture,accuracy\n1,0.5\n")
+    with pytest.raises(ResultsError, match="without dataset"):
+        read_predictions(tmp_path / "other.csv", "cifar10")
+    with pytest.raises(ResultsError, match="got no file"):
+        read_predictions(tmp_path / "absent.parquet", "cifar10")
+
+
+def test_search_and_blackbox_mark_predictions(some_cells: Path, predictions: CellPredictions, tmp_path: Path) -> None:
+    path = tmp_path / "predictions.parquet"
+    write_predictions(path, predictions.frame)
+    reader = RobustnessDataset(some_cells)
+    (search,) = repeat_searches(
+        reader, "cifar10", ["pgd:1"], methods=["random"], n_queries=50, n_runs=2, report=["clean"], predictions=path
+    )
+    assert (search.n_members, search.n_predicted) == (15_625, 6406)
+    assert search.to_payload()["n_predicted"] == 6406
+    write_blackbox(reader, tmp_path / "blackbox", predictions=path)
+    names = json.loads((tmp_path / "blackbox" / "metadata.json").read_text())["objectives_names"]
+    assert names[:1] == ["metric_predicted_error_clean"]
+    assert len(pd.read_parquet(tmp_path / "blackbox" / "hyperparameters.parquet")) < 15_625  # fgsm was not predicted
+
+
+@pytest.mark.parametrize("aim", ["ranking", "best"])
+def test_next_cells_are_new_and_allowed(results: DatasetResults, aim: str) -> None:
+    allowed = evaluated_indices()[:300]
+    chosen = choose_next(results, ["clean"], 5, aim, allowed=allowed)  # type: ignore[arg-type]
+    assert len(set(chosen)) == 5
+    assert set(chosen) <= set(allowed) - set(results.architectures)
+    if aim == "best":
+        true = planted_accuracy("clean", 0.0)
+        assert true[chosen].mean() > np.quantile(true[list(allowed)], 0.9)
+    with pytest.raises(ConfigError, match="expected --next up to"):
+        choose_next(results, ["clean"], 301, aim, allowed=allowed)  # type: ignore[arg-type]
+
+
+def test_too_few_cells_are_rejected(tmp_path: Path) -> None:
+    folder = write_planted(tmp_path / "few", cells=evaluated_indices()[:9])
+    with pytest.raises(ResultsError, match="at least 10 cells"):
+        predict_cells(read_results(RobustnessDataset(folder))[0], ["clean"])
+
+
+def test_bad_names_and_constant_accuracies_are_rejected(tmp_path: Path, robust201: RunCommand) -> None:
+    folder = write_planted(tmp_path / "few", cells=evaluated_indices()[:12])
+    assert "expected a score, a key" in robust201("predict", folder, "--keys", "pdg").refusal(2)
+    path = folder / "cifar10" / "clean_accuracy.json"
+    rows = json.loads(path.read_text())
+    rows["cifar10"]["clean"]["accuracy"] = dict.fromkeys(rows["cifar10"]["clean"]["accuracy"], 0.5)
+    path.write_text(json.dumps(rows))
+    assert "got 0.5 for all" in robust201("predict", folder, "--keys", "clean").refusal(2)
+
+
+def test_command_says_that_predictions_are_weak(tmp_path: Path, robust201: RunCommand) -> None:
+    folder = write_planted(tmp_path / "few", cells=evaluated_indices()[:10])
+    path = folder / "cifar10" / "clean_accuracy.json"
+    rows = json.loads(path.read_text())
+    noise = np.random.default_rng(0).random(10).round(6).tolist()
+    ids = rows["cifar10"]["clean"]["accuracy"]
+    rows["cifar10"]["clean"]["accuracy"] = dict(zip(ids, noise, strict=True))
+    path.write_text(json.dumps(rows))
+    ended = robust201("predict", folder, "--keys", "clean", "--out", tmp_path / "p.csv")
+    assert ended.code == 0
+    assert "predictions are weak" in ended.err
+    assert json.loads(robust201("predict", folder, "--keys", "clean", "--json").out)["is_weak"] is True
