@@ -53,7 +53,15 @@ def rows_of(config: SweepConfig) -> dict[tuple[str, float, int, int], bytes]:
 def sampled(make_sweep: MakeSweep, tmp_path: Path) -> Any:
     def make(budget: str | None, folder: str = "sampled", **changes: Any) -> SweepConfig:
         section = None if budget is None else {"budget": budget, "pilot": 2}
-        fields: dict[str, Any] = {"keys": KEYS, "results": str(tmp_path / folder), "sampling": section}
+        fields: dict[str, Any] = {
+            "keys": KEYS,
+            "results": str(tmp_path / folder),
+            "sampling": section,
+            "architectures": [0, 21, 3000, 9999],
+            "checkpoints": None,
+            "weights": {"random": {"seeds": [0]}},
+            "images": {"count": 50, "seed": 0},
+        }
         return make_sweep(**fields | {"measurements": ["accuracy", "cm", "confidence", "predictions"]} | changes)
 
     return make
@@ -61,7 +69,7 @@ def sampled(make_sweep: MakeSweep, tmp_path: Path) -> Any:
 
 def test_a_sample_has_the_outcomes_of_all_images(sampled: Any) -> None:
     """The increments' images have the outcomes that they have among all images, and a larger budget keeps them."""
-    config = sampled("60%")
+    config = sampled("80%")
     tally = run(config)
     assert not tally.failures
     print(tally, [(k, v.n_seen, len(v.design.stratum)) for k, v in read_samples(config.results).keys.items()])

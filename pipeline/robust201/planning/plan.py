@@ -426,9 +426,12 @@ def counted_plan(plan: Plan) -> Plan:
         for planned in plan.planned_keys
         if (planned.dataset, planned.key) not in whole and not is_sampled(plan, planned)
     ]
+    still_sampled = {(one.dataset, one.key) for one in plan.planned_keys if is_sampled(plan, one)} - whole
+    if not still_sampled:  # what is exported is that of a sweep without samples
+        everything = replace(everything, config=plan.config.model_copy(update={"sampling": None}))
     order = {(planned.dataset, planned.key): number for number, planned in enumerate(everything.planned_keys)}
     planned_keys.sort(key=lambda planned: order[planned.dataset, planned.key])
-    return replace(plan, planned_keys=tuple(planned_keys), protocols=everything.protocols)
+    return replace(everything, planned_keys=tuple(planned_keys))
 
 
 def _places(plan: Plan) -> set[tuple[str, str]]:

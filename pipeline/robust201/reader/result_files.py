@@ -47,6 +47,7 @@ EXPORT_FORMAT = 1
 
 META_FILE = "meta.json"
 SWEEP_FILE = "sweep.json"
+ESTIMATES_FILE = "estimates.parquet"
 MISSING_FILE = "missing.json"
 
 _NUMBERS_TOGETHER = 100_000
