@@ -135,9 +135,7 @@ def estimates_bytes(results: SampledResults, space: str) -> bytes:
     arrays: dict[str, Any] = {
         "dataset": pa.array([one.unit.dataset for one, _ in rows], NAMES),
         "key": pa.array([one.unit.key for one, _ in rows], NAMES),
-        **{
-            name: pa.array(values, layout.columns[name].kind) for name, values in layout.values(architectures).items()
-        },
+        **{name: pa.array(values, layout.columns[name].kind) for name, values in layout.values(architectures).items()},
         "strength": pa.array([one.unit.strengths[s] for one, s in rows], pa.float64()),
         **{name: pa.array([float(getattr(one.estimates, name)[s]) for one, s in rows]) for name in _NUMBERS},
         "n_seen": pa.array([one.estimates.n_seen for one, _ in rows], pa.int32()),

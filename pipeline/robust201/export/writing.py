@@ -158,9 +158,7 @@ def export_dataset(
     hashes = weight_hashes(unit for group in groups for unit in group.units)
     provenances = store.check_rows(inventory)
     record = None if sampled is None else sampled.record
-    side_files = side_file_texts(
-        plan, groups, shares, form, provenances=provenances, weights=hashes, sampling=record
-    )
+    side_files = side_file_texts(plan, groups, shares, form, provenances=provenances, weights=hashes, sampling=record)
     parquet = [form.file_name(group, content) for group, content in listed if content == PARQUET_FOLDER]
     listings = [PARQUET_FILES] if parquet else []
     estimates = [ESTIMATES_FILE] if sampled is not None else []
@@ -212,9 +210,7 @@ def export_dataset(
     )
 
 
-def _estimate(
-    plan: Plan, store: ShardStore, inventory: Inventory, images_of: ImagesOf
-) -> SampledResults | None:
+def _estimate(plan: Plan, store: ShardStore, inventory: Inventory, images_of: ImagesOf) -> SampledResults | None:
     """Estimate what is sampled; None where nothing is, or all images were seen."""
     if counted_plan(plan).config.sampling is None:
         return None

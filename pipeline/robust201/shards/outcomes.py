@@ -20,4 +20,3 @@ def read_outcomes(
     """
     predicted = [store.values(unit, strength, inventory, measurements)[PREDICTIONS] for strength in unit.strengths]
     return np.stack(predicted) == labels
-

@@ -23,12 +23,15 @@ from numpy.typing import ArrayLike, NDArray
 MIN_PER_STRATUM = 2
 """Images of a stratum in a sample: from fewer, no variance can be estimated."""
 
-PRIOR_DEGREES = 4.0
-"""Weight of the model's variance in that of a stratum, in degrees of freedom (see `estimate`)."""
+PRIOR_DEGREES = 16.0
+"""Weight of the variance that the model expects, in degrees of freedom (see `estimate`)."""
+
+MAX_DEGREES = 1e6
+"""Degrees of freedom that count as infinitely many."""
 
 LEVEL = 0.95
 
-_MIN_PROBABILITY = 0.005
+_MIN_PROBABILITY = 0.001
 """Predictions nearer to 0 or 1 count as this in the model's variance: a pilot of some networks cannot know better."""
 
 _RIDGE = 2.0
@@ -191,7 +194,9 @@ def features(
         pilot_cheap_outcomes: (P, C, N) bool, of the pilot networks under the cheap keys.
     """
     pilot, cheap = np.asarray(pilot_outcomes, bool), np.asarray(own_cheap_outcomes, bool)
-    columns = [_log_odds(_smoothed_mean(pilot)), cheap.astype(np.float64)]
+    # The powers let images be certain on which all networks agree at all strengths.
+    balance = 2 * pilot.mean(axis=(0, 1)) - 1
+    columns = [_log_odds(_smoothed_mean(pilot)), np.stack([balance**3, balance**9]), cheap.astype(np.float64)]
     if pilot_cheap_outcomes is not None:
         columns.append(_log_odds(_smoothed_mean(np.asarray(pilot_cheap_outcomes, bool))))
     return np.concatenate(columns).T
@@ -266,15 +271,49 @@ def predict_pilots(model: OutcomeModel, pilot: ArrayLike) -> _Floats:
     return np.stack([model.predict(values) for values in np.asarray(pilot, np.float64)])
 
 
+@dataclass(frozen=True, eq=False)
+class StratumSums:
+    """What `estimate` needs of the predictions for images outside the sample, added up by stratum.
+
+    Attributes:
+        predicted: (S, H), sums of the predicted probabilities.
+        variance: (S, H), mean variances of the outcomes that the model expects.
+        fourth: (S, H), mean fourth central moments that it expects.
+    """
+
+    predicted: _Floats
+    variance: _Floats
+    fourth: _Floats
+
+
+def sum_strata(design: SampleDesign, predicted: ArrayLike) -> StratumSums:
+    """Add predictions (S, N) up by stratum; the same for every sample of the strata.
+
+    Raises:
+        ValueError: another number of images, or predictions outside [0, 1].
+    """
+    probability = np.asarray(predicted, np.float64)
+    if probability.ndim != 2 or probability.shape[1] != design.n_images:
+        raise ValueError(f"expected predictions (S, {design.n_images}) of all images, got shape {probability.shape}")
+    if not np.all((probability >= 0) & (probability <= 1)):
+        raise ValueError("expected predictions between 0 and 1, got one outside, or NaN")
+    clipped = np.clip(probability, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
+    variance = clipped * (1 - clipped)
+    moments = np.concatenate([probability, variance, variance * (1 - 3 * variance)])
+    predicted_sums, second, fourth = np.split(_sum_strata(moments, design.stratum, len(design.sizes)), 3)
+    counts = np.maximum(design.stratum_counts, 1)
+    return StratumSums(predicted_sums, second / counts, fourth / counts)
+
+
 def estimate(design: SampleDesign, seen: ArrayLike, predicted: ArrayLike) -> Estimates:
     """Estimate the accuracies of one network from a sample, by the stratified difference estimator.
 
     The value is unbiased over samples of the design, but for one step that brings it nearer to the truth: it is clipped
     to what the images in the sample leave possible. A full sample gives the exact accuracy with standard error 0.
 
-    The variance of a stratum's residuals is a mean of that in the sample and of that which the model expects, scaled to
-    the sample, so that a stratum whose few images are all alike does not count as certain. Intervals have Student's t
-    with Satterthwaite's degrees of freedom.
+    The variance is a weighted mean of that of the sample's residuals and of that which the model expects, so that few
+    images without a surprise do not count as certain. Intervals have Student's t, with Satterthwaite's degrees of
+    freedom.
 
     Args:
         design: the sample, at least two images per stratum, or all.
@@ -284,23 +323,31 @@ def estimate(design: SampleDesign, seen: ArrayLike, predicted: ArrayLike) -> Est
     Raises:
         ValueError: wrong shapes, predictions outside [0, 1], or a stratum with too few images.
     """
+    sums = sum_strata(design, predicted)
+    return estimate_with_sums(design, seen, np.asarray(predicted, np.float64)[:, design.positions], sums)
+
+
+def estimate_with_sums(design: SampleDesign, seen: ArrayLike, predicted: ArrayLike, sums: StratumSums) -> Estimates:
+    """Estimate as `estimate` does, from predictions (S, n) for the sample's images and the sums over all images."""
     correct, probability = np.asarray(seen, bool), np.asarray(predicted, np.float64)
-    positions, counts = design.positions, design.stratum_counts
-    _check_sample(design, correct, probability, len(positions))
+    positions, counts, n_images = design.positions, design.stratum_counts, design.n_images
+    _check_sizes(design)
+    if correct.ndim != 2 or correct.shape[1] != len(positions):
+        raise ValueError(f"expected outcomes (S, {len(positions)}) of the sample's images, got shape {correct.shape}")
+    if not len(correct) == len(probability) == len(sums.predicted):
+        raise ValueError(f"expected predictions for {len(correct)} strengths, got {len(sums.predicted)}")
     in_sample = design.stratum[positions]
-    residual = correct - probability[:, positions]
-    whole = design.sizes == counts
-    # Strata of which every image was seen are counted, so that a full sample gives the exact fraction.
+    residual = correct - probability
     mean_residual = _sum_strata(residual, in_sample, len(counts)) / np.maximum(design.sizes, 1)
-    total_predicted = _sum_strata(probability, design.stratum, len(counts))
+    # Strata of which every image was seen are counted, so that a full sample gives the exact fraction.
     n_correct = _sum_strata(correct.astype(np.float64), in_sample, len(counts))
-    totals = np.where(whole, n_correct, total_predicted + counts * mean_residual)
-    n_images = design.n_images
+    totals = np.where(design.sizes == counts, n_correct, sums.predicted + counts * mean_residual)
     n_seen_correct = correct.sum(axis=1)
     least = n_seen_correct / n_images
     most = (n_images - len(positions) + n_seen_correct) / n_images
     value = np.clip(totals.sum(axis=1) / n_images, least, most)
-    variance, degrees = _variance(design, residual - mean_residual[:, in_sample], probability)
+    squares = _sum_strata((residual - mean_residual[:, in_sample]) ** 2, in_sample, len(counts))
+    variance, degrees = _variance(design, squares, sums)
     error = np.sqrt(variance)
     reach = _t_quantile(degrees) * error
     low, high = np.maximum(value - reach, least), np.minimum(value + reach, most)
@@ -373,17 +420,6 @@ def _check_sizes(design: SampleDesign) -> None:
         )
 
 
-def _check_sample(design: SampleDesign, correct: _Bools, probability: _Floats, n_seen: int) -> None:
-    _check_sizes(design)
-    if correct.ndim != 2 or correct.shape[1] != n_seen:
-        raise ValueError(f"expected (S, {n_seen}) outcomes of the sample's images, got shape {correct.shape}")
-    if probability.shape != (len(correct), design.n_images):
-        expected = (len(correct), design.n_images)
-        raise ValueError(f"expected predictions of shape {expected}, got shape {probability.shape}")
-    if not np.all((probability >= 0) & (probability <= 1)):
-        raise ValueError("expected predictions between 0 and 1, got one outside, or NaN")
-
-
 def _random_order(n_images: int, seed: int, name: str) -> _Ints:
     """Return a permutation by SHA-256, which no version of a library changes."""
     digests = [hashlib.sha256(f"{seed}/{name}/{image}".encode()).digest() for image in range(n_images)]
@@ -445,32 +481,40 @@ def _variance_weights(design: SampleDesign) -> _Floats:
     return weights
 
 
-def _variance(design: SampleDesign, centred: _Floats, probability: _Floats) -> tuple[_Floats, _Floats]:
-    """Estimate variances (S,), with their degrees of freedom, from residuals in the sample, centred in each stratum."""
-    counts, sizes = design.stratum_counts, design.sizes
-    weights = _variance_weights(design)
-    freedom = np.maximum(sizes - 1, 0).astype(np.float64)
-    squares = _sum_strata(centred**2, design.stratum[design.positions], len(counts))  # (S, H)
-    clipped = np.clip(probability, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
-    expected = _sum_strata(clipped * (1 - clipped), design.stratum, len(counts)) / counts
-    # How much more, or less, residuals vary in the sample than the model expects, drawn towards 1.
-    scale = (weights @ squares.T + PRIOR_DEGREES * (weights @ expected.T)) / (
-        (weights * (freedom + PRIOR_DEGREES)) @ expected.T if weights.any() else np.ones(len(squares))
-    )
-    pooled = (squares + PRIOR_DEGREES * scale[:, None] * expected) / (freedom + PRIOR_DEGREES)
-    parts = weights * pooled
-    variance = parts.sum(axis=1)
-    spread = (parts**2 / (freedom + PRIOR_DEGREES)).sum(axis=1)
-    degrees = np.full(len(variance), np.inf)
-    np.divide(variance**2, spread, out=degrees, where=spread > 0)
-    return variance, degrees
+def _variance(design: SampleDesign, squares: _Floats, sums: StratumSums) -> tuple[_Floats, _Floats]:
+    """Estimate variances (S,) and their degrees of freedom from sums of squared residuals, centred in strata (S, H).
+
+    The variance is the mean of the sample's and of the model's, weighted by their degrees of freedom. A variance that
+    comes from few large residuals is hardly known from few images, even if none of these has one: so the sample's
+    degrees follow from the fourth moment that the model expects.
+    """
+    weights, expected = _variance_weights(design), sums.variance
+    n_degrees = np.maximum(design.sizes - 1, 0)
+    excess = np.maximum(sums.fourth - expected**2, 1e-12)
+    degrees = _satterthwaite(weights * expected, np.minimum(n_degrees, 2 * n_degrees * expected**2 / excess))
+    observed = (squares / np.maximum(n_degrees, 1)) @ weights
+    total = degrees + PRIOR_DEGREES
+    variance: _Floats = (degrees * observed + PRIOR_DEGREES * (expected @ weights)) / total
+    return variance, total
+
+
+def _satterthwaite(parts: _Floats, freedom: _Floats) -> _Floats:
+    """Return the degrees of freedom (S,) of sums over strata of independent variances (S, H).
+
+    A part of no size does not matter; one without degrees of freedom leaves none.
+    """
+    spread = np.full_like(parts, np.inf)
+    np.divide(parts**2, freedom, out=spread, where=freedom > 0)
+    spread = np.where(parts > 0, spread, 0).sum(axis=1)
+    degrees: _Floats = np.full(len(parts), MAX_DEGREES)
+    np.divide(parts.sum(axis=1) ** 2, spread, out=degrees, where=spread > 0)
+    return np.minimum(degrees, MAX_DEGREES)
 
 
 def _t_quantile(degrees: _Floats) -> _Floats:
-    from scipy.special import ndtri, stdtrit
+    from scipy.special import stdtrit
 
-    finite = np.minimum(degrees, 1e6)
-    quantile: _Floats = np.where(degrees > 1e6, ndtri(0.5 + LEVEL / 2), stdtrit(finite, 0.5 + LEVEL / 2))
+    quantile: _Floats = stdtrit(degrees, 0.5 + LEVEL / 2)
     return quantile
 
 

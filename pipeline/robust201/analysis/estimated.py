@@ -1,0 +1,82 @@
+"""Estimates of a sampled sweep beside counts: what a ranking needs of them, and the words that say so."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from robust201.reader.estimates import has_estimates, read_estimates
+from robust201.reader.value_checks import architecture_of
+
+if TYPE_CHECKING:
+    from robust201.analysis.dataset_results import DatasetResults
+    from robust201.analysis.leaderboard import Standing
+
+
+NORMAL_QUANTILE = 1.959963984540054
+"""Of 97.5%."""
+
+
+class EstimatedAccuracies(NamedTuple):
+    """Estimates of networks, by architecture: of one evaluation, or of the mean over several.
+
+    Attributes:
+        n_seen: images of the smallest sample among them.
+        n_images: all images.
+    """
+
+    value: "pd.Series[float]"
+    standard_error: "pd.Series[float]"
+    low: "pd.Series[float]"
+    high: "pd.Series[float]"
+    n_seen: int
+    n_images: int
+
+
+def find_estimates(results: "DatasetResults", evaluations: Sequence[tuple[str, float]]) -> EstimatedAccuracies | None:
+    """Find the estimates of some evaluations, for networks that lack counts; None where there are none.
+
+    Of a mean over evaluations that share their images, the standard error is at most the mean of theirs, which is
+    taken; evaluations that were counted have none.
+    """
+    files = results.reader.files
+    if not has_estimates(files):
+        return None
+    frame = read_estimates(files)
+    frame = frame[frame["dataset"] == results.name]
+    wanted = frame[pd.MultiIndex.from_frame(frame[["key", "strength"]].astype({"key": str})).isin(evaluations)]
+    if wanted.empty:
+        return None
+    names = [architecture_of(str(name)) for name in wanted["architecture"]]
+    by_name = wanted.assign(architecture=names, key=wanted["key"].astype(str)).set_index(["architecture"])
+    columns = {}
+    for name in ("value", "standard_error", "low", "high"):
+        table = by_name.set_index(["key", "strength"], append=True)[name].unstack(["key", "strength"])
+        for column in evaluations:
+            if column not in table.columns:  # counted
+                counts = results.accuracies[column].reindex(table.index)
+                table[column] = 0.0 if name == "standard_error" else counts
+        columns[name] = table[list(evaluations)].mean(axis=1, skipna=False).dropna()
+    kept = columns["value"].index.intersection(results.accuracies.index)
+    # Degrees of freedom are in the interval: a test with the error that it stands for agrees with it.
+    columns["standard_error"] = np.maximum(
+        columns["standard_error"], (columns["high"] - columns["low"]) / (2 * NORMAL_QUANTILE)
+    )
+    parts = [columns[name].loc[kept] for name in ("value", "standard_error", "low", "high")]
+    return EstimatedAccuracies(*parts, n_seen=int(wanted["n_seen"].min()), n_images=int(wanted["n_images"].max()))
+
+
+def describe_estimates(results: "DatasetResults", standings: "Sequence[Standing]") -> str:
+    """Say which columns hold estimates, and what their intervals mean."""
+    frame = read_estimates(results.reader.files)
+    frame = frame[frame["dataset"] == results.name]
+    n_counted = {len(one.accuracies) - len(one.estimated) for one in standings}
+    counted = f"{min(n_counted):,}" if len(n_counted) == 1 else f"{min(n_counted):,} to {max(n_counted):,}"
+    low, high = int(frame["n_seen"].min()), int(frame["n_seen"].max())
+    seen = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return (
+        f"Under {', '.join(one.label for one in standings)}, accuracies marked ~ are estimates from {seen} of "
+        f"{int(frame['n_images'].max()):,} images; {counted} networks were counted on all. There, intervals (95%) and ties "
+        "are of the accuracy on all these images, in which counts are certain."
+    )
