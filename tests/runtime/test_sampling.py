@@ -18,7 +18,7 @@ from robust201.monitoring.status import StatusReader
 from robust201.planning.config import SweepConfig
 from robust201.planning.filters import Filters
 from robust201.planning.plan_file import load_plan
-from robust201.planning.samples import SAMPLE_FILE, read_samples
+from robust201.planning.samples import SAMPLE_FILE, choose_pilot, read_samples
 from robust201.planning.shares import Share
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import ESTIMATES_FILE
@@ -215,10 +215,15 @@ def test_an_unfinished_sample_is_exported_only_in_part(sampled: MakeSampled, tmp
 
 
 def test_a_run_without_the_pilot_leaves_the_samples_undrawn(sampled: MakeSampled) -> None:
-    config, lines = sampled("80%"), []
-    tally = run(config, filters=Filters(architectures=(9999,)), say=lines.append)
-    assert tally.remaining
+    config = sampled("80%")
+    lines: list[str] = []
+    pilot = choose_pilot(config.selected_architectures, 2, 0)
+    others = Filters(architectures=tuple(name for name in config.selected_architectures if name not in pilot))
+    assert run(config, filters=others, say=lines.append).remaining
     assert any("No sample was drawn for aa_square, pgd" in line for line in lines)
+    run(config, filters=Filters(architectures=pilot))
+    assert not run(config, filters=others).remaining
+    assert StatusReader(load_plan(config.results)).read(ShardStore.open(config.results).inventory()).complete
 
 
 @pytest.mark.parametrize(

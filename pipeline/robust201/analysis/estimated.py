@@ -1,6 +1,7 @@
 """Estimates of a sampled sweep beside counts: what a ranking needs of them, and the words that say so."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -76,7 +77,30 @@ def describe_estimates(results: "DatasetResults", standings: "Sequence[Standing]
     low, high = int(frame["n_seen"].min()), int(frame["n_seen"].max())
     seen = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     return (
-        f"Under {', '.join(one.label for one in standings)}, accuracies marked ~ are estimates from {seen} of "
-        f"{int(frame['n_images'].max()):,} images; {counted} networks were counted on all. There, intervals (95%) and ties "
-        "are of the accuracy on all these images, in which counts are certain."
+        f"Under {', '.join(one.label for one in standings)}, accuracies marked ~ are estimates from {seen} "
+        f"of {int(frame['n_images'].max()):,} images; {counted} networks were counted on all. There, intervals (95%) "
+        "and ties are of the accuracy on all these images, in which counts are certain."
     )
+
+
+def fill_in_estimates(results: "DatasetResults") -> tuple["DatasetResults", str]:
+    """Put estimates where networks lack counts; return the results, and the sentence that must stand beside them.
+
+    The sentence is empty where there are no estimates.
+    """
+    frame = results.accuracies.copy()
+    n_filled: dict[str, int] = {}
+    for key, strength in results.columns:
+        found = find_estimates(results, [(key, strength)])
+        if found is not None:
+            lacking = found.value.index[frame.loc[found.value.index, (key, strength)].isna()]
+            frame.loc[lacking, (key, strength)] = found.value.loc[lacking]
+            n_filled[key] = len(lacking)
+    if not n_filled:
+        return results, ""
+    shown = ", ".join(f"{key}: {count:,} of {len(frame):,}" for key, count in n_filled.items())
+    said = (
+        f"Estimates from samples of the images stand for accuracies of {results.name} that were not counted ({shown} "
+        "networks); their errors weaken correlations."
+    )
+    return replace(results, accuracies=frame), said

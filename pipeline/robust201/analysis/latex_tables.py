@@ -56,8 +56,8 @@ def leaderboard_latex(table: pd.DataFrame, labels: Mapping[str, str]) -> str:
     """Return a tabular of accuracies in percent with 95% intervals: a row per network, a column per evaluation.
 
     Args:
-        table: with the columns `network`, `evaluation`, `accuracy`, `low`, `high` and `tied`; what is tied is bold. A column
-            `estimated` marks estimates, which get a tilde.
+        table: with the columns `network`, `evaluation`, `accuracy`, `low`, `high` and `tied`; what is tied is bold. A
+            column `estimated` marks estimates, which get a tilde.
         labels: of the evaluations, in the order of the columns.
     """
     cells = {

@@ -9,8 +9,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import ADVERSARIAL, CORRUPTION, OVER_EVALUATIONS, SCORES, DatasetResults
-from robust201.analysis.evaluation import LEVEL
 from robust201.analysis.estimated import EstimatedAccuracies, describe_estimates, find_estimates
+from robust201.analysis.evaluation import LEVEL
 from robust201.analysis.labels import column_label, dataset_label, key_label, strength_label
 from robust201.analysis.latex_tables import leaderboard_latex
 from robust201.analysis.terms import evaluations_named

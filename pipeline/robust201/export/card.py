@@ -196,8 +196,8 @@ def _contents(facts: CardFacts) -> str:
     if facts.sampled:
         keys = dict.fromkeys(f"`{key}`" for _, key in facts.sampled)
         text += (
-            f" Under {', '.join(keys)}, only the pilot networks were evaluated on all images. Accuracies of the others are "
-            "estimates from a sample of the images, with standard errors and 95% intervals, in `estimates.parquet`."
+            f" Under {', '.join(keys)}, only the pilot networks were evaluated on all images. Accuracies of the others "
+            "are estimates from a sample of the images, with standard errors and 95% intervals, in `estimates.parquet`."
         )
     return "\n".join([*lines, "", text, ""])
 

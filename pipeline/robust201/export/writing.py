@@ -220,9 +220,9 @@ def _estimate(plan: Plan, store: ShardStore, inventory: Inventory, images_of: Im
 def _describe_missing_samples(out: Path, sampled: SampledResults) -> str:
     counts = ", ".join(f"{dataset} {key} {count:,}" for (dataset, key), count in sampled.missing.items())
     return (
-        f"Exporting failed for {out}: expected results on samples for {sum(sampled.missing.values()):,} more estimates, "
-        f"got none; missing {counts}. Run the whole sweep again, not narrowed, to compute only these, or export what "
-        "there is with --partial."
+        f"Exporting failed for {out}: expected results on samples for {sum(sampled.missing.values()):,} more "
+        f"estimates, got none; missing {counts}. Run the whole sweep again, not narrowed, to compute only these, or "
+        "export what there is with --partial."
     )
 
 

@@ -64,9 +64,9 @@ def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[SampledK
     needed = costs.of_sizes(least)
     if allowed < costs.fixed:
         raise ConfigError(
-            f"Sampling failed for {name}: expected a budget of at least {_show(costs, needed)}, since the pilot and the "
-            f"keys that are not sampled take {_show(costs, costs.fixed)}, got {_show(costs, allowed)}. Raise the budget, "
-            "or choose a smaller pilot."
+            f"Sampling failed for {name}: expected a budget of at least {_show(costs, needed)}, since the pilot and "
+            f"the keys that are not sampled take {_show(costs, costs.fixed)}, got {_show(costs, allowed)}. Raise the "
+            "budget, or choose a smaller pilot."
         )
     if allowed < needed * (1 - _ROUNDING):
         (dataset, key), count = next(iter(least.items()))

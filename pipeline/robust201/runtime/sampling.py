@@ -10,7 +10,7 @@ from robust201.core.records import EvaluationResult, Part, Unit
 from robust201.planning.budgets import N_STRATA
 from robust201.planning.identity import is_drawn
 from robust201.planning.inputs import Inputs
-from robust201.planning.plan import Plan, pilot_of, plan_without_samples
+from robust201.planning.plan import Plan, make_plan, pilot_of, plan_without_samples
 from robust201.planning.samples import KeySample, Samples, write_samples
 from robust201.runtime.pilot import OutcomeReader
 from robust201.shards import Inventory, ShardStore
@@ -19,11 +19,14 @@ from robust201.tasks.columns import COLUMNS
 from robust201.tasks.measurements import merge_values
 
 
-def draw_samples(plan: Plan, inputs: Inputs, store: ShardStore, inventory: Inventory) -> bool:
-    """Draw the increments that a plan lacks, of keys whose pilot is complete; return whether there were any.
+def draw_samples(narrowed: Plan, inputs: Inputs, store: ShardStore, inventory: Inventory) -> bool:
+    """Draw the increments that a sweep lacks, of keys whose pilot is complete; return whether there were any.
+
+    Of a narrowed plan, the whole sweep counts: the pilot may have been computed before.
 
     The images are kept first and the record is written last, in one step, so an interrupted run draws the same.
     """
+    plan = make_plan(narrowed.config, narrowed.facts)
     section = plan.config.sampling
     drawn = {} if plan.facts.samples is None else dict(plan.facts.samples.keys)
     found = False

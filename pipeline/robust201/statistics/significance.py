@@ -50,7 +50,7 @@ def two_proportion_p_values(correct_first: ArrayLike, correct_second: ArrayLike,
 
 
 def normal_p_values(differences: ArrayLike, standard_errors: ArrayLike) -> _Floats:
-    """Test differences of two normal estimates against 0, two-sided; a certain difference (standard error 0) is real."""
+    """Test differences of two normal estimates against 0, two-sided; one without a standard error is real."""
     from scipy.special import ndtr
 
     given, errors = np.broadcast_arrays(np.asarray(differences, np.float64), np.asarray(standard_errors, np.float64))
