@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from robust201.analysis.dataset_results import read_results
+from robust201.analysis.estimated import fill_in_estimates
+from robust201.analysis.leaderboard import make_leaderboard
 from robust201.core.errors import ConfigError, IncompleteError, InputError
 from robust201.export import export_dataset
+from robust201.export.diff import read_result_set
+from robust201.export.verify import verify_results
 from robust201.monitoring.status import StatusReader
 from robust201.planning.config import SweepConfig
 from robust201.planning.filters import Filters
@@ -83,6 +90,12 @@ def rows_of(config: SweepConfig) -> Mapping[tuple[str, float], bytes]:
         for unit in plan.units
         for strength in unit.strengths
     }
+
+
+def accuracies_of(results: Path) -> Mapping[Any, Mapping[Any, float]]:
+    """Accuracies of a results folder, by dataset, key and strength, as `diff` reads them."""
+    (found,) = read_result_set(results).by_weights.values()
+    return found
 
 
 def n_seen(config: SweepConfig) -> dict[str, list[int]]:
@@ -203,6 +216,46 @@ def test_estimates_are_exported_beside_counts_and_never_among_them(sampled: Make
     assert reader.sweep is not None
     assert {item["key"] for item in reader.sweep["sampling"]["samples"]} == {"pgd", "aa_square"}
     assert "estimates" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_whoever_reads_results_of_samples_takes_no_estimate_for_a_count(sampled: MakeSampled, tmp_path: Path) -> None:
+    config, out = sampled("80%"), tmp_path / "out"
+    run(config)
+    files_of(config, out)
+    assert verify_results(config.results, export=out).export == ()
+    of_pgd = {place: numbers for place, numbers in accuracies_of(config.results).items() if place[1] == "pgd"}
+    pilot = set(choose_pilot(config.selected_architectures, 2, 0))
+    assert [set(numbers) for numbers in of_pgd.values()] == [pilot, pilot]
+    table = pq.read_table(out / ESTIMATES_FILE)
+    changed = table.set_column(table.schema.get_field_index("value"), "value", pa.array([0.5] * len(table)))
+    pq.write_table(changed, out / ESTIMATES_FILE)
+    (message,) = [line for line in verify_results(config.results, export=out).export if "estimates that follow" in line]
+    assert ESTIMATES_FILE in message
+
+
+def test_a_ranking_marks_estimates_and_counts_ties(sampled: MakeSampled, tmp_path: Path) -> None:
+    config = sampled("80%")
+    run(config)
+    files_of(config, tmp_path / "out")
+    (results,) = read_results(RobustnessDataset(tmp_path / "out"))
+    board = make_leaderboard(results)
+    frame = board.to_frame()
+    pilot = set(choose_pilot(config.selected_architectures, 2, 0))
+    of_pgd = frame[frame["evaluation"] == "pgd:1"]
+    assert set(of_pgd.loc[~of_pgd["estimated"], "network"]) == pilot
+    assert len(of_pgd) == 4
+    assert not frame.loc[frame["evaluation"] == "clean", "estimated"].any()
+    counted = of_pgd[~of_pgd["estimated"]]
+    assert (counted["low"] == counted["accuracy"]).all()
+    assert "are estimates from" in board.basis
+    assert board.standings[-1].estimated
+    estimates = RobustnessDataset(tmp_path / "out").estimates("digits", "pgd").query("strength == 1")
+    found = of_pgd[of_pgd["estimated"]].set_index("network")["accuracy"]
+    assert found.to_dict() == estimates.set_index("architecture")["value"].to_dict()
+    filled, said = fill_in_estimates(results)
+    assert filled.column("pgd", 1.0).notna().all()
+    assert results.column("pgd", 1.0).notna().sum() == 2
+    assert "pgd: 2 of 4" in said
 
 
 def test_an_unfinished_sample_is_exported_only_in_part(sampled: MakeSampled, tmp_path: Path) -> None:
