@@ -36,3 +36,16 @@ def read_estimates(files: ResultFiles) -> "pd.DataFrame":
         if path.is_file():
             frames.append(read_whole(path).to_pandas())
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["dataset", "key", "architecture"])
+
+
+def describe_unused(files: ResultFiles, what: str) -> str:
+    """Say that what is done with a folder, such as figures, uses counts alone; empty where all are counts."""
+    if not has_estimates(files):
+        return ""
+    frame = read_estimates(files)
+    keys = ", ".join(dict.fromkeys(frame["key"].astype(str)))
+    n_networks = len(frame.drop_duplicates(["dataset", "architecture"]))
+    return (
+        f"note: {what} counts only: under {keys}, {files.path} has estimates of {n_networks:,} networks, which `rank` "
+        "shows."
+    )
