@@ -58,6 +58,8 @@ def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[SampledK
     Raises:
         ConfigError: the budget is below the cost of the pilot, or gives a key fewer images than its strata need.
     """
+    if not costs.per_image:  # images that cannot be counted yet
+        return {}
     macs_of_hours = 0.0 if budget.hours is None else budget.hours * costs.macs_per_hour
     allowed = macs_of_hours if budget.fraction is None else budget.fraction * costs.whole
     least = {key: smallest_sample(count) for key, count in costs.n_images.items()}
