@@ -1,5 +1,6 @@
 """Sampled sweeps: the pilot, samples, increments, kills and resumes, and what a whole sample is combined into."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -231,6 +232,21 @@ def test_whoever_reads_results_of_samples_takes_no_estimate_for_a_count(sampled:
     pq.write_table(changed, out / ESTIMATES_FILE)
     (message,) = [line for line in verify_results(config.results, export=out).export if "estimates that follow" in line]
     assert ESTIMATES_FILE in message
+
+
+def test_json_of_estimates_is_written_only_on_request(sampled: MakeSampled, tmp_path: Path) -> None:
+    config, out = sampled("80%"), tmp_path / "out"
+    run(config)
+    assert not any(name.startswith("estimated/") for name in files_of(config, tmp_path / "without"))
+    files = files_of(config, out, estimates=True)
+    found = json.loads(files["estimated/digits/pgd_accuracy.json"])["digits"]["pgd"]["accuracy"]
+    reader = RobustnessDataset(out)
+    estimates = reader.estimates("digits", "pgd").groupby("architecture")["value"].apply(list)
+    counts = reader.query("digits", "pgd", "accuracy")["digits"]["pgd"]["accuracy"]
+    assert found == {str(name): values for name, values in estimates.items()} | counts
+    assert reader.sweep is not None
+    assert reader.sweep["sampling"]["json"] == "estimated"
+    assert verify_results(config.results, export=out).export == ()
 
 
 def test_a_ranking_marks_estimates_and_counts_ties(sampled: MakeSampled, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from robust201.reader.value_checks import architecture_of
 
 if TYPE_CHECKING:
     from robust201.analysis.dataset_results import DatasetResults
-    from robust201.analysis.leaderboard import Standing
 
 
 NORMAL_QUANTILE = 1.959963984540054
@@ -68,16 +67,16 @@ def find_estimates(results: "DatasetResults", evaluations: Sequence[tuple[str, f
     return EstimatedAccuracies(*parts, n_seen=int(wanted["n_seen"].min()), n_images=int(wanted["n_images"].max()))
 
 
-def describe_estimates(results: "DatasetResults", standings: "Sequence[Standing]") -> str:
-    """Say which columns hold estimates, and what their intervals mean."""
+def describe_estimates(results: "DatasetResults", labels: Sequence[str], n_counted: Sequence[int]) -> str:
+    """Say which columns of a ranking hold estimates beside how many counts, and what their intervals mean."""
     frame = read_estimates(results.reader.files)
     frame = frame[frame["dataset"] == results.name]
-    n_counted = {len(one.accuracies) - len(one.estimated) for one in standings}
-    counted = f"{min(n_counted):,}" if len(n_counted) == 1 else f"{min(n_counted):,} to {max(n_counted):,}"
+    least, most = min(n_counted), max(n_counted)
+    counted = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     low, high = int(frame["n_seen"].min()), int(frame["n_seen"].max())
     seen = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     return (
-        f"Under {', '.join(one.label for one in standings)}, accuracies marked ~ are estimates from {seen} "
+        f"Under {'; '.join(labels)}, accuracies marked ~ are estimates from {seen} "
         f"of {int(frame['n_images'].max()):,} images; {counted} networks were counted on all. There, intervals (95%) "
         "and ties are of the accuracy on all these images, in which counts are certain."
     )

@@ -144,7 +144,9 @@ class Leaderboard:
             return "The folder does not tell how many images there were, so intervals and ties are unknown."
         counted = [one for one in self.standings if not one.estimated]
         if len(counted) < len(self.standings):
-            note = describe_estimates(self.results, [one for one in self.standings if one.estimated])
+            sampled = [one for one in self.standings if one.estimated]
+            n_counted = [len(one.accuracies) - len(one.estimated) for one in sampled]
+            note = describe_estimates(self.results, [one.label for one in sampled], n_counted)
             return f"{note} {self._describe_counts(counted)}" if counted else note
         return self._describe_counts(self.standings)
 

@@ -1,8 +1,9 @@
 """Estimated accuracies of a sampled sweep: a file of their own, since an estimate is no count."""
 
 import io
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robust201.core.records import ArchitectureId, Unit
+from robust201.export.groups import FileForm, Group
+from robust201.export.number_text import array_text
 from robust201.export.outcome_files import ImagesOf
 from robust201.export.published_layout import NAMES, layout_of
 from robust201.planning.plan import Plan, is_sampled
 from robust201.planning.samples import KeySample
+from robust201.reader.result_files import ESTIMATED_FOLDER
 from robust201.runtime.pilot import OutcomeReader, Pilot
 from robust201.shards import Inventory, ShardStore
 from robust201.statistics.sampling import Estimates, estimate
@@ -150,6 +154,37 @@ def estimates_bytes(results: SampledResults, space: str) -> bytes:
     table = pa.table(list(arrays.values()), schema=pa.schema(fields))
     pq.write_table(table, stream, compression="zstd", write_page_checksum=True)
     return stream.getvalue()
+
+
+def estimates_json(
+    results: SampledResults, groups: Iterable[Group], form: FileForm, store: ShardStore, inventory: Inventory
+) -> Iterator[tuple[str, bytes]]:
+    """Write the accuracies of sampled keys in the published layout: counts of the pilot, estimates of all others.
+
+    Yields the name and the text of each file; the names begin with the folder `ESTIMATED_FOLDER`.
+    """
+    by_place: dict[tuple[str, str], dict[ArchitectureId, Any]] = {}
+    for one in results.networks:
+        by_place.setdefault((one.unit.dataset, one.unit.key), {})[one.unit.architecture] = one.estimates.value
+    for group in groups:
+        values = by_place.get((group.dataset, group.key))
+        if values is None:
+            continue
+        rows = store.select(group.complete_units, inventory, group.measurements).iter_values("accuracy")
+        counted = {
+            unit.architecture: np.array([float(columns["accuracy"]) for columns in by_strength.values()])
+            for unit, by_strength in rows
+        }
+        accuracies = {**values, **counted}
+        texts = (
+            b'"%s": %s' % (str(name).encode(), array_text(accuracies[name], form.round_to, form.empty))
+            for name in sorted(accuracies)
+        )
+        opening = "{" + "".join(f"{json.dumps(name)}: {{" for name in (group.dataset, form.spell(group), "accuracy"))
+        yield (
+            f"{ESTIMATED_FOLDER}/{group.dataset}/{form.spell(group)}_accuracy.json",
+            opening.encode() + b", ".join(texts) + b"}}}}",
+        )
 
 
 def _rows(results: SampledResults) -> Iterator[tuple[NetworkEstimates, int]]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError, StorageError
-from robust201.core.files import MAX_LISTED_BYTES, check_file
+from robust201.core.files import MAX_LISTED_BYTES, check_file, read_file
 from robust201.core.records import ArchitectureId, EvaluationProtocol, ImageSet, show_architecture
 from robust201.export.diff import ResultSet, read_result_set
 from robust201.export.estimates import estimate_accuracies, estimates_bytes
@@ -32,7 +32,14 @@ from robust201.planning.plan_file import PLAN_FILE, load_plan
 from robust201.reader.json_files import open_decompressed, read_json
 from robust201.reader.listings import AGAIN, key_of_parquet
 from robust201.reader.parquet_results import is_converted
-from robust201.reader.result_files import ESTIMATES_FILE, META_FILE, MISSING_FILE, SWEEP_FILE, images_name
+from robust201.reader.result_files import (
+    ESTIMATED_FOLDER,
+    ESTIMATES_FILE,
+    META_FILE,
+    MISSING_FILE,
+    SWEEP_FILE,
+    images_name,
+)
 from robust201.reader.weights_check import check_clean_accuracy
 from robust201.runtime.lease import Lease
 from robust201.runtime.preview import count_coverage
@@ -217,7 +224,7 @@ def _check_estimates(plan: Plan, store: ShardStore, inventory: Inventory, out: P
     path = out / ESTIMATES_FILE
     try:
         sampled = estimate_accuracies(plan, store, inventory, evaluated_images)
-        is_same = path.read_bytes() == estimates_bytes(sampled, plan.space_name)
+        is_same = read_file(path, MAX_LISTED_BYTES) == estimates_bytes(sampled, plan.space_name)
     except (OSError, InputError) as error:
         yield f"Verifying failed for {path}: {error}"
         return
@@ -257,6 +264,7 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
         return
     yield from _check_strengths(out, record, swept_strengths(groups, form), epsilons)
     listed = {name for name in names if "/" in name and not _is_converted(out / name)}
+    listed = {name for name in listed if not name.startswith(f"{ESTIMATED_FOLDER}/")}
     formats: list[Format] = ["json"] if any(".json" in name for name in listed) else []
     formats += ["parquet"] if any(key_of_parquet(name) for name in listed) else []
     partial = MISSING_FILE in names

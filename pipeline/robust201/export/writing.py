@@ -23,7 +23,7 @@ from robust201.export.card import (
     check_licence,
     croissant_text,
 )
-from robust201.export.estimates import SampledResults, estimate_accuracies, estimates_bytes
+from robust201.export.estimates import SampledResults, estimate_accuracies, estimates_bytes, estimates_json
 from robust201.export.folder import open_folder
 from robust201.export.groups import (
     FileForm,
@@ -45,7 +45,7 @@ from robust201.export.written_file import Compression, parse_choice
 from robust201.images import DATASETS
 from robust201.planning.plan import Plan, counted_plan
 from robust201.reader.listings import CHECKSUM_FILE, PARQUET_FILES, ListedFile, parquet_files_text
-from robust201.reader.result_files import ESTIMATES_FILE, PARQUET_FOLDER, images_name
+from robust201.reader.result_files import ESTIMATED_FOLDER, ESTIMATES_FILE, PARQUET_FOLDER, images_name
 from robust201.shards import Inventory, RowSelection, ShardStore
 from robust201.tasks.columns import COLUMNS, PREDICTIONS, fields_of, numbers_of
 
@@ -89,6 +89,7 @@ def export_dataset(
     weights: str | None = None,
     outcomes: OutcomeForm | None = None,
     images_of: ImagesOf = evaluated_images,
+    estimates: bool = False,
     processes: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExportReport:
@@ -115,6 +116,8 @@ def export_dataset(
         outcomes: ``"bits"`` writes outcomes by image into the Parquet files, packed, in place of predicted classes, and
             a table of the images; ``"classes"`` writes both; None writes what was measured.
         images_of: (plan, dataset) → the images evaluated, whose labels outcomes follow from.
+        estimates: also write the accuracies of sampled keys as JSON, counts and estimates together, in a folder of
+            their own.
         processes: files written at once; with more than 1, each by a process of its own, and a script that calls this
             must guard its main part by ``if __name__ == "__main__"``.
         progress: called with (rows of files written, rows to write).
@@ -157,12 +160,15 @@ def export_dataset(
     _refuse_equal_names(out, names)
     hashes = weight_hashes(unit for group in groups for unit in group.units)
     provenances = store.check_rows(inventory)
-    record = None if sampled is None else sampled.record
+    record = None if sampled is None else {**sampled.record, **({"json": ESTIMATED_FOLDER} if estimates else {})}
     side_files = side_file_texts(plan, groups, shares, form, provenances=provenances, weights=hashes, sampling=record)
     parquet = [form.file_name(group, content) for group, content in listed if content == PARQUET_FOLDER]
     listings = [PARQUET_FILES] if parquet else []
-    estimates = [ESTIMATES_FILE] if sampled is not None else []
-    planned = {*side_files, *listings, *estimates, CARD_FILE, CROISSANT_FILE, *names, *map(images_name, images)}
+    estimated: dict[str, bytes] = {}
+    if sampled is not None:
+        estimated[ESTIMATES_FILE] = estimates_bytes(sampled, plan.space_name)
+        estimated |= estimates_json(sampled, exported, form, store, inventory) if estimates else {}
+    planned = {*side_files, *listings, *estimated, CARD_FILE, CROISSANT_FILE, *names, *map(images_name, images)}
     described = plan.describe()
     with open_folder(out, planned, described, hashes) as folder:
         n_rows = sum(len(group.complete_units) for group, _ in listed)
@@ -175,8 +181,8 @@ def export_dataset(
             folder.write(images_name(dataset), image_table_bytes(shown))
         for name, text in side_files.items():
             folder.write(name, text)
-        if sampled is not None:
-            folder.write(ESTIMATES_FILE, estimates_bytes(sampled, plan.space_name))
+        for name, content in estimated.items():
+            folder.write(name, content)
         for name, text_of in ((CARD_FILE, card_text), (CROISSANT_FILE, croissant_text)):
             facts = CardFacts(
                 name=described["name"],

@@ -411,9 +411,9 @@ def _plan_samples(plan: Plan) -> Plan:
 
 def counted_plan(plan: Plan) -> Plan:
     """Keep the units of a plan whose accuracies are counts: on all images, also where these were drawn one by one."""
-    drawn = plan.facts.samples
     if plan.config.sampling is None:
         return plan
+    drawn = plan.facts.samples
     whole = {place for place, sample in drawn.keys.items() if sample.is_whole} if drawn is not None else set()
     everything = plan_without_samples(plan.config, plan.facts)
     planned_keys = [

@@ -5,7 +5,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from robust201.core.strict_model import StrictModel
+from robust201.core.strict_model import MAX_COUNT, StrictModel
 
 DEFAULT_CHEAP = ("clean", "fgsm")
 
@@ -52,7 +52,7 @@ class SamplingSection(StrictModel):
     """
 
     budget: Annotated[str, BeforeValidator(_check_budget)]
-    pilot: Annotated[int, AfterValidator(_check_pilot)] = 20
+    pilot: Annotated[int, Field(le=MAX_COUNT), AfterValidator(_check_pilot)] = 20
     cheap: tuple[str, ...] = DEFAULT_CHEAP
     seed: Annotated[int, Field(ge=0)] = 0
 
