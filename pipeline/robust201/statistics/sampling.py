@@ -1,16 +1,14 @@
 """Estimates of accuracies from a sample of the images: strata, sizes, predictions, estimates and their intervals.
 
-Names and meanings are those of the design; additions, all optional: `stratify` and `allocate` take `predicted`, the
-pilot networks' own predictions of `predict_pilots`, which make the sample better; `features` and `expected_precision`
-take the cheap outcomes of the pilot networks; `pilot_features` is what `OutcomeModel.fit` takes.
-
-In order: networks of a pilot are evaluated on all N images at S strengths of a key. Images are divided into strata by
+Networks of a pilot are evaluated on all N images at S strengths of a key. Images are divided into strata by
 how uncertain an outcome on them is, and each stratum gets images in proportion to its size and to the standard
 deviation of what a model leaves unexplained (Neyman, 1934). Of every other network, the model predicts the outcome of
 each image from the pilot's outcomes and from the network's own outcomes under cheap keys; the mean prediction is
 corrected by the residuals of the sample (difference estimator: Särndal, Swensson and Wretman, "Model Assisted Survey
-Sampling", 1992). The model never sees the sample, so the estimate is unbiased whatever the model predicts.
-docs/protocol/statistics.md has the formulas.
+Sampling", 1992). The model never sees the sample, so the estimate is unbiased whatever it predicts.
+
+`estimate` does one network; `sum_strata` and `estimate_with_sums` share the work among several samples, for replays.
+docs/protocol/statistics.md has the formulas and sources.
 """
 
 import hashlib
@@ -19,6 +17,8 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from robust201.statistics.intervals import NORMAL_QUANTILE
 
 MIN_PER_STRATUM = 2
 """Images of a stratum in a sample: from fewer, no variance can be estimated."""
@@ -380,7 +380,7 @@ def expected_precision(
     cheap = np.zeros((n_networks, 0, n_images), bool) if cheap_outcomes is None else cheap_outcomes
     values = pilot_features(correct, cheap)
     residual = correct - predict_pilots(OutcomeModel().fit(values, correct), values)
-    half_width = np.sqrt(_design_variance(design, residual)) * 1.959963984540054
+    half_width = np.sqrt(_design_variance(design, residual)) * NORMAL_QUANTILE
     accuracy = correct.mean(axis=2)
     inside = (accuracy > 0.02) & (accuracy < 0.98)
     first, second = np.triu_indices(n_networks, 1)
@@ -514,8 +514,7 @@ def _satterthwaite(parts: _Floats, freedom: _Floats) -> _Floats:
 def _t_quantile(degrees: _Floats) -> _Floats:
     from scipy.special import stdtrit
 
-    quantile: _Floats = stdtrit(degrees, 0.5 + LEVEL / 2)
-    return quantile
+    return np.asarray(stdtrit(degrees, 0.5 + LEVEL / 2), np.float64)
 
 
 def _fit_logistic(rows: _Floats, target: _Floats) -> _Floats:
