@@ -217,8 +217,8 @@ def test_the_exported_sweep_yaml_writes_every_default_out(make_sweep):
             (payload["checkpoints"], CheckpointsSection),
             (payload["datasets"]["digits"]["corruptions"], CorruptionsSection),
         ):
-            # `weights` stands only in sweeps that have it in place of `checkpoints`.
-            assert set(model.model_fields) - set(fields) <= {"execution", "shards", "weights"}
+            # `weights` and `sampling` stand only in sweeps that have them.
+            assert set(model.model_fields) - set(fields) <= {"execution", "shards", "weights", "sampling"}
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,41 @@
-"""Sampled sweeps: the pilot, samples, increments, and what a whole sample is combined into."""
+"""Sampled sweeps: the pilot, samples, increments, kills and resumes, and what a whole sample is combined into."""
 
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import yaml
 
-from robust201.core.errors import ConfigError
+from robust201.analysis.dataset_results import read_results
+from robust201.analysis.estimated import fill_in_estimates
+from robust201.analysis.leaderboard import make_leaderboard
+from robust201.core.errors import ConfigError, IncompleteError, InputError
 from robust201.export import export_dataset
+from robust201.export.diff import read_result_set
+from robust201.export.verify import verify_results
+from robust201.monitoring.status import StatusReader
 from robust201.planning.config import SweepConfig
+from robust201.planning.filters import Filters
 from robust201.planning.plan_file import load_plan
-from robust201.planning.samples import SAMPLE_FILE, read_samples
+from robust201.planning.samples import SAMPLE_FILE, choose_pilot, read_samples
+from robust201.planning.shares import Share
+from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.result_files import ESTIMATES_FILE
 from robust201.runtime.executors import make_executor
 from robust201.runtime.scheduler import RunTally
-from robust201.runtime.sweep import run_sweep
+from robust201.runtime.share_run import run_share
+from robust201.runtime.sweep import prepare_sweep, run_sweep
 from robust201.shards import ShardStore
-from tests.conftest import MakeSweep
+from tests.conftest import MakeFields, MakeSweep
 
 KEYS: dict[str, Any] = {
     "clean": {},
@@ -23,20 +43,45 @@ KEYS: dict[str, Any] = {
     "pgd": {"epsilons_255": [1, 8], "steps": 3},
     "aa_square": {"epsilons_255": [4], "queries": 3},
 }
+MEASUREMENTS = ["accuracy", "cm", "confidence", "predictions"]
+N_IMAGES = 50
+
+MakeSampled = Callable[..., SweepConfig]
+
+
+def sampled_fields(budget: str | None, **changes: Any) -> dict[str, Any]:
+    return {
+        "keys": KEYS,
+        "sampling": None if budget is None else {"budget": budget, "pilot": 2},
+        "architectures": [0, 21, 3000, 9999],
+        "checkpoints": None,
+        "weights": {"random": {"seeds": [0]}},
+        "images": {"count": N_IMAGES, "seed": 0},
+        "measurements": MEASUREMENTS,
+    } | changes
+
+
+@pytest.fixture
+def sampled(make_sweep: MakeSweep, tmp_path: Path) -> MakeSampled:
+    """Make sampled sweeps of four untrained networks, two of them the pilot; without a budget, plain ones."""
+    return lambda budget, folder="sampled", **changes: make_sweep(
+        results=str(tmp_path / folder), **sampled_fields(budget, **changes)
+    )
 
 
 def run(config: SweepConfig, **options: Any) -> RunTally:
     return run_sweep(config, make_executor, **options)
 
 
-def files_of(config: SweepConfig, out: Path) -> dict[str, bytes]:
+def files_of(config: SweepConfig, out: Path, **options: Any) -> dict[str, bytes]:
+    """Export, and read every file."""
     store = ShardStore.open(config.results)
-    export_dataset(load_plan(config.results), store, store.inventory(), out, formats=("json", "parquet"))
+    export_dataset(load_plan(config.results), store, store.inventory(), out, formats=("json", "parquet"), **options)
     return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
 
 
-def rows_of(config: SweepConfig) -> dict[tuple[str, float, int, int], bytes]:
-    """Values of every stored row, by unit, strength and range of images."""
+def rows_of(config: SweepConfig) -> Mapping[tuple[str, float], bytes]:
+    """Values of every evaluation of the plan, by unit and strength."""
     plan, store = load_plan(config.results), ShardStore.open(config.results)
     inventory = store.inventory()
     return {
@@ -48,26 +93,268 @@ def rows_of(config: SweepConfig) -> dict[tuple[str, float, int, int], bytes]:
     }
 
 
-@pytest.fixture
-def sampled(make_sweep: MakeSweep, tmp_path: Path) -> Any:
-    def make(budget: str | None, folder: str = "sampled", **changes: Any) -> SweepConfig:
-        section = None if budget is None else {"budget": budget, "pilot": 2}
-        fields: dict[str, Any] = {"keys": KEYS, "results": str(tmp_path / folder), "sampling": section}
-        return make_sweep(**fields | {"measurements": ["accuracy", "cm", "confidence", "predictions"]} | changes)
-
-    return make
+def accuracies_of(results: Path) -> Mapping[Any, Mapping[Any, float]]:
+    """Accuracies of a results folder, by dataset, key and strength, as `diff` reads them."""
+    (found,) = read_result_set(results).by_weights.values()
+    return found
 
 
-def test_a_sample_has_the_outcomes_of_all_images(sampled: Any) -> None:
-    """The increments' images have the outcomes that they have among all images, and a larger budget keeps them."""
-    config = sampled("60%")
-    tally = run(config)
-    assert not tally.failures
-    print(tally, [(k, v.n_seen, len(v.design.stratum)) for k, v in read_samples(config.results).keys.items()])
+def n_seen(config: SweepConfig) -> dict[str, list[int]]:
+    """Images of each increment, by key."""
+    samples = read_samples(config.results)
+    assert samples is not None
+    return {key: [len(one.positions) for one in sample.increments] for (_, key), sample in samples.keys.items()}
+
+
+def test_images_of_a_sample_have_the_outcomes_that_they_have_among_all(sampled: MakeSampled) -> None:
+    config, plain = sampled("80%"), sampled(None, "plain")
+    run(config)
+    run(plain)
+    plan, store, whole = load_plan(config.results), ShardStore.open(config.results), ShardStore.open(plain.results)
+    everything = {(u.architecture, u.key): u for u in load_plan(plain.results).units}
+    samples, n_compared = read_samples(config.results), 0
+    assert samples is not None
+    for unit in plan.units:
+        if unit.images:
+            (increment,) = samples.keys["digits", unit.key].increments
+            for strength in unit.strengths:
+                seen = store.values(unit, strength, store.inventory(), MEASUREMENTS)["predictions"]
+                same = whole.values(everything[unit.architecture, unit.key], strength, whole.inventory(), MEASUREMENTS)
+                assert np.array_equal(seen, same["predictions"][increment.positions])
+                n_compared += 1
+    assert n_compared == 6  # two networks, three evaluations
+
+
+def test_a_larger_budget_adds_images_and_the_whole_budget_gives_the_bytes_of_a_plain_sweep(
+    sampled: MakeSampled, tmp_path: Path
+) -> None:
+    run(sampled("80%"))
+    first = n_seen(sampled("80%"))
+    assert all(20 <= sum(sizes) < N_IMAGES for sizes in first.values())
+    rows = rows_of(sampled("80%"))
+    run(sampled("90%"))
+    second = n_seen(sampled("90%"))
+    assert all(sizes[0] == first[key][0] and len(sizes) == 2 for key, sizes in second.items() if sum(first[key]) < 50)
+    assert rows.items() <= rows_of(sampled("90%")).items()
+    assert run(sampled("80%")).computed == 0  # a smaller budget takes nothing away
+    assert (tmp_path / "sampled" / SAMPLE_FILE).exists()
     config = sampled("100%")
     run(config)
+    assert all(sum(sizes) == N_IMAGES for sizes in n_seen(config).values())
     plain = sampled(None, "plain")
     run(plain)
-    a, b = files_of(config, config.results.parent / "a"), files_of(plain, config.results.parent / "b")
-    assert a.keys() == b.keys()
-    assert [name for name in a if a[name] != b[name]] == []
+    found, expected = files_of(config, tmp_path / "of-samples"), files_of(plain, tmp_path / "of-plain")
+    assert {name for name in {*found, *expected} if found.get(name) != expected.get(name)} == set()
+    store = ShardStore.open(config.results)
+    status = StatusReader(load_plan(config.results)).read(store.inventory())
+    assert (status.complete, status.stale, store.verify()) == (True, 0, [])
+
+
+def test_a_whole_budget_from_the_start_samples_nothing(sampled: MakeSampled) -> None:
+    config, plain = sampled("100%"), sampled(None, "plain")
+    run(config)
+    run(plain)
+    assert not (config.results / SAMPLE_FILE).exists()
+    assert rows_of(config) == rows_of(plain)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_killed_run_resumes_with_the_same_sample_and_estimates(
+    sampled: MakeSampled, sweep_fields: MakeFields, tmp_path: Path, stage: int
+) -> None:
+    """The driver is killed by SIGKILL while the pilot is computed, or after the samples were drawn."""
+    whole, killed = sampled("80%", "whole"), sampled("80%", "killed")
+    run(whole)
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump(sweep_fields(results=str(killed.results), **sampled_fields("80%"))))
+    command = [sys.executable, "-m", "robust201", "run", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    n_shards = len([*(whole.results / "shards").rglob("*.parquet")])
+
+    def is_time() -> bool:
+        n_done = len([*(killed.results / "shards").rglob("*.parquet")])
+        drawn = (killed.results / SAMPLE_FILE).exists()
+        return (stage == 1 and n_done >= 3) or (stage == 2 and drawn)
+
+    while process.poll() is None and not is_time():
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert len([*(killed.results / "shards").rglob("*.parquet")]) < n_shards
+    assert (killed.results / SAMPLE_FILE).exists() == (stage == 2)
+    run(killed)
+    assert (killed.results / SAMPLE_FILE).read_bytes() == (whole.results / SAMPLE_FILE).read_bytes()
+    assert rows_of(killed) == rows_of(whole)
+    files = files_of(killed, tmp_path / "a"), files_of(whole, tmp_path / "b")
+    assert files[0][ESTIMATES_FILE] == files[1][ESTIMATES_FILE]
+
+
+def test_shares_compute_the_pilot_and_then_the_samples_that_a_plan_draws_between(
+    sampled: MakeSampled, tmp_path: Path
+) -> None:
+    driven, shared = sampled("80%", "driven"), sampled("80%", "shared")
+    run(driven)
+    for stage in (1, 2):
+        prepare_sweep(shared)
+        assert (shared.results / SAMPLE_FILE).exists() == (stage == 2)
+        tallies = [run_share(shared, Share(index, 2), make_executor) for index in (1, 2)]
+        assert (sum(tally.remaining for tally in tallies) > 0) == (stage == 1)
+    assert rows_of(shared) == rows_of(driven)
+    files = files_of(shared, tmp_path / "a"), files_of(driven, tmp_path / "b")
+    assert files[0][ESTIMATES_FILE] == files[1][ESTIMATES_FILE]
+
+
+def test_estimates_are_exported_beside_counts_and_never_among_them(sampled: MakeSampled, tmp_path: Path) -> None:
+    config = sampled("80%")
+    run(config)
+    files_of(config, tmp_path / "out")
+    reader = RobustnessDataset(tmp_path / "out")
+    estimates, counts = reader.estimates(), reader.to_frame("digits", "pgd")
+    assert len(estimates) == 2 * 3
+    assert set(estimates["architecture"]).isdisjoint(counts["architecture"])
+    assert (estimates["low"] <= estimates["value"]).all() and (estimates["value"] <= estimates["high"]).all()  # noqa: PT018
+    assert set(reader.estimates(key="aa_square@Linf")["key"]) == {"aa_square"}
+    assert reader.sweep is not None
+    assert {item["key"] for item in reader.sweep["sampling"]["samples"]} == {"pgd", "aa_square"}
+    assert "estimates" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_whoever_reads_results_of_samples_takes_no_estimate_for_a_count(sampled: MakeSampled, tmp_path: Path) -> None:
+    config, out = sampled("80%"), tmp_path / "out"
+    run(config)
+    files_of(config, out)
+    assert verify_results(config.results, export=out).export == ()
+    of_pgd = {place: numbers for place, numbers in accuracies_of(config.results).items() if place[1] == "pgd"}
+    pilot = set(choose_pilot(config.selected_architectures, 2, 0))
+    assert [set(numbers) for numbers in of_pgd.values()] == [pilot, pilot]
+    table = pq.read_table(out / ESTIMATES_FILE)
+    changed = table.set_column(table.schema.get_field_index("value"), "value", pa.array([0.5] * len(table)))
+    pq.write_table(changed, out / ESTIMATES_FILE)
+    (message,) = [line for line in verify_results(config.results, export=out).export if "estimates that follow" in line]
+    assert ESTIMATES_FILE in message
+
+
+def test_json_of_estimates_is_written_only_on_request(sampled: MakeSampled, tmp_path: Path) -> None:
+    config, out = sampled("80%"), tmp_path / "out"
+    run(config)
+    assert not any(name.startswith("estimated/") for name in files_of(config, tmp_path / "without"))
+    files = files_of(config, out, estimates=True)
+    found = json.loads(files["estimated/digits/pgd_accuracy.json"])["digits"]["pgd"]["accuracy"]
+    reader = RobustnessDataset(out)
+    estimates = reader.estimates("digits", "pgd").groupby("architecture")["value"].apply(list)
+    counts = reader.query("digits", "pgd", "accuracy")["digits"]["pgd"]["accuracy"]
+    assert found == {str(name): values for name, values in estimates.items()} | counts
+    assert reader.sweep is not None
+    assert reader.sweep["sampling"]["json"] == "estimated"
+    assert verify_results(config.results, export=out).export == ()
+
+
+def test_a_ranking_marks_estimates_and_counts_ties(sampled: MakeSampled, tmp_path: Path) -> None:
+    config = sampled("80%")
+    run(config)
+    files_of(config, tmp_path / "out")
+    (results,) = read_results(RobustnessDataset(tmp_path / "out"))
+    board = make_leaderboard(results)
+    frame = board.to_frame()
+    pilot = set(choose_pilot(config.selected_architectures, 2, 0))
+    of_pgd = frame[frame["evaluation"] == "pgd:1"]
+    assert set(of_pgd.loc[~of_pgd["estimated"], "network"]) == pilot
+    assert len(of_pgd) == 4
+    assert not frame.loc[frame["evaluation"] == "clean", "estimated"].any()
+    counted = of_pgd[~of_pgd["estimated"]]
+    assert (counted["low"] == counted["accuracy"]).all()
+    assert "are estimates from" in board.basis
+    assert board.standings[-1].estimated
+    estimates = RobustnessDataset(tmp_path / "out").estimates("digits", "pgd").query("strength == 1")
+    found = of_pgd[of_pgd["estimated"]].set_index("network")["accuracy"]
+    assert found.to_dict() == estimates.set_index("architecture")["value"].to_dict()
+    filled, said = fill_in_estimates(results)
+    assert filled.column("pgd", 1.0).notna().all()
+    assert results.column("pgd", 1.0).notna().sum() == 2
+    assert "pgd: 2 of 4" in said
+
+
+def test_an_unfinished_sample_is_exported_only_in_part(sampled: MakeSampled, tmp_path: Path) -> None:
+    config = sampled("80%")
+    run(config, filters=Filters(keys=("clean", "fgsm", "pgd")))
+    with pytest.raises(IncompleteError, match="results on samples for 2 more estimates"):
+        files_of(config, tmp_path / "out")
+    files_of(config, tmp_path / "out", partial=True)
+    assert set(RobustnessDataset(tmp_path / "out").estimates()["key"]) == {"pgd"}
+
+
+def test_a_run_without_the_pilot_leaves_the_samples_undrawn(sampled: MakeSampled) -> None:
+    config = sampled("80%")
+    lines: list[str] = []
+    pilot = choose_pilot(config.selected_architectures, 2, 0)
+    others = Filters(architectures=tuple(name for name in config.selected_architectures if name not in pilot))
+    assert run(config, filters=others, say=lines.append).remaining
+    assert any("No sample was drawn for aa_square, pgd" in line for line in lines)
+    run(config, filters=Filters(architectures=pilot))
+    assert not run(config, filters=others).remaining
+    assert StatusReader(load_plan(config.results)).read(ShardStore.open(config.results).inventory()).complete
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sampling": {"budget": "80%", "pilot": 1}}, r"sampling.pilot: expected at least 2 networks"),
+        ({"sampling": {"budget": "80%", "pilot": 4}}, r"sampling.pilot: expected fewer networks than the sweep's 4"),
+        ({"sampling": {"budget": "500"}}, r"sampling.budget: expected worker-hours above 0 such as 500h"),
+        ({"sampling": {"budget": 0.5}}, r"sampling.budget: expected a budget such as 500h"),
+        ({"sampling": {"budget": "120%"}}, r"sampling.budget: expected worker-hours"),
+        ({"sampling": {"budget": "80%", "cheap": ["fgms"]}}, r"sampling.cheap: .+ Did you mean 'fgsm'"),
+        ({"measurements": ["accuracy"]}, r"measurements: expected predictions among them"),
+        ({"engine": "reference"}, r"sampling: expected engine fused"),
+        ({"keys": {"clean": {}, "fgsm": {}}}, r"sampling: expected an attack that is not among the cheap keys"),
+        ({"weights": {"random": {"seeds": [0, 1]}}}, r"sampling: expected one state of weights per network, got 2"),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused(sampled: MakeSampled, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        sampled("80%", **changes)
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        ("1%", r"since the pilot and the keys that are not sampled take .+ Raise the budget"),
+        ("0.00001h", r"since the pilot and the keys that are not sampled take"),
+        ("60%", r"for 20 images of aa_square on digits .+ 2 for each stratum"),
+    ],
+)
+def test_a_budget_that_is_too_small_writes_nothing(sampled: MakeSampled, budget: str, message: str) -> None:
+    config = sampled(budget)
+    with pytest.raises(ConfigError, match=message):
+        run(config)
+    assert not config.results.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sampling": {"budget": "80%", "pilot": 3}}, "expected sampling.pilot 2"),
+        ({"sampling": {"budget": "80%", "pilot": 2, "seed": 1}}, "expected sampling.seed 0"),
+        ({"sampling": {"budget": "80%", "pilot": 2, "cheap": ["clean"]}}, "expected sampling.cheap"),
+        ({"keys": KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 4}}}, "digits pgd .+ expected the protocol"),
+        ({"images": {"count": N_IMAGES, "seed": 1}}, "expected the protocol|expected the images"),
+    ],
+)
+def test_a_design_that_changes_in_the_middle_is_refused(
+    sampled: MakeSampled, changes: dict[str, Any], message: str
+) -> None:
+    config = sampled("85%")
+    run(config)
+    before = {path: path.read_bytes() for path in config.results.glob("*.json")}
+    with pytest.raises(ConfigError, match=message):
+        run(sampled("85%", **changes))
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_damaged_record_of_samples_is_named(sampled: MakeSampled) -> None:
+    config = sampled("80%")
+    run(config)
+    path = config.results / SAMPLE_FILE
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+    with pytest.raises(InputError, match=r"Reading the samples failed for .+sample\.json"):
+        load_plan(config.results)

@@ -56,11 +56,14 @@ def leaderboard_latex(table: pd.DataFrame, labels: Mapping[str, str]) -> str:
     """Return a tabular of accuracies in percent with 95% intervals: a row per network, a column per evaluation.
 
     Args:
-        table: with the columns `network`, `evaluation`, `accuracy`, `low`, `high` and `tied`; what is tied is bold.
+        table: with the columns `network`, `evaluation`, `accuracy`, `low`, `high` and `tied`; what is tied is bold. A
+            column `estimated` marks estimates, which get a tilde.
         labels: of the evaluations, in the order of the columns.
     """
     cells = {
-        (row["network"], row["evaluation"]): _leaderboard_cell(row["accuracy"], row["low"], row["high"], row["tied"])
+        (row["network"], row["evaluation"]): _leaderboard_cell(
+            row["accuracy"], row["low"], row["high"], row["tied"], row.get("estimated", False)
+        )
         for row in table.to_dict("records")
     }
     rows = [
@@ -70,8 +73,9 @@ def leaderboard_latex(table: pd.DataFrame, labels: Mapping[str, str]) -> str:
     return _tabular("l" + "r" * len(labels), ["Network", *map(_escape, labels.values())], rows)
 
 
-def _leaderboard_cell(accuracy: float, low: float, high: float, tied: bool) -> str:
-    text = rf"\textbf{{{_percent(accuracy)}}}" if tied else _percent(accuracy)
+def _leaderboard_cell(accuracy: float, low: float, high: float, tied: bool, estimated: bool) -> str:
+    number = rf"${{\sim}}${_percent(accuracy)}" if estimated else _percent(accuracy)
+    text = rf"\textbf{{{number}}}" if tied else number
     return text if math.isnan(low) else rf"{text} {{\scriptsize {_interval(low, high)}}}"
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import ADVERSARIAL, CORRUPTION, OVER_EVALUATIONS, SCORES, DatasetResults
+from robust201.analysis.estimated import EstimatedAccuracies, describe_estimates, find_estimates
 from robust201.analysis.evaluation import LEVEL
 from robust201.analysis.labels import column_label, dataset_label, key_label, strength_label
 from robust201.analysis.latex_tables import leaderboard_latex
@@ -21,7 +22,12 @@ from robust201.reader.result_files import kind_of
 from robust201.reader.value_checks import CLEAN
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import unpack_outcomes
-from robust201.statistics.significance import image_mean_intervals, mean_ties_with_best
+from robust201.statistics.significance import (
+    holm_adjust,
+    image_mean_intervals,
+    mean_ties_with_best,
+    normal_p_values,
+)
 
 REFERENCE_EPSILON_255 = 1.0
 REFERENCE_SEVERITY = 3.0
@@ -44,6 +50,7 @@ class Standing(NamedTuple):
         p_values: of the difference from the best, adjusted by Holm; NaN where the number of images is unknown.
         paired: whether outcomes of the same images were compared, not accuracies alone.
         n_images: number of images; None where it is unknown.
+        estimated: networks whose accuracies are estimates from samples of the images.
     """
 
     name: str
@@ -54,6 +61,7 @@ class Standing(NamedTuple):
     p_values: "pd.Series[float]"
     paired: bool
     n_images: int | None
+    estimated: frozenset[ArchitectureId] = frozenset()
 
     @property
     def is_compared(self) -> bool:
@@ -91,7 +99,7 @@ class Leaderboard:
         Returns:
             `network`, `evaluation` (as it was asked for), `rank`, `accuracy`, `low` and `high` (its 95% interval),
             `p_value` (of the difference from the best, adjusted by Holm) and `tied` (with the best, the best itself
-            included; never of a single network).
+            included; never of a single network); where some accuracies are estimates, `estimated`.
         """
         parts = []
         for one in self.standings:
@@ -105,6 +113,8 @@ class Leaderboard:
                 "p_value": one.p_values,
                 "tied": [one.is_compared and network in (one.best, *one.tied) for network in one.accuracies.index],
             }
+            if any(standing.estimated for standing in self.standings):
+                columns["estimated"] = [network in one.estimated for network in one.accuracies.index]
             frame = pd.DataFrame(columns, index=one.accuracies.index)
             parts.append(frame.loc[[network for network in self.networks if network in frame.index]])
         return pd.concat(parts, ignore_index=True)
@@ -142,9 +152,19 @@ class Leaderboard:
         first = self.standings[0]
         if first.n_images is None:
             return "The folder does not tell how many images there were, so intervals and ties are unknown."
-        if not any(one.is_compared for one in self.standings):
+        if not any(one.is_compared for one in self.standings) and not any(one.estimated for one in self.standings):
             return f"Intervals are 95% intervals over {first.n_images:,} images."
-        paired = {one.paired for one in self.standings}
+        counted = [one for one in self.standings if not one.estimated]
+        if len(counted) < len(self.standings):
+            sampled = [one for one in self.standings if one.estimated]
+            n_counted = [len(one.accuracies) - len(one.estimated) for one in sampled]
+            note = describe_estimates(self.results, [one.label for one in sampled], n_counted)
+            return f"{note} {self._describe_counts(counted)}" if counted else note
+        return self._describe_counts(self.standings)
+
+    def _describe_counts(self, standings: Sequence[Standing]) -> str:
+        first = standings[0]
+        paired = {one.paired for one in standings}
         tests = "tests of the same images" if paired == {True} else "tests of accuracies alone, which find less"
         if paired == {True, False}:
             tests = "tests of the same images where their outcomes are stored"
@@ -212,6 +232,8 @@ def _find_standing(results: DatasetResults, held: StoredResults, name: str) -> S
         accuracies, label = results.scores[name], SCORES[name]
     else:
         accuracies, label = results.accuracies[evaluations].mean(axis=1, skipna=False), f"mean {key_label(name)}"
+    if (sampled := find_estimates(results, evaluations)) is not None:
+        return _estimated_standing(name, label, accuracies, sampled)
     accuracies = accuracies.dropna().sort_values(ascending=False, kind="stable")
     counts = {images_behind(results.reader.files, results.name, key) for key, _ in evaluations}
     n_images = counts.pop() if len(counts) == 1 else None
@@ -230,6 +252,26 @@ def _find_standing(results: DatasetResults, held: StoredResults, name: str) -> S
         low, high = accuracy_intervals(accuracies, n_images)
     lows, highs, p_values = (pd.Series(np.asarray(part), accuracies.index) for part in (low, high, ties.p_values))
     return Standing(name, label, accuracies, lows, highs, p_values, ties.paired, n_images)
+
+
+def _estimated_standing(name: str, label: str, counted: "pd.Series[float]", sampled: EstimatedAccuracies) -> Standing:
+    """Rank counts and estimates together, by what both say of accuracies on all images.
+
+    Each is compared with the best by a test of two normal estimates, as if their samples were independent: they share
+    their images, which makes real differences smaller than this test allows for.
+    """
+    value = pd.concat([counted.dropna(), sampled.value[~sampled.value.index.isin(counted.dropna().index)]])
+    value = value.sort_values(ascending=False, kind="stable")
+    is_estimate = value.index.isin(sampled.value.index) & ~value.index.isin(counted.dropna().index)
+    names = frozenset(value.index[is_estimate])
+    error = sampled.standard_error.reindex(value.index).where(is_estimate, 0.0).to_numpy(np.float64)
+    low = sampled.low.reindex(value.index).where(is_estimate, value)
+    high = sampled.high.reindex(value.index).where(is_estimate, value)
+    p_values = np.ones(len(value))
+    p_values[1:] = holm_adjust(normal_p_values(value.iloc[0] - value.to_numpy()[1:], np.hypot(error[0], error[1:])))
+    return Standing(
+        name, label, value, low, high, pd.Series(p_values, value.index), False, sampled.n_images, estimated=names
+    )
 
 
 def _stored_outcomes(
@@ -310,6 +352,10 @@ def _describe_numbers(standing: Standing, results: DatasetResults) -> str:
     if standing.n_images is None:
         return f"{accuracy:.1%}"
     numbers = f"{accuracy:.1%}, 95% interval {100 * low:.1f} to {100 * high:.1f}"
+    if standing.estimated:
+        kind = "an estimate" if standing.best in standing.estimated else "a count among estimates"
+        n_tied, n_others = len(standing.tied), len(standing.accuracies) - 1
+        return f"{numbers}, {kind}; {n_tied:,} of {n_others:,} others are tied with it"
     return numbers if len(standing.accuracies) == 1 else f"{numbers}, {_describe_ties(standing, results)}"
 
 

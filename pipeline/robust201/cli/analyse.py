@@ -50,6 +50,12 @@ def correlate(
             help="Weights whose measures are used, such as random-s0; by default those of the accuracies.",
         ),
     ] = None,
+    estimates: Annotated[
+        bool,
+        typer.Option(
+            "--estimates", help="Use estimates from samples where networks lack counts; default: counts only."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Correlate measures with accuracies, with intervals, and compare each measure with the number of parameters."""
@@ -60,6 +66,12 @@ def correlate(
     from robust201.core.errors import ResultsError
 
     reader, all_results, tables = _read(folders, datasets, join, weights, out, measure_weights, side_by_side=True)
+    if estimates:
+        from robust201.analysis.estimated import fill_in_estimates
+
+        filled = [fill_in_estimates(results) for results in all_results]
+        all_results = [results for results, _ in filled]
+        console.say_each([said for _, said in filled if said])
     wanted = split_names(keys)
     for asked in wanted or ():
         if not any(find_evaluations(results, asked) for results in all_results):

@@ -18,6 +18,7 @@ from robust201.cli.compare import compare
 from robust201.cli.curves import curves
 from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_style, verify
 from robust201.cli.demo import demo
+from robust201.cli.estimates import say_unused_estimates
 from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, load_data, read_resize
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, HELP_OPTIONS, RUN, add_verbs
@@ -346,6 +347,7 @@ def report(
     named = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # such as `.`
     page = out or named.parent / f"{named.name}-report.html"
     reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
+    say_unused_estimates(reader.files, "figures show")
     shown = None if images is None else load_data(images, image_size=image_size)
     typer.echo(write_report(reader, page, mean=mean, epsilon=epsilon, images=shown))
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from robust201.cli import console
+from robust201.cli.estimates import say_unused_in
 from robust201.cli.evaluate import (
     DATA,
     KEYS_HELP,
@@ -100,8 +101,10 @@ def compare(
 
     if out is not None:
         check_table_file(out)
-    if any(split_network(network) for network in networks):
+    folders = {divided[0] for network in networks if (divided := split_network(network)) is not None}
+    if folders:
         _refuse_options_of_files(context)
+        say_unused_in(folders, "comparisons use")
         found = compare_networks(networks, keys=split_names(keys), data=dataset)
         _report(found, out, as_json, "images of the dataset")
         return

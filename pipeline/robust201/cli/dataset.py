@@ -59,6 +59,13 @@ def export(
             "instead of predicted classes, and a table of the images; classes: bits and predicted classes."
         ),
     ] = None,
+    estimates: Annotated[
+        bool,
+        typer.Option(
+            "--estimates",
+            help="Of a sweep for a budget, also write JSON of counts and estimates together, in estimated/.",
+        ),
+    ] = False,
     partial: Annotated[
         bool, typer.Option("--partial", help="Write what is available, and report what is missing.")
     ] = False,
@@ -98,6 +105,7 @@ def export(
             weights=weights,
             outcomes=None if outcomes is None else parse_choice("form of outcomes", outcomes, get_args(OutcomeForm)),
             partial=partial,
+            estimates=estimates,
             processes=processes or default_processes(parquet=parquet),
             progress=progress,
         )

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from robust201.cli.estimates import say_unused_estimates
 from robust201.cli.options import DATASET_ARGUMENT, WeightsName, split_names
 from robust201.core.errors import ConfigError
 
@@ -83,6 +84,7 @@ def plot(
     from robust201.reader.dataset import RobustnessDataset
 
     reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
+    say_unused_estimates(reader.files, "figures show")
     if name == ALL:
         if measures:
             raise ConfigError(

@@ -104,7 +104,9 @@ def _show(board: "Leaderboard") -> None:
     typer.echo(board.basis)
     frame = board.to_frame()
     cells = {
-        (row["network"], row["evaluation"]): _cell(row["accuracy"], row["low"], row["high"], tied=row["tied"])
+        (row["network"], row["evaluation"]): _cell(
+            row["accuracy"], row["low"], row["high"], tied=row["tied"], estimated=row.get("estimated", False)
+        )
         for row in frame.to_dict("records")
     }
     rows = [
@@ -119,6 +121,6 @@ def _show(board: "Leaderboard") -> None:
     console.show_table(f"{board.results.label}{marks}", columns, rows)
 
 
-def _cell(accuracy: float, low: float, high: float, *, tied: bool) -> str:
+def _cell(accuracy: float, low: float, high: float, *, tied: bool, estimated: bool) -> str:
     interval = "" if math.isnan(low) else f" [{100 * low:.1f}, {100 * high:.1f}]"
-    return f"{'*' if tied else ''}{100 * accuracy:.1f}{interval}"
+    return f"{'*' if tied else ''}{'~' if estimated else ''}{100 * accuracy:.1f}{interval}"

@@ -9,6 +9,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.analyse import Folders, Join
+from robust201.cli.estimates import say_unused_estimates
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import WeightsName, explicit_options, split_names
 from robust201.core.csv_files import write_csv
@@ -94,6 +95,7 @@ def search(
     from robust201.reader.dataset import RobustnessDataset
 
     reader = RobustnessDataset(*folders, weights=weights)
+    say_unused_estimates(reader.files, "searches use")
     if blackbox is not None:
         from robust201.search.blackbox import as_fidelity, write_blackbox
 

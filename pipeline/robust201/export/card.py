@@ -80,6 +80,8 @@ class CardFacts:
     measures: Mapping[str, Mapping[str, ParquetColumn]]
     left_out: Mapping[str, Sequence[str]]
     """Keys of the sweep that a dataset has nothing of, by dataset."""
+    sampled: Sequence[tuple[str, str]] = ()
+    """Datasets and keys whose accuracies are estimates for most networks."""
 
     @property
     def title(self) -> str:
@@ -191,6 +193,12 @@ def _contents(facts: CardFacts) -> str:
         text += " Measures have no strength, which is 0."
     for dataset, keys in facts.left_out.items():
         text += f" Not evaluated on {dataset}: {', '.join(f'`{key}`' for key in keys)}."
+    if facts.sampled:
+        keys = dict.fromkeys(f"`{key}`" for _, key in facts.sampled)
+        text += (
+            f" Under {', '.join(keys)}, only the pilot networks were evaluated on all images. Accuracies of the others "
+            "are estimates from a sample of the images, with standard errors and 95% intervals, in `estimates.parquet`."
+        )
     return "\n".join([*lines, "", text, ""])
 
 

@@ -14,6 +14,7 @@ from robust201.core.files import MAX_LISTED_BYTES, sha256_of
 from robust201.core.records import ArchitectureId, Unit
 from robust201.export.key_rows import count_decimals
 from robust201.export.listing import explain_changes
+from robust201.planning.plan import counted_plan
 from robust201.planning.plan_file import load_plan
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import RESULTS_FOLDER_FILE, paper_key, values_by_strength
@@ -263,7 +264,7 @@ def _fewest_decimals(record: Mapping[str, Any]) -> int | None:
 
 
 def _read_shards(folder: Path) -> ResultSet:
-    plan, store = load_plan(folder), ShardStore.open(folder)
+    plan, store = counted_plan(load_plan(folder)), ShardStore.open(folder)
     inventory = store.inventory()
     units: dict[tuple[str, ...], list[Unit]] = {}
     for unit in plan.units:

@@ -45,6 +45,7 @@ def side_file_texts(
     *,
     provenances: Iterable[Mapping[str, str]],
     weights: WeightHashes,
+    sampling: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
     """Make the texts of all that lies beside an export's results but the cards, by name of the file."""
     epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, form.key_style)
@@ -52,7 +53,7 @@ def side_file_texts(
     recorded = recorded_text(plan.recorded_accuracies(unit for group in groups for unit in group.units))
     texts = {
         META_FILE: layout_of(plan.space_name).meta_text(epsilons, architectures),
-        SWEEP_FILE: _sweep_text(plan, groups, shares, form),
+        SWEEP_FILE: _sweep_text(plan, groups, shares, form, sampling),
         VERSIONS_FILE: _versions_text(provenances),
         WEIGHTS_FILE: json.dumps(weights, indent=1) + "\n" if weights else "",
         RECORDED_FILE: recorded,
@@ -104,7 +105,13 @@ def swept_strengths(groups: Iterable[Group], form: FileForm) -> dict[str, dict[s
     return strengths
 
 
-def _sweep_text(plan: Plan, groups: Sequence[Group], shares: Sequence[ProtocolShare], form: FileForm) -> str:
+def _sweep_text(
+    plan: Plan,
+    groups: Sequence[Group],
+    shares: Sequence[ProtocolShare],
+    form: FileForm,
+    sampling: Mapping[str, Any] | None,
+) -> str:
     """Text of sweep.json: protocols and what came of each, image selection, strengths and version."""
     names = names_of_weights(unit for group in groups for unit in group.units)
     payload: dict[str, Any] = {
@@ -119,6 +126,8 @@ def _sweep_text(plan: Plan, groups: Sequence[Group], shares: Sequence[ProtocolSh
         "sweep": plan.describe() | {"protocols": [dict(share.payload) for share in shares]},
         "evaluations": {share.digest: share.n_evaluations for share in shares},
     }
+    if sampling is not None:
+        payload["sampling"] = dict(sampling)
     if names:
         payload["weights"] = {name: _describe_weights(plan.weights[name]) for name in names}
     return json.dumps(payload, indent=2, allow_nan=False) + "\n"

@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError, StorageError
-from robust201.core.files import MAX_LISTED_BYTES, check_file
+from robust201.core.files import MAX_LISTED_BYTES, check_file, read_file
 from robust201.core.memory import give_back_freed_memory
 from robust201.core.records import ArchitectureId, EvaluationProtocol, ImageSet, show_architecture
 from robust201.export.diff import ResultSet, read_result_set
+from robust201.export.estimates import estimate_accuracies, estimates_bytes
 from robust201.export.groups import FileForm, KeyStyle, group_units
 from robust201.export.json_files import JsonFile
 from robust201.export.listing import check_listing, read_listing
@@ -27,12 +28,19 @@ from robust201.export.parquet_files import ParquetFile
 from robust201.export.side_files import spell_epsilons, strengths_of_keys, swept_strengths
 from robust201.export.writing import Format, images_of_outcomes, list_files, make_files
 from robust201.export.written_file import Compression
-from robust201.planning.plan import Plan
+from robust201.planning.plan import Plan, counted_plan
 from robust201.planning.plan_file import PLAN_FILE, load_plan
 from robust201.reader.json_files import open_decompressed, read_json
 from robust201.reader.listings import AGAIN, key_of_parquet
 from robust201.reader.parquet_results import is_converted
-from robust201.reader.result_files import META_FILE, MISSING_FILE, SWEEP_FILE, images_name
+from robust201.reader.result_files import (
+    ESTIMATED_FOLDER,
+    ESTIMATES_FILE,
+    META_FILE,
+    MISSING_FILE,
+    SWEEP_FILE,
+    images_name,
+)
 from robust201.reader.weights_check import check_clean_accuracy
 from robust201.runtime.lease import Lease
 from robust201.runtime.preview import count_coverage
@@ -175,7 +183,7 @@ def flags_of(
 
 
 def _find_flags(results: Path, plan: Plan) -> tuple[AttackFlag, ...]:
-    n_images = {unit.dataset: unit.n_images for unit in plan.units if not unit.columns}
+    n_images = {unit.dataset: unit.n_images for unit in counted_plan(plan).units if not unit.columns}
     return flags_of(
         read_result_set(results),
         n_images=n_images,
@@ -213,6 +221,22 @@ def find_gaps(plan: Plan, inventory: Inventory) -> tuple[int, tuple[str, ...]]:
     return n_missing, tuple(gaps)
 
 
+def _check_estimates(plan: Plan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:
+    """Estimate once more what an export estimated, and compare the bytes."""
+    path = out / ESTIMATES_FILE
+    try:
+        sampled = estimate_accuracies(plan, store, inventory, evaluated_images)
+        is_same = read_file(path, MAX_LISTED_BYTES) == estimates_bytes(sampled, plan.space_name)
+    except (OSError, InputError) as error:
+        yield f"Verifying failed for {path}: {error}"
+        return
+    if not is_same:
+        yield (
+            f"Verifying failed for {path}: expected the estimates that follow from the results, got others. Export "
+            "again."
+        )
+
+
 def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:
     """Compare an export's files with its listing, those of results with the shards, and strengths with the plan.
 
@@ -225,6 +249,9 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
         return
     yield from check_listing(out, listing)
     names = listing.digests
+    if ESTIMATES_FILE in names:
+        yield from _check_estimates(plan, store, inventory, out)
+    plan = counted_plan(plan)
     try:
         sweep = read_json(out / SWEEP_FILE, missing={})
         record = sweep if isinstance(sweep, dict) else {}
@@ -239,6 +266,7 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
         return
     yield from _check_strengths(out, record, swept_strengths(groups, form), epsilons)
     listed = {name for name in names if "/" in name and not _is_converted(out / name)}
+    listed = {name for name in listed if not name.startswith(f"{ESTIMATED_FOLDER}/")}
     formats: list[Format] = ["json"] if any(".json" in name for name in listed) else []
     formats += ["parquet"] if any(key_of_parquet(name) for name in listed) else []
     partial = MISSING_FILE in names

@@ -23,6 +23,7 @@ from robust201.export.card import (
     check_licence,
     croissant_text,
 )
+from robust201.export.estimates import SampledResults, estimate_accuracies, estimates_bytes, estimates_json
 from robust201.export.folder import open_folder
 from robust201.export.groups import (
     FileForm,
@@ -42,9 +43,9 @@ from robust201.export.published_layout import ParquetColumn, describe_strength, 
 from robust201.export.side_files import side_file_texts, weight_hashes
 from robust201.export.written_file import Compression, parse_choice
 from robust201.images import DATASETS
-from robust201.planning.plan import Plan
+from robust201.planning.plan import Plan, counted_plan
 from robust201.reader.listings import CHECKSUM_FILE, PARQUET_FILES, ListedFile, parquet_files_text
-from robust201.reader.result_files import PARQUET_FOLDER, images_name
+from robust201.reader.result_files import ESTIMATED_FOLDER, ESTIMATES_FILE, PARQUET_FOLDER, images_name
 from robust201.shards import Inventory, RowSelection, ShardStore
 from robust201.tasks.columns import COLUMNS, PREDICTIONS, fields_of, numbers_of
 
@@ -88,6 +89,7 @@ def export_dataset(
     weights: str | None = None,
     outcomes: OutcomeForm | None = None,
     images_of: ImagesOf = evaluated_images,
+    estimates: bool = False,
     processes: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExportReport:
@@ -114,6 +116,8 @@ def export_dataset(
         outcomes: ``"bits"`` writes outcomes by image into the Parquet files, packed, in place of predicted classes, and
             a table of the images; ``"classes"`` writes both; None writes what was measured.
         images_of: (plan, dataset) → the images evaluated, whose labels outcomes follow from.
+        estimates: also write the accuracies of sampled keys as JSON, counts and estimates together, in a folder of
+            their own.
         processes: files written at once; with more than 1, each by a process of its own, and a script that calls this
             must guard its main part by ``if __name__ == "__main__"``.
         progress: called with (rows of files written, rows to write).
@@ -130,6 +134,10 @@ def export_dataset(
     parse_choice("key style", key_style, get_args(KeyStyle))
     if outcomes is not None:
         _check_predictions(out, plan, formats)
+    sampled = _estimate(plan, store, inventory, images_of)
+    if sampled is not None and sampled.missing and not partial:
+        raise IncompleteError(_describe_missing_samples(out, sampled))
+    plan = counted_plan(plan)
     groups = group_units(plan, inventory, weights)
     _refuse_several_weights(out, groups, formats)
     if any(group.lacking for group in groups) and not partial:
@@ -152,12 +160,17 @@ def export_dataset(
     _refuse_equal_names(out, names)
     hashes = weight_hashes(unit for group in groups for unit in group.units)
     provenances = store.check_rows(inventory)
-    side_files = side_file_texts(plan, groups, shares, form, provenances=provenances, weights=hashes)
+    record = None if sampled is None else {**sampled.record, **({"json": ESTIMATED_FOLDER} if estimates else {})}
+    side_files = side_file_texts(plan, groups, shares, form, provenances=provenances, weights=hashes, sampling=record)
     parquet = [form.file_name(group, content) for group, content in listed if content == PARQUET_FOLDER]
     listings = [PARQUET_FILES] if parquet else []
-    planned = {*side_files, *listings, CARD_FILE, CROISSANT_FILE, *names, *map(images_name, images)}
-    record = plan.describe()
-    with open_folder(out, planned, record, hashes) as folder:
+    estimated: dict[str, bytes] = {}
+    if sampled is not None:
+        estimated[ESTIMATES_FILE] = estimates_bytes(sampled, plan.space_name)
+        estimated |= estimates_json(sampled, exported, form, store, inventory) if estimates else {}
+    planned = {*side_files, *listings, *estimated, CARD_FILE, CROISSANT_FILE, *names, *map(images_name, images)}
+    described = plan.describe()
+    with open_folder(out, planned, described, hashes) as folder:
         n_rows = sum(len(group.complete_units) for group, _ in listed)
         tell = (lambda done: progress(done, n_rows)) if progress is not None else (lambda _done: None)
         measures: dict[str, dict[str, ParquetColumn]] = {}
@@ -168,9 +181,11 @@ def export_dataset(
             folder.write(images_name(dataset), image_table_bytes(shown))
         for name, text in side_files.items():
             folder.write(name, text)
+        for name, content in estimated.items():
+            folder.write(name, content)
         for name, text_of in ((CARD_FILE, card_text), (CROISSANT_FILE, croissant_text)):
             facts = CardFacts(
-                name=record["name"],
+                name=described["name"],
                 licence=licence,
                 layout=layout_of(plan.space_name),
                 groups=exported,
@@ -180,6 +195,7 @@ def export_dataset(
                 columns=_columns_of_answers(plan, groups, form) if "parquet" in formats else {},
                 measures=dict(sorted(measures.items())),
                 left_out=_keys_left_out(plan, groups),
+                sampled=() if sampled is None else sampled.keys,
             )
             folder.write(name, text_of(facts))
         if parquet:
@@ -194,8 +210,25 @@ def export_dataset(
         removed=removed,
         n_units=sum(len(group.complete_units) for group in exported),
         n_evaluations=sum(group.n_evaluations for group in exported),
-        missing={(group.dataset, group.key): group.n_left_out for group in groups if group.lacking},
+        missing={(group.dataset, group.key): group.n_left_out for group in groups if group.lacking}
+        | ({} if sampled is None else sampled.missing),
         n_bytes=sum(file.n_bytes for file in folder.written.values()),
+    )
+
+
+def _estimate(plan: Plan, store: ShardStore, inventory: Inventory, images_of: ImagesOf) -> SampledResults | None:
+    """Estimate what is sampled; None where nothing is, or all images were seen."""
+    if counted_plan(plan).config.sampling is None:
+        return None
+    return estimate_accuracies(plan, store, inventory, images_of)
+
+
+def _describe_missing_samples(out: Path, sampled: SampledResults) -> str:
+    counts = ", ".join(f"{dataset} {key} {count:,}" for (dataset, key), count in sampled.missing.items())
+    return (
+        f"Exporting failed for {out}: expected results on samples for {sum(sampled.missing.values()):,} more "
+        f"estimates, got none; missing {counts}. Run the whole sweep again, not narrowed, to compute only these, or "
+        "export what there is with --partial."
     )
 
 

@@ -279,7 +279,9 @@ def _leaderboard(board: "Leaderboard") -> str:
         return ""
     frame = board.to_frame()
     cells = {
-        (row["network"], row["evaluation"]): _leaderboard_cell(row["accuracy"], row["low"], row["high"], row["tied"])
+        (row["network"], row["evaluation"]): _leaderboard_cell(
+            row["accuracy"], row["low"], row["high"], row["tied"], row.get("estimated", False)
+        )
         for row in frame.to_dict("records")
     }
     lines = []
@@ -300,8 +302,9 @@ def _leaderboard(board: "Leaderboard") -> str:
     )
 
 
-def _leaderboard_cell(accuracy: float, low: float, high: float, tied: bool) -> str:
-    text = f"<strong>{100 * accuracy:.1f}</strong>" if tied else f"{100 * accuracy:.1f}"
+def _leaderboard_cell(accuracy: float, low: float, high: float, tied: bool, estimated: bool) -> str:
+    number = f"{'~' if estimated else ''}{100 * accuracy:.1f}"
+    text = f"<strong>{number}</strong>" if tied else number
     return text if math.isnan(low) else f"{text} <small>[{100 * low:.1f}, {100 * high:.1f}]</small>"
 
 

@@ -58,42 +58,43 @@ def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[SampledK
     Raises:
         ConfigError: the budget is below the cost of the pilot, or gives a key fewer images than its strata need.
     """
-    allowed = costs.whole * budget.fraction if budget.hours is None else budget.hours * costs.macs_per_hour  # type: ignore[operator]
-    left = allowed - costs.fixed
+    if not costs.per_image:  # images that cannot be counted yet
+        return {}
+    macs_of_hours = 0.0 if budget.hours is None else budget.hours * costs.macs_per_hour
+    allowed = macs_of_hours if budget.fraction is None else budget.fraction * costs.whole
     least = {key: smallest_sample(count) for key, count in costs.n_images.items()}
     needed = costs.of_sizes(least)
-    if left < 0:
+    if allowed < costs.fixed:
         raise ConfigError(
-            f"Sampling failed for {name}: expected a budget of at least {_show(costs, needed)}, since the pilot and the "
-            f"cheap keys alone take {_show(costs, costs.fixed)}, got {_show(costs, allowed)}. Raise the budget, or choose "
-            "a smaller pilot."
+            f"Sampling failed for {name}: expected a budget of at least {_show(costs, needed)}, since the pilot and "
+            f"the keys that are not sampled take {_show(costs, costs.fixed)}, got {_show(costs, allowed)}. Raise the "
+            "budget, or choose a smaller pilot."
+        )
+    if allowed < needed * (1 - _ROUNDING):
+        (dataset, key), count = next(iter(least.items()))
+        raise ConfigError(
+            f"Sampling failed for {name}: expected a budget of at least {_show(costs, needed)}, for {count} images of "
+            f"{key} on {dataset} and likewise of other keys, {MIN_PER_STRATUM} for each stratum, got "
+            f"{_show(costs, allowed)}. Raise the budget, or choose a smaller pilot."
         )
     if allowed >= costs.whole * (1 - _ROUNDING):
         return dict(costs.n_images)
-    sizes = _divide(costs, left)
-    for (dataset, key), count in sizes.items():
-        if count < least[dataset, key]:
-            raise ConfigError(
-                f"Sampling failed for {name}: expected at least {least[dataset, key]} images of {key} on {dataset}, "
-                f"{MIN_PER_STRATUM} for each of {N_STRATA} strata, got {count} for {_show(costs, allowed)}. Raise the "
-                f"budget to {_show(costs, needed)} or more."
-            )
-    return sizes
+    return _divide(costs, least, allowed)
 
 
-def _divide(costs: SampleCosts, left: float) -> dict[SampledKey, int]:
+def _divide(costs: SampleCosts, least: Mapping[SampledKey, int], allowed: float) -> dict[SampledKey, int]:
     """Find the largest factor of 1 / sqrt(cost) at which sizes fit, by bisection."""
 
     def sizes_at(factor: float) -> dict[SampledKey, int]:
         return {
-            key: min(costs.n_images[key], math.floor(factor / math.sqrt(cost))) for key, cost in costs.per_image.items()
+            key: max(least[key], min(costs.n_images[key], math.floor(factor / math.sqrt(cost))))
+            for key, cost in costs.per_image.items()
         }
 
     low, high = 0.0, max(count * math.sqrt(costs.per_image[key]) for key, count in costs.n_images.items()) + 1
     for _ in range(100):
         middle = (low + high) / 2
-        fits = costs.of_sizes(sizes_at(middle)) - costs.fixed <= left
-        low, high = (middle, high) if fits else (low, middle)
+        low, high = (middle, high) if costs.of_sizes(sizes_at(middle)) <= allowed else (low, middle)
     return sizes_at(low)
 
 

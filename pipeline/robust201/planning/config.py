@@ -3,7 +3,7 @@
 import math
 import re
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
@@ -651,46 +651,9 @@ class SweepConfig(WorkSection):
 
     @model_validator(mode="after")
     def _check_sampling(self) -> Self:
-        section = self.sampling
-        if section is None:
-            return self
-        if self.engine == "reference":
-            raise ValueError(
-                "sampling: expected engine fused, since the draws of the reference engine depend on which images are "
-                "evaluated together, got reference. Change the engine, or remove the section."
-            )
-        if PREDICTIONS not in self.measurements:
-            raise ValueError(
-                f"measurements: expected predictions among them, which estimates are made of, got "
-                f"{list(self.measurements)}. Add predictions, or remove the section sampling."
-            )
-        unknown = [key for key in section.cheap if key not in self.parameters]
-        if "cheap" in section.model_fields_set and unknown:
-            raise ValueError(
-                f"sampling.cheap: expected keys of this sweep, got {unknown[0]!r}.{closest(unknown[0], self.parameters)}"
-            )
-        if not self.sampled_keys:
-            raise ValueError(
-                "sampling: expected an attack that is not among the cheap keys, since only these are sampled, got none. "
-                "Add a key, or remove the section."
-            )
-        by_batch = [key for key in self.sampled_keys if self.tasks[key].draws_by_batch(self.engine)]
-        if by_batch:
-            raise ValueError(
-                f"sampling: expected keys whose draws follow from the image, got {by_batch[0]}, which draws once a batch. "
-                f"Write it in sampling.cheap, to evaluate it on all images, or leave it out."
-            )
-        if len(self.assumed_weights("")) > 1:
-            raise ValueError(
-                f"sampling: expected one state of weights per network, got {len(self.assumed_weights(''))}. Divide them "
-                "among several sweeps."
-            )
-        n_networks = len(self.selected_architectures)
-        if section.pilot >= n_networks:
-            raise ValueError(
-                f"sampling.pilot: expected fewer networks than the sweep's {n_networks:,}, got {section.pilot:,}. Choose "
-                "fewer, or remove the section, as nothing would be sampled."
-            )
+        if self.sampling is not None:
+            for problem in _sampling_problems(self, self.sampling):
+                raise ValueError(problem)
         return self
 
     @property
@@ -788,6 +751,45 @@ class SweepConfig(WorkSection):
         """Keys of the sweep that are not evaluated on a dataset: its corruptions, where they have no source."""
         kept = set(self.keys_of(dataset))
         return tuple(key for key in self.tasks if key not in kept)
+
+
+def _sampling_problems(config: SweepConfig, section: SamplingSection) -> Iterator[str]:
+    """Yield what keeps a sweep from being sampled."""
+    if config.engine == "reference":
+        yield (
+            "sampling: expected engine fused, since the draws of the reference engine depend on which images are "
+            "evaluated together, got reference. Change the engine, or remove the section."
+        )
+    if PREDICTIONS not in config.measurements:
+        yield (
+            "measurements: expected predictions among them, which estimates are made of, got "
+            f"{list(config.measurements)}. Add predictions, or remove the section sampling."
+        )
+    unknown = [key for key in section.cheap if key not in config.parameters]
+    if "cheap" in section.model_fields_set and unknown:
+        near = closest(unknown[0], config.parameters)
+        yield f"sampling.cheap: expected keys of this sweep, got {unknown[0]!r}.{near}"
+    if not config.sampled_keys:
+        yield (
+            "sampling: expected an attack that is not among the cheap keys, since only these are sampled, got none. "
+            "Add a key, or remove the section."
+        )
+    by_batch = [key for key in config.sampled_keys if config.tasks[key].draws_by_batch(config.engine)]
+    if by_batch:
+        yield (
+            f"sampling: expected keys whose draws follow from the image, got {by_batch[0]}, which draws once a batch. "
+            "Write it in sampling.cheap, to evaluate it on all images, or leave it out."
+        )
+    n_weights, n_networks = len(config.assumed_weights("")), len(config.selected_architectures)
+    if n_weights > 1:
+        yield (
+            f"sampling: expected one state of weights per network, got {n_weights:,}. Divide them among several sweeps."
+        )
+    if section.pilot >= n_networks:
+        yield (
+            f"sampling.pilot: expected fewer networks than the sweep's {n_networks:,}, got {section.pilot:,}. Choose "
+            "fewer, or remove the section, as nothing would be sampled."
+        )
 
 
 def _cost_refusal(row: Task, parameters: Parameters, n_classes: int) -> str | None:

@@ -15,7 +15,7 @@ from robust201.images import load_images
 from robust201.images.specs import UNKNOWN_COUNT
 from robust201.planning.budgets import SampleCosts, sample_sizes
 from robust201.planning.config import SweepConfig
-from robust201.planning.identity import is_known, protocol_payload, sampled_payload
+from robust201.planning.identity import is_drawn, is_known, protocol_payload, sampled_payload
 from robust201.planning.input_facts import DatasetFacts, ImageFacts, InputFacts
 from robust201.planning.samples import choose_pilot
 from robust201.planning.sampling_section import parse_budget
@@ -377,7 +377,7 @@ def sample_costs(plan: Plan) -> SampleCosts:
 
 
 def pilot_of(plan: Plan) -> tuple[ArchitectureId, ...]:
-    """Return the pilot networks of a sampled sweep: those that its samples were drawn with, else a choice by its seed."""
+    """Return the pilot networks of a sampled sweep: those of its samples, else a choice by its seed."""
     if plan.facts.samples is not None:
         return plan.facts.samples.pilot
     section = plan.config.sampling
@@ -419,9 +419,9 @@ def _plan_samples(plan: Plan) -> Plan:
 
 def counted_plan(plan: Plan) -> Plan:
     """Keep the units of a plan whose accuracies are counts: on all images, also where these were drawn one by one."""
-    drawn = plan.facts.samples
     if plan.config.sampling is None:
         return plan
+    drawn = plan.facts.samples
     whole = {place for place, sample in drawn.keys.items() if sample.is_whole} if drawn is not None else set()
     everything = plan_without_samples(plan.config, plan.facts)
     planned_keys = [
@@ -434,9 +434,12 @@ def counted_plan(plan: Plan) -> Plan:
         for planned in plan.planned_keys
         if (planned.dataset, planned.key) not in whole and not is_sampled(plan, planned)
     ]
+    still_sampled = {(one.dataset, one.key) for one in plan.planned_keys if is_sampled(plan, one)} - whole
+    if not still_sampled:  # what is exported is that of a sweep without samples
+        everything = replace(everything, config=plan.config.model_copy(update={"sampling": None}))
     order = {(planned.dataset, planned.key): number for number, planned in enumerate(everything.planned_keys)}
     planned_keys.sort(key=lambda planned: order[planned.dataset, planned.key])
-    return replace(plan, planned_keys=tuple(planned_keys), protocols=everything.protocols)
+    return replace(everything, planned_keys=tuple(planned_keys))
 
 
 def _places(plan: Plan) -> set[tuple[str, str]]:
@@ -451,9 +454,16 @@ def check_sampled_protocols(plan: Plan) -> None:
         if sample is not None and not is_sampled(plan, planned) and planned.protocol != sample.protocol:
             raise ConfigError(
                 f"Sampling failed for {planned.dataset} {planned.key} in {plan.config.results}: expected the protocol "
-                "with which its sample was drawn, got another, as its parameters, seed, images or code changed. Restore "
-                "them, or choose another results folder."
+                "with which its sample was drawn, got another, as its parameters, seed, images or code changed. "
+                "Restore them, or choose another results folder."
             )
+
+
+def split_off_undrawn(plan: Plan) -> tuple[Plan, int]:
+    """Leave out the units of samples that are not drawn yet; return how many evaluations they are, too."""
+    drawn = [planned for planned in plan.planned_keys if is_drawn(plan.protocols[planned.protocol])]
+    left = replace(plan, planned_keys=tuple(drawn))
+    return left, plan.n_evaluations - left.n_evaluations
 
 
 def is_sampled(plan: Plan, planned: PlannedKey) -> bool:

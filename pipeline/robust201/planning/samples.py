@@ -142,6 +142,7 @@ def choose_pilot(names: Sequence[ArchitectureId], count: int, seed: int) -> tupl
 
 
 def write_samples(results: Path, samples: Samples) -> None:
+    """Write the record of what was drawn, in one step."""
     payload = samples.to_payload()
     write_text(results / SAMPLE_FILE, json.dumps(payload | {"digest": content_digest(payload)}))
 
@@ -154,11 +155,7 @@ def read_samples(results: Path) -> Samples | None:
     """
     path = results / SAMPLE_FILE
     try:
-        payload = load_json(path)
-        digest = payload.pop("digest")
-        if payload["format"] != _SAMPLE_FORMAT or digest != content_digest(payload):
-            raise ValueError("content that was changed")
-        return Samples.from_payload(payload)
+        return _parse_samples(load_json(path))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -166,6 +163,13 @@ def read_samples(results: Path) -> Samples | None:
             f"Reading the samples failed for {path}: expected what a run wrote, got other content "
             f"({describe_content(error)}). Restore the file; without it, results from samples cannot be used."
         ) from error
+
+
+def _parse_samples(payload: dict[str, Any]) -> Samples:
+    digest = payload.pop("digest")
+    if payload["format"] != _SAMPLE_FORMAT or digest != content_digest(payload):
+        raise ValueError("content that was changed")
+    return Samples.from_payload(payload)
 
 
 def check_samples(config: "SweepConfig", samples: Samples | None) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from robust201.core.strict_model import StrictModel
+from robust201.core.strict_model import MAX_COUNT, StrictModel
 
 DEFAULT_CHEAP = ("clean", "fgsm")
 
@@ -23,14 +23,14 @@ def parse_budget(text: str) -> Budget:
     amount = float(match[1]) if match else 0.0
     if match is None or amount <= 0 or (match[2] == "%" and amount > 100):
         raise ValueError(
-            f"expected worker-hours above 0 such as 500h, or a share of the whole sweep's cost such as 2.5%, got {text!r}."
+            f"expected worker-hours above 0 such as 500h, or a share of the sweep's cost such as 2.5%, got {text!r}."
         )
     return Budget(amount, None) if match[2] == "h" else Budget(None, amount / 100)
 
 
 def _check_budget(value: object) -> object:
     if not isinstance(value, str):
-        raise ValueError(f"expected a budget such as 500h or 2.5%, got {value!r}. Write its unit.")
+        raise ValueError(f"expected a budget such as 500h or 2.5%, got {value!r}. Write its unit.")  # noqa: TRY004 - which pydantic expects
     parse_budget(value)
     return value.strip()
 
@@ -52,7 +52,7 @@ class SamplingSection(StrictModel):
     """
 
     budget: Annotated[str, BeforeValidator(_check_budget)]
-    pilot: Annotated[int, AfterValidator(_check_pilot)] = 20
+    pilot: Annotated[int, Field(le=MAX_COUNT), AfterValidator(_check_pilot)] = 20
     cheap: tuple[str, ...] = DEFAULT_CHEAP
     seed: Annotated[int, Field(ge=0)] = 0
 

@@ -288,6 +288,23 @@ class RobustnessDataset:
         found: float = each[strengths.index(wanted)]
         return found
 
+    def estimates(self, dataset: str | None = None, key: str | None = None) -> "pd.DataFrame":
+        """Return the accuracies that were estimated from samples of the images; empty where all were counted.
+
+        No other method gives estimates: accuracies, ranks and figures are of counts.
+
+        Returns:
+            A row per network, key and strength: `dataset`, `key`, `architecture`, `strength`, `value`,
+            `standard_error`, `low` and `high` (the 95% interval), `n_seen`, `n_images` and `design`.
+        """
+        from robust201.reader.estimates import read_estimates
+
+        frame = read_estimates(self.files)
+        for column, wanted in (("dataset", dataset), ("key", key)):
+            if wanted is not None:
+                frame = frame[frame[column].isin(spellings(as_name(wanted, column)))]
+        return frame.reset_index(drop=True)
+
     def value(
         self,
         architecture: int | str,

@@ -137,6 +137,12 @@ def read_strengths(path: Path) -> tuple[float, ...]:
     return tuple(sorted(strengths))
 
 
+def read_whole(path: Path) -> pa.Table:
+    """Read a small file; ResultsError if it is damaged."""
+    with _opened(path) as file:
+        return file.read()
+
+
 def read_n_images(path: Path) -> int | None:
     """Find how many images each row of a file is of; None where it does not tell, or rows differ."""
     counts = _distinct(path, "n_images")

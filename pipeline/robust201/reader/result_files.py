@@ -48,6 +48,9 @@ EXPORT_FORMAT = 1
 
 META_FILE = "meta.json"
 SWEEP_FILE = "sweep.json"
+ESTIMATES_FILE = "estimates.parquet"
+ESTIMATED_FOLDER = "estimated"
+"""Folder of JSON files that hold counts and estimates together, on request."""
 MISSING_FILE = "missing.json"
 
 _NUMBERS_TOGETHER = 100_000

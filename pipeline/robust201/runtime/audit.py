@@ -109,6 +109,7 @@ def sample_sweep(
         "datasets": {name: given.model_copy(update={"corruptions": None}) for name, given in config.datasets.items()},
         "measurements": ("accuracy", "cm", "predictions"),
         "shards": None,
+        "sampling": None,
     }
     return {
         engine: config.model_copy(update=common | {"results": out / engine, "engine": engine}) for engine in ENGINES

@@ -10,52 +10,51 @@ from robust201.core.records import EvaluationResult, Part, Unit
 from robust201.planning.budgets import N_STRATA
 from robust201.planning.identity import is_drawn
 from robust201.planning.inputs import Inputs
-from robust201.planning.plan import Plan, PlannedKey, is_sampled, pilot_of, plan_without_samples
+from robust201.planning.plan import Plan, make_plan, pilot_of, plan_without_samples
 from robust201.planning.samples import KeySample, Samples, write_samples
+from robust201.runtime.pilot import OutcomeReader
 from robust201.shards import Inventory, ShardStore
-from robust201.shards.outcomes import read_all_outcomes
 from robust201.statistics.sampling import allocate, stratify
 from robust201.tasks.columns import COLUMNS
 from robust201.tasks.measurements import merge_values
 
 
-def draw_samples(plan: Plan, inputs: Inputs, store: ShardStore, inventory: Inventory) -> bool:
-    """Draw the increments that a plan lacks, of keys whose pilot is complete; return whether there were any.
+def draw_samples(narrowed: Plan, inputs: Inputs, store: ShardStore, inventory: Inventory) -> bool:
+    """Draw the increments that a sweep lacks, of keys whose pilot is complete; return whether there were any.
+
+    Of a narrowed plan, the whole sweep counts: the pilot may have been computed before.
 
     The images are kept first and the record is written last, in one step, so an interrupted run draws the same.
     """
+    plan = make_plan(narrowed.config, narrowed.facts)
     section = plan.config.sampling
     drawn = {} if plan.facts.samples is None else dict(plan.facts.samples.keys)
     found = False
     for undrawn in (planned for planned in plan.planned_keys if not is_drawn(plan.protocols[planned.protocol])):
-        pilot = _pilot_key(plan, undrawn)
-        units = [] if pilot is None else [pilot.unit(position) for position in range(len(pilot.networks))]
-        complete = [unit for unit in units if inventory.count_complete(unit, plan.measurements) == len(unit.strengths)]
-        if section is None or len(complete) < len(pilot_of(plan)):
-            continue
         images = inputs.images(undrawn.dataset)
-        outcomes = read_all_outcomes(store, inventory, units, images.labels, plan.measurements)
+        outcomes = OutcomeReader(plan, store, inventory, undrawn.dataset, images.labels)
+        pilot = outcomes.pilot(undrawn.key)
+        if section is None or pilot is None:
+            continue
         place = undrawn.dataset, undrawn.key
         sample = drawn.get(place)
         if sample is None:
-            name = f"{undrawn.dataset} {undrawn.key}"
-            design = stratify(outcomes, n_strata=N_STRATA, seed=section.seed, name=name)
-            sample = KeySample(units[0].protocol, images.sha256, design)
-        larger = allocate(sample.design, outcomes, sample.n_seen + undrawn.n_images)
-        drawn[place] = sample.grow(larger, images)
+            design = stratify(
+                pilot.outcomes,
+                n_strata=N_STRATA,
+                seed=section.seed,
+                name=f"{undrawn.dataset} {undrawn.key}",
+                predicted=pilot.predicted,
+            )
+            sample = KeySample(outcomes.pilot_protocol(undrawn.key), images.sha256, design)
+        count = sample.n_seen + undrawn.n_images
+        drawn[place] = sample.grow(allocate(sample.design, pilot.outcomes, count, pilot.predicted), images)
         found = True
     if found and section is not None:
         samples = Samples(section.design(), pilot_of(plan), drawn)
         inputs.keep_samples(samples)
         write_samples(plan.config.results, samples)
     return found
-
-
-def _pilot_key(plan: Plan, sampled: PlannedKey) -> PlannedKey | None:
-    """Find the units of the pilot for those of a sample; None in a plan narrowed to other networks."""
-    place = sampled.dataset, sampled.key
-    alike = (planned for planned in plan.planned_keys if (planned.dataset, planned.key) == place)
-    return next((planned for planned in alike if not is_sampled(plan, planned)), None)
 
 
 def combine_whole_samples(plan: Plan, store: ShardStore, say: Callable[[str], None]) -> int:

@@ -14,7 +14,7 @@ from robust201.planning.config import SweepConfig
 from robust201.planning.filters import EVERYTHING, Filters
 from robust201.planning.identity import describe_difference
 from robust201.planning.inputs import Inputs
-from robust201.planning.plan import Plan
+from robust201.planning.plan import Plan, split_off_undrawn
 from robust201.planning.plan_file import PLAN_FILE, load_plan
 from robust201.planning.shares import Share, all_bundles, missing_bundles
 from robust201.planning.training_config import TrainingConfig
@@ -63,7 +63,7 @@ def run_share(
     filters.check(config)
     kept = _load_prepared(config)
     on_code(kept.facts.code)
-    narrowed = filters.narrow(kept)
+    narrowed, undrawn = split_off_undrawn(filters.narrow(kept))
     unmade = sorted({unit.key for unit in narrowed.units if unit.id not in narrowed.known_ids})
     if unmade:  # shares make none, as several would make the same
         raise InputError(_no_images(config, "corrupted", unmade))
@@ -84,6 +84,12 @@ def run_share(
         driver = make_driver(preview, folder, on_progress=on_progress, say=say)
         with driver.recording_an_error():
             compute(driver, plan, parts, make_executor)
+        if undrawn:
+            driver.tally.remaining += undrawn
+            say(
+                f"{undrawn:,} evaluations of the sweep need samples, which shares do not draw. When all shares have "
+                "ended, draw them on one machine by `robust201 plan SWEEP.yaml --save`, and run the shares again."
+            )
         return driver.finish()
 
 

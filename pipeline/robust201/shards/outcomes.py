@@ -1,6 +1,6 @@
 """Outcomes by image of stored evaluations, from their predicted classes."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +20,3 @@ def read_outcomes(
     """
     predicted = [store.values(unit, strength, inventory, measurements)[PREDICTIONS] for strength in unit.strengths]
     return np.stack(predicted) == labels
-
-
-def read_all_outcomes(
-    store: ShardStore,
-    inventory: Inventory,
-    units: Sequence[Unit],
-    labels: NDArray[np.int64],
-    measurements: Collection[str],
-) -> NDArray[np.bool_]:
-    """Read the outcomes of several networks: (P, S, N)."""
-    return np.stack([read_outcomes(store, inventory, unit, labels, measurements) for unit in units])

@@ -49,6 +49,17 @@ def two_proportion_p_values(correct_first: ArrayLike, correct_second: ArrayLike,
     return p_values
 
 
+def normal_p_values(differences: ArrayLike, standard_errors: ArrayLike) -> _Floats:
+    """Test differences of two normal estimates against 0, two-sided; one without a standard error is real."""
+    from scipy.special import ndtr
+
+    given, errors = np.broadcast_arrays(np.asarray(differences, np.float64), np.asarray(standard_errors, np.float64))
+    z = np.where(given == 0, 0.0, np.inf)
+    np.divide(np.abs(given), errors, out=z, where=errors > 0)
+    p_values: _Floats = 2 * ndtr(-z)
+    return p_values
+
+
 def holm_adjust(p_values: ArrayLike) -> _Floats:
     """Adjust p-values of several tests, so that a level bounds the chance of even one false rejection among them.
 

@@ -1,0 +1,51 @@
+"""Estimated accuracies of a dataset's folder: those that a sampled sweep did not count."""
+
+from typing import TYPE_CHECKING
+
+from robust201.reader.overlay import OverlaidFiles
+from robust201.reader.result_files import ESTIMATES_FILE, ResultFiles
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def has_estimates(files: ResultFiles) -> bool:
+    """Whether a folder holds estimates, or one of several does."""
+    layers = files.layers if isinstance(files, OverlaidFiles) else (files,)
+    return any((layer.path / ESTIMATES_FILE).is_file() for layer in layers)
+
+
+def read_estimates(files: ResultFiles) -> "pd.DataFrame":
+    """Read all estimates: a row per network, key and strength; empty where there are none.
+
+    Returns:
+        `dataset`, `key`, `architecture` and other names of it, `strength`, `value`, `standard_error`, `low` and `high`
+        (the 95% interval), `n_seen`, `n_images` and `design`. Keys are in the paper's style.
+
+    Raises:
+        ResultsError: the file is damaged.
+    """
+    import pandas as pd
+
+    from robust201.reader.parquet_results import read_whole
+
+    layers = files.layers if isinstance(files, OverlaidFiles) else (files,)
+    frames = []
+    for layer in layers:
+        path = layer.path / ESTIMATES_FILE
+        if path.is_file():
+            frames.append(read_whole(path).to_pandas())
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["dataset", "key", "architecture"])
+
+
+def describe_unused(files: ResultFiles, what: str) -> str:
+    """Say that what is done with a folder, such as figures, uses counts alone; empty where all are counts."""
+    if not has_estimates(files):
+        return ""
+    frame = read_estimates(files)
+    keys = ", ".join(dict.fromkeys(frame["key"].astype(str)))
+    n_networks = len(frame.drop_duplicates(["dataset", "architecture"]))
+    return (
+        f"note: {what} counts only: under {keys}, {files.path} has estimates of {n_networks:,} networks, which `rank` "
+        "shows."
+    )

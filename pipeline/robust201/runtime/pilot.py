@@ -1,0 +1,92 @@
+"""What the pilot of a sampled sweep says of one key: outcomes of its networks, and a model that predicts others'."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.records import ArchitectureId, Unit
+from robust201.planning.plan import Plan, is_sampled, pilot_of
+from robust201.shards import Inventory, ShardStore
+from robust201.shards.outcomes import read_outcomes
+from robust201.statistics.sampling import OutcomeModel, features, pilot_features, predict_pilots
+
+_Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Pilot:
+    """Outcomes of P pilot networks on all N images, and a model of outcomes that is fitted on them alone.
+
+    Attributes:
+        outcomes: (P, S, N) under the key, at its strengths.
+        cheap: (P, C, N) under the cheap keys, a row for each key and strength.
+        predicted: (P, S, N) probabilities of the outcomes, each network's from the others.
+    """
+
+    outcomes: _Bools
+    cheap: _Bools
+    model: OutcomeModel
+    predicted: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, outcomes: _Bools, cheap: _Bools) -> "Pilot":
+        values = pilot_features(outcomes, cheap)
+        model = OutcomeModel().fit(values, outcomes)
+        return cls(outcomes, cheap, model, predict_pilots(model, values))
+
+    def predict(self, own_cheap: _Bools) -> NDArray[np.float64]:
+        """Predict another network's outcomes (S, N) from its own under the cheap keys (C, N)."""
+        return self.model.predict(features(self.outcomes, own_cheap, self.cheap))
+
+
+class OutcomeReader:
+    """Reads outcomes by image of a sampled sweep, on one dataset."""
+
+    def __init__(
+        self, plan: Plan, store: ShardStore, inventory: Inventory, dataset: str, labels: NDArray[np.int64]
+    ) -> None:
+        section = plan.config.sampling
+        assert section is not None  # noqa: S101 - asked of sampled sweeps only
+        self._plan, self._store, self._inventory, self._labels = plan, store, inventory, labels
+        self._on_all: dict[tuple[ArchitectureId, str], Unit] = {}
+        for planned in plan.planned_keys:
+            if planned.dataset == dataset and not is_sampled(plan, planned) and not planned.columns:
+                units = (planned.unit(position) for position in range(len(planned.networks)))
+                self._on_all |= {(unit.architecture, unit.key): unit for unit in units}
+        tasks = plan.tasks
+        cheap = (key for key in section.cheap if key in tasks and tasks[key].kind in ("clean", "attack"))
+        self._cheap = tuple(key for key in tasks if key in set(cheap))
+
+    def is_complete(self, units: Sequence[Unit | None]) -> bool:
+        measurements = self._plan.measurements
+        return all(
+            unit is not None and self._inventory.count_complete(unit, measurements) == len(unit.strengths)
+            for unit in units
+        )
+
+    def has_cheap(self, architecture: ArchitectureId) -> bool:
+        return self.is_complete([self._on_all.get((architecture, key)) for key in self._cheap])
+
+    def cheap(self, architecture: ArchitectureId) -> _Bools:
+        """Read the outcomes (C, N) of a network under the cheap keys."""
+        units = [self._on_all[architecture, key] for key in self._cheap]
+        empty = np.zeros((0, len(self._labels)), bool)
+        return np.concatenate([empty, *(self.read(unit) for unit in units)])
+
+    def read(self, unit: Unit, positions: NDArray[np.int64] | slice = slice(None)) -> _Bools:
+        """Read the outcomes of a unit by strength, which is shown the images at some positions."""
+        return read_outcomes(self._store, self._inventory, unit, self._labels[positions], self._plan.measurements)
+
+    def pilot(self, key: str) -> Pilot | None:
+        """Read the pilot's outcomes under a key; None unless all are there."""
+        names = pilot_of(self._plan)
+        units = [self._on_all.get((name, key)) for name in names]
+        if not self.is_complete(units) or not all(map(self.has_cheap, names)):
+            return None
+        outcomes = [self.read(unit) for unit in units if unit is not None]
+        return Pilot.of(np.stack(outcomes), np.stack([self.cheap(name) for name in names]))
+
+    def pilot_protocol(self, key: str) -> str:
+        return self._on_all[pilot_of(self._plan)[0], key].protocol
