@@ -64,13 +64,13 @@ class Population:
 
     @property
     def n_images(self) -> int:
-        return self.cheap.shape[2] * self.repeats
+        return int(self.cheap.shape[2]) * self.repeats
 
 
-def read_population(folders: Sequence[str], dataset: str, size: int | None) -> Population:
-    """Read the networks that have outcomes under all keys; each image counts `size` / N times."""
+def read_population(folders: Sequence[str], dataset: str, chosen: Sequence[str] | None, size: int | None) -> Population:
+    """Read the networks that have outcomes under all chosen keys; each image counts `size` / N times."""
     data = RobustnessDataset(*folders)
-    keys = data.keys_all
+    keys = data.keys_all if chosen is None else [*CHEAP, *chosen]
     tables = {
         (key, strength): data.outcomes(dataset, key, strength)
         for key in keys
@@ -345,10 +345,8 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse_arguments()
-    population = read_population(arguments.folders, arguments.dataset, arguments.population)
-    if arguments.keys:
-        chosen = {key: population.expensive[key] for key in arguments.keys.split(",")}
-        population = replace(population, expensive=chosen)
+    keys = arguments.keys.split(",") if arguments.keys else None
+    population = read_population(arguments.folders, arguments.dataset, keys, arguments.population)
     passes = count_passes(PAPER)
     n_images = population.n_images
     costs = [float(text) for text in arguments.costs.split(",")]
