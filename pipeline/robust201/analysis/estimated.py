@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from robust201.reader.estimates import has_estimates, read_estimates
@@ -60,11 +59,16 @@ def find_estimates(results: "DatasetResults", evaluations: Sequence[tuple[str, f
         columns[name] = table[list(evaluations)].mean(axis=1, skipna=False).dropna()
     kept = columns["value"].index.intersection(results.accuracies.index)
     # Degrees of freedom are in the interval: a test with the error that it stands for agrees with it.
-    columns["standard_error"] = np.maximum(
-        columns["standard_error"], (columns["high"] - columns["low"]) / (2 * NORMAL_QUANTILE)
+    half_width = (columns["high"] - columns["low"]) / 2
+    standard_error = columns["standard_error"].clip(lower=half_width / NORMAL_QUANTILE)
+    return EstimatedAccuracies(
+        value=columns["value"].loc[kept],
+        standard_error=standard_error.loc[kept],
+        low=columns["low"].loc[kept],
+        high=columns["high"].loc[kept],
+        n_seen=int(wanted["n_seen"].min()),
+        n_images=int(wanted["n_images"].max()),
     )
-    parts = [columns[name].loc[kept] for name in ("value", "standard_error", "low", "high")]
-    return EstimatedAccuracies(*parts, n_seen=int(wanted["n_seen"].min()), n_images=int(wanted["n_images"].max()))
 
 
 def describe_estimates(results: "DatasetResults", labels: Sequence[str], n_counted: Sequence[int]) -> str:
@@ -92,7 +96,8 @@ def fill_in_estimates(results: "DatasetResults") -> tuple["DatasetResults", str]
     for key, strength in results.columns:
         found = find_estimates(results, [(key, strength)])
         if found is not None:
-            lacking = found.value.index[frame.loc[found.value.index, (key, strength)].isna()]
+            is_missing = frame[(key, strength)].loc[found.value.index].isna()
+            lacking = found.value.index[is_missing.to_numpy()]
             frame.loc[lacking, (key, strength)] = found.value.loc[lacking]
             n_filled[key] = len(lacking)
     if not n_filled:

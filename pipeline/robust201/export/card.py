@@ -194,9 +194,9 @@ def _contents(facts: CardFacts) -> str:
     for dataset, keys in facts.left_out.items():
         text += f" Not evaluated on {dataset}: {', '.join(f'`{key}`' for key in keys)}."
     if facts.sampled:
-        keys = dict.fromkeys(f"`{key}`" for _, key in facts.sampled)
+        names = ", ".join(dict.fromkeys(f"`{key}`" for _, key in facts.sampled))
         text += (
-            f" Under {', '.join(keys)}, only the pilot networks were evaluated on all images. Accuracies of the others "
+            f" Under {names}, only the pilot networks were evaluated on all images. Accuracies of the others "
             "are estimates from a sample of the images, with standard errors and 95% intervals, in `estimates.parquet`."
         )
     return "\n".join([*lines, "", text, ""])

@@ -211,7 +211,7 @@ def export_dataset(
         n_units=sum(len(group.complete_units) for group in exported),
         n_evaluations=sum(group.n_evaluations for group in exported),
         missing={(group.dataset, group.key): group.n_left_out for group in groups if group.lacking}
-        | ({} if sampled is None else sampled.missing),
+        | ({} if sampled is None else dict(sampled.missing)),
         n_bytes=sum(file.n_bytes for file in folder.written.values()),
     )
 

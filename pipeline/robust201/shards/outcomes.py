@@ -19,4 +19,5 @@ def read_outcomes(
     Raises IncompleteError where images are missing, and as `ShardStore.values` does.
     """
     predicted = [store.values(unit, strength, inventory, measurements)[PREDICTIONS] for strength in unit.strengths]
-    return np.stack(predicted) == labels
+    outcomes: NDArray[np.bool_] = np.stack(predicted) == labels
+    return outcomes
