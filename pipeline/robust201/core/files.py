@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -193,7 +194,9 @@ def check_output_file(path: Path) -> None:
     """Check that a file may be written under a name that a user gave, before anything is computed for it.
 
     Raises:
-        InputError: the name is that of a folder, of something else that is no file, or lies below a file.
+        InputError: the name is that of a folder, of something else that is no file, or lies below a file, or files
+            cannot be made there.
+        StorageFullError: the device is full.
     """
     above = next((folder for folder in path.parents if folder.exists()), path.parent)
     if path.is_dir():
@@ -203,8 +206,23 @@ def check_output_file(path: Path) -> None:
     elif not above.is_dir():
         got = f"a name below {above}, which is no folder"
     else:
+        _check_writable(above, path)
         return
     raise InputError(f"Writing failed for {path}: expected the name of a file, got {got}. Choose another name.")
+
+
+def _check_writable(folder: Path, path: Path) -> None:
+    """Make a temporary file in the folder: permissions alone do not tell, such as on a read-only device."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        if _is_full(error):
+            raise _full(path, error) from error
+        raise InputError(
+            f"Writing failed for {path}: expected a folder to make files in, got {error.strerror or error} for "
+            f"{folder}. Correct its permissions, or choose another name."
+        ) from error
 
 
 def _full(path: Path, error: OSError) -> StorageFullError:
