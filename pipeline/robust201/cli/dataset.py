@@ -132,6 +132,7 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check every file and value of results or of a dataset, and what is missing; exits with 3 if unfinished."""
+    from robust201.export.folder import refuse_unfinished_export
     from robust201.export.verify import verify_results
     from robust201.export.verify_dataset import verify_dataset
     from robust201.reader.result_files import is_dataset
@@ -142,6 +143,7 @@ def verify(
         with console.counting("Verifying keys") as progress:
             found = verify_dataset(results, attack_flags=attack_flags, on_progress=progress)
         raise typer.Exit(console.show_dataset_verdict(found, as_json=as_json))
+    refuse_unfinished_export(results)
     with console.counting("Verifying result files") as progress:
         verdict = verify_results(
             results, export=exported, requeue=requeue, attack_flags=attack_flags, on_progress=progress

@@ -57,6 +57,19 @@ def open_folder(
                 _discard(path / STAGING_FOLDER)
 
 
+def refuse_unfinished_export(path: Path) -> None:
+    """Reject a folder that has only files of an export that was killed before it was complete.
+
+    Raises:
+        InputError: it is one.
+    """
+    if (path / STAGING_FOLDER).is_dir():
+        raise InputError(
+            f"Reading an export failed for {path}: expected a finished one, got one that was killed or still goes on. "
+            "Wait for it, or run the same robust201 export again."
+        )
+
+
 def _is_committed(staging: Path) -> bool:
     """Return whether all files of a staging folder are whole; a link is never followed."""
     return not staging.is_symlink() and bool(read_checksums(staging))
