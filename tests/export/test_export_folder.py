@@ -271,3 +271,5 @@ def test_verify_names_an_export_that_never_finished(tmp_path: Path, robust201: R
     export(tmp_path / "out", plan)
     (tmp_path / "out" / STAGING_FOLDER).mkdir()  # a second export was killed; the first is whole
     assert robust201("verify", tmp_path / "out").code == 0
+    (tmp_path / "out" / STAGING_FOLDER / "SHA256SUMS").write_bytes((tmp_path / "out/SHA256SUMS").read_bytes())
+    assert "killed" in robust201("verify", tmp_path / "out").refusal(2)  # some of its files may have been moved

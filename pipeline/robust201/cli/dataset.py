@@ -138,12 +138,12 @@ def verify(
     from robust201.reader.result_files import is_dataset
 
     results = results_of(place)
+    refuse_unfinished_export(results)
     if is_dataset(results):
         _refuse_results_options(results, exported, requeue=requeue)
         with console.counting("Verifying keys") as progress:
             found = verify_dataset(results, attack_flags=attack_flags, on_progress=progress)
         raise typer.Exit(console.show_dataset_verdict(found, as_json=as_json))
-    refuse_unfinished_export(results)
     with console.counting("Verifying result files") as progress:
         verdict = verify_results(
             results, export=exported, requeue=requeue, attack_flags=attack_flags, on_progress=progress

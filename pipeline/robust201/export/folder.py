@@ -14,7 +14,7 @@ from robust201.export.listing import listing_text
 from robust201.export.side_files import WEIGHTS_FILE, WeightHashes
 from robust201.export.written_file import WrittenFile, hashed_file
 from robust201.reader.listings import CHECKSUM_FILE, read_checksums
-from robust201.reader.result_files import SWEEP_FILE
+from robust201.reader.result_files import SWEEP_FILE, is_dataset
 
 STAGING_FOLDER = ".export.tmp"
 """Folder, inside the export's folder, to which a new export is written.
@@ -58,12 +58,15 @@ def open_folder(
 
 
 def refuse_unfinished_export(path: Path) -> None:
-    """Reject a folder that has only files of an export that was killed before it was complete.
+    """Reject the folder of an export that was killed: before it was complete, or between moves of its files.
+
+    An earlier export that a killed one was to replace is whole until the first move.
 
     Raises:
         InputError: it is one.
     """
-    if (path / STAGING_FOLDER).is_dir():
+    staging = path / STAGING_FOLDER
+    if _is_committed(staging) or (staging.is_dir() and not is_dataset(path)):
         raise InputError(
             f"Reading an export failed for {path}: expected a finished one, got one that was killed or still goes on. "
             "Wait for it, or run the same robust201 export again."
