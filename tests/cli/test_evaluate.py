@@ -281,6 +281,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
     "a mean of bytes": (keep, {"mean": "125,123,114"}, 2, "got 125, 123, 114. If they are for pixels from 0 to 255"),
     "a deviation of bytes": (keep, {"std": "63,62,66"}, 2, "--std: expected numbers above 0 and up to 1, since pixels"),
     "a folder to write to": (keep, {"out": "."}, 2, "Writing failed for .: expected the path of a file, got a folder"),
+    "a place without files": (keep, {"out": "/proc/t.csv"}, 2, "t.csv: expected a folder to make files in"),
     "a parameter of no key": (keep, {"set": "pgd.steps=3"}, 2, "expected one of the keys of --keys, got 'pgd'"),
     "no parameter": (keep, {"set": "fgsm=3"}, 2, "expected KEY.PARAMETER=VALUE"),
     "an unknown parameter": (keep, {"set": "fgsm.epsilon=3"}, 2, "got 'epsilon'. Did you mean 'epsilons'?"),

@@ -1,15 +1,17 @@
 """Files are opened without blocking and read up to a limit, without reserving memory for the limit."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from robust201.core.errors import StorageError
+from robust201.core.errors import InputError, StorageError, StorageFullError
 from robust201.core.files import (
     IrregularFileError,
     check_file,
+    check_output_file,
     load_json,
     open_file,
     read_file,
@@ -79,3 +81,23 @@ assert MAX_JSON_BYTES > limit
 assert load_json(Path(sys.argv[1])) == {"a": 1}
 """
     subprocess.run([sys.executable, "-c", script, str(path)], check=True, timeout=60)
+
+
+def test_check_output_file_makes_no_file_and_accepts_new_folders(tmp_path: Path) -> None:
+    for path in (tmp_path / "table.csv", tmp_path / "new" / "folder" / "table.csv"):
+        check_output_file(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_check_output_file_rejects_a_place_where_no_file_can_be_made() -> None:
+    with pytest.raises(InputError, match=r"^Writing failed for /proc/table\.csv: expected a folder to make files in"):
+        check_output_file(Path("/proc/table.csv"))
+
+
+def test_check_output_file_names_a_full_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", fail)
+    with pytest.raises(StorageFullError, match="No space left on device"):
+        check_output_file(tmp_path / "table.csv")

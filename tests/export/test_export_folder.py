@@ -14,7 +14,7 @@ import pytest
 from robust201.core.errors import InputError, StorageError
 from robust201.core.files import LOCK_FILE, sole_writer
 from robust201.export.folder import STAGING_FOLDER
-from tests.conftest import read_tree
+from tests.conftest import RunCommand, read_tree
 from tests.support.fabricated import BrokenStore, export, make_plan
 
 ARCHITECTURES = (0, 2, 10, 309)
@@ -261,3 +261,15 @@ def test_where_no_lock_can_be_had_an_export_goes_on(tmp_path, monkeypatch):
 
     monkeypatch.setattr("robust201.core.files.fcntl.flock", flock)
     assert export(tmp_path, make_plan([0])).complete
+
+
+def test_verify_names_an_export_that_never_finished(tmp_path: Path, robust201: RunCommand) -> None:
+    (tmp_path / "out" / STAGING_FOLDER).mkdir(parents=True)
+    refusal = robust201("verify", tmp_path / "out").refusal(2)
+    assert f"for {tmp_path / 'out'}: expected a finished one, got one that was killed or still goes on" in refusal
+    plan = make_plan([0], ["clean"])
+    export(tmp_path / "out", plan)
+    (tmp_path / "out" / STAGING_FOLDER).mkdir()  # a second export was killed; the first is whole
+    assert robust201("verify", tmp_path / "out").code == 0
+    (tmp_path / "out" / STAGING_FOLDER / "SHA256SUMS").write_bytes((tmp_path / "out/SHA256SUMS").read_bytes())
+    assert "killed" in robust201("verify", tmp_path / "out").refusal(2)  # some of its files may have been moved

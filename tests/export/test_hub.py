@@ -177,9 +177,19 @@ def test_public_repositories_are_asked_for(hub: Hub, dataset: Path, tmp_path: Pa
 
 
 def test_what_cannot_be_published_is_refused(hub: Hub, dataset: Path, tmp_path: Path) -> None:
-    for target in ("me/my-robustness", "hf://me", "hf://a/b/c"):
+    for target in (
+        "me/my-robustness",
+        "hf://me",
+        "hf://a/b/c",
+        "hf://../x",
+        "hf://me/..",
+        "hf://me/.x",
+        "hf://me/x-",
+        "hf://me/x.git",
+    ):
         with pytest.raises(ConfigError, match="expected hf://USER/NAME"):
             parse_target(target)
+    assert parse_target("hf://datasets/Me_1/a.b-c_d") == "Me_1/a.b-c_d"
     page = tmp_path / PAGE_FILE
     page.write_text("page")
     upload = prepare_upload(dataset, f"hf://{NAME}", page)

@@ -29,6 +29,7 @@ def test_units_that_are_asked_for_are_kept(config: SweepConfig) -> None:
     [
         (Filters(datasets=("digit",)), "expected one of its datasets, got 'digit'. Did you mean 'digits'?"),
         (Filters(keys=("pdg",)), "expected one of its keys, got 'pdg'. Did you mean 'pgd'?"),
+        (Filters(keys=("autoatack",)), "expected one of its keys, got 'autoatack'. Did you mean 'autoattack'?"),
         (Filters(architectures=(5, 6)), "failed for #5, #6: expected some of demo's architectures, got none"),
     ],
 )

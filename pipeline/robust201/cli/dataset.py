@@ -140,11 +140,13 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check every file and value of results or of a dataset, and what is missing; exits with 3 if unfinished."""
+    from robust201.export.folder import refuse_unfinished_export
     from robust201.export.verify import verify_results
     from robust201.export.verify_dataset import verify_dataset
     from robust201.reader.result_files import is_dataset
 
     results = results_of(place)
+    refuse_unfinished_export(results)
     if is_dataset(results):
         _refuse_results_options(results, exported, requeue=requeue)
         with console.counting("Verifying keys") as progress:

@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -195,7 +196,8 @@ def check_output_file(path: Path) -> None:
     """Check that a file can be written at a user's path, before anything is computed for it.
 
     Raises:
-        InputError: the path is a folder or another kind of file, or lies below a file.
+        InputError: the path is a folder or another kind of file, lies below a file, or no file can be created there.
+        StorageFullError: the disk is full.
     """
     ancestor = next((folder for folder in path.parents if folder.exists()), path.parent)
     if path.is_dir():
@@ -205,8 +207,23 @@ def check_output_file(path: Path) -> None:
     elif not ancestor.is_dir():
         got = f"a path below {ancestor}, which is not a folder"
     else:
+        _check_writable(ancestor, path)
         return
     raise InputError(f"Writing failed for {path}: expected the path of a file, got {got}. Choose another path.")
+
+
+def _check_writable(folder: Path, path: Path) -> None:
+    """Make a temporary file in the folder: permissions alone do not tell, such as on a read-only device."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        if _is_full(error):
+            raise _full(path, error) from error
+        raise InputError(
+            f"Writing failed for {path}: expected a folder to make files in, got {error.strerror or error} for "
+            f"{folder}. Correct its permissions, or choose another name."
+        ) from error
 
 
 def _full(path: Path, error: OSError) -> StorageFullError:

@@ -14,7 +14,7 @@ from robust201.export.listing import listing_text
 from robust201.export.side_files import WEIGHTS_FILE, WeightHashes
 from robust201.export.written_file import WrittenFile, hashed_file
 from robust201.reader.listings import CHECKSUM_FILE, read_checksums
-from robust201.reader.result_files import SWEEP_FILE
+from robust201.reader.result_files import SWEEP_FILE, is_dataset
 
 STAGING_FOLDER = ".export.tmp"
 """Folder, inside the export's folder, to which a new export is written.
@@ -55,6 +55,22 @@ def open_folder(
         finally:
             if not _is_committed(path / STAGING_FOLDER):
                 _discard(path / STAGING_FOLDER)
+
+
+def refuse_unfinished_export(path: Path) -> None:
+    """Reject the folder of an export that was killed: before it was complete, or between moves of its files.
+
+    An earlier export that a killed one was to replace is whole until the first move.
+
+    Raises:
+        InputError: it is one.
+    """
+    staging = path / STAGING_FOLDER
+    if _is_committed(staging) or (staging.is_dir() and not is_dataset(path)):
+        raise InputError(
+            f"Reading an export failed for {path}: expected a finished one, got one that was killed or still goes on. "
+            "Wait for it, or run the same robust201 export again."
+        )
 
 
 def _is_committed(staging: Path) -> bool:

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 PAGE_FILE = "index.html"
 """The page of the dataset: a report, which any web server can serve."""
 
-_TARGET = re.compile(r"hf://(?:datasets/)?(?P<name>[\w.-]+/[\w.-]+)")
+_NAME = r"(?!\S*(?:\.\.|--))[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?(?<!\.git)"
+"""A name that the hub accepts: no dot or hyphen at its ends, no two in a row, no .git at the end."""
+
+_TARGET = re.compile(rf"hf://(?:datasets/)?(?P<name>{_NAME}/{_NAME})", re.ASCII)
 
 
 @dataclass(frozen=True)

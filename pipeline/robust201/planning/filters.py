@@ -6,7 +6,7 @@ from robust201.core.errors import ConfigError, closest
 from robust201.core.records import ArchitectureId, show_architecture
 from robust201.planning.config import SweepConfig
 from robust201.planning.plan import Plan
-from robust201.tasks import TASKS, closest_key
+from robust201.tasks import KEY_GROUPS, TASKS, closest_key
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Filters:
         datasets = self.datasets or tuple(config.datasets)
         for given, known, others, what in (
             (datasets, list(config.datasets), (), "dataset"),
-            (self.keys or (), list(config.parameters), TASKS, "key"),
+            (self.keys or (), list(config.parameters), (*TASKS, *KEY_GROUPS), "key"),
         ):
             for name in given:
                 if name not in known:

@@ -1,0 +1,53 @@
+"""What the inventory says of many units at once, against what it says of each."""
+
+from pathlib import Path
+
+import pytest
+
+from robust201.shards import ShardStore
+from tests.support.shard_support import make_results, make_unit
+
+WHOLE, FIRST_STRENGTH, HALF, ACCURACY_ONLY, BOTH_HALVES, ABSENT = UNITS = [make_unit(index) for index in range(6)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ShardStore:
+    """A store of units that are done, done in parts, or absent."""
+    store = ShardStore.create(tmp_path / "results")
+    for results in (
+        make_results(WHOLE),
+        make_results(FIRST_STRENGTH, strengths=(1.0,)),
+        make_results(HALF, stop=15),
+        make_results(ACCURACY_ONLY, measurements=("accuracy",)),
+        make_results(BOTH_HALVES, stop=15),
+        make_results(BOTH_HALVES, start=15),
+    ):
+        store.commit(results)
+    return store
+
+
+def test_are_complete_names_the_units_that_are_done_at_a_strength(store: ShardStore) -> None:
+    inventory = store.inventory()
+    assert inventory.are_complete(UNITS, 1.0, ("accuracy",)) == [True, True, False, True, True, False]
+    assert inventory.are_complete(UNITS, 4.0, ("accuracy",)) == [True, False, False, True, True, False]
+    assert inventory.are_complete(UNITS, 1.0, ("accuracy", "confidence")) == [True, True, False, False, True, False]
+    assert inventory.are_complete(UNITS, 2.0, ("accuracy",)) == [False] * len(UNITS)
+
+
+def test_are_complete_answers_in_the_order_of_the_units(store: ShardStore) -> None:
+    inventory = store.inventory()
+    assert inventory.are_complete([ABSENT, WHOLE, HALF, WHOLE], 1.0, ("accuracy",)) == [False, True, False, True]
+    assert inventory.are_complete([ABSENT], 1.0, ("accuracy",)) == [False]
+    assert inventory.are_complete([], 1.0, ("accuracy",)) == []
+
+
+def test_are_complete_agrees_with_single_units(store: ShardStore) -> None:
+    inventory = store.inventory()
+    for strength in (1.0, 4.0):
+        for measurements in (("accuracy",), ("accuracy", "confidence")):
+            single = [inventory.is_complete(unit, strength, measurements) for unit in UNITS]
+            assert inventory.are_complete(UNITS, strength, measurements) == single
+
+
+def test_are_complete_knows_no_unit_of_an_empty_store(tmp_path: Path) -> None:
+    assert ShardStore.create(tmp_path).inventory().are_complete(UNITS, 1.0, ("accuracy",)) == [False] * len(UNITS)
