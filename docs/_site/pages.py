@@ -47,6 +47,7 @@ CONTENTS = {
             "studies/cells-cifar10/study",
             "image-distribution",
             "studies/image-distribution-lenet/study",
+            "image-spectra",
         ),
         *("robust-features", "studies/robust-features-dynamics-cifar10/study", "trials", "controls"),
     ],

@@ -33,8 +33,8 @@ def test_every_page_is_listed_once() -> None:
 
 @pytest.mark.parametrize("page", pages())
 def test_pages_are_not_too_long(page: str) -> None:
-    longer = {"protocol/attacks", "protocol/measures", "studies/robust-features-dynamics-cifar10/study"}
-    assert page in longer or len((DOCS / f"{page}.md").read_text().split()) <= MAX_WORDS
+    longer = {"protocol/attacks", "protocol/measures"}
+    assert page in longer or page.startswith("studies/") or len((DOCS / f"{page}.md").read_text().split()) <= MAX_WORDS
 
 
 def test_references_to_pages_in_code_and_files_exist() -> None:

@@ -411,16 +411,16 @@ def test_looking_executes_nothing(write_own: WriteSweep, robust201: RunCommand, 
 @pytest.mark.parametrize(
     ("models", "expected"),
     [
-        ("1 / 0", "expected a file that can be executed, got ZeroDivisionError: division by zero"),
-        ("def build(:", "expected a file that can be executed, got SyntaxError"),
-        ("raise SystemExit(3)", "expected a file that can be executed, got SystemExit: 3"),
+        ("1 / 0", "executing the file raised ZeroDivisionError: division by zero"),
+        ("def build(:", "executing the file raised SyntaxError"),
+        ("raise SystemExit(3)", "executing the file raised SystemExit: 3"),
         (
             "import no_such_package_of_mine",
             "No module named 'no_such_package_of_mine' (a user's file can import installed packages, but not ",
         ),
         ("def built(architecture, n_classes): pass", "expected a function of that name, got none"),
         ("def buidl(architecture, n_classes): pass", "got none. Define it, or name another one. Did you mean 'buidl'?"),
-        ("raise KeyboardInterrupt", "expected a file that can be executed, got KeyboardInterrupt"),
+        ("raise KeyboardInterrupt", "executing the file raised KeyboardInterrupt"),
     ],
 )
 def test_files_that_cannot_be_loaded_are_bad_input(
