@@ -18,12 +18,14 @@ import yaml
 from robust201.analysis.dataset_results import read_results
 from robust201.analysis.estimated import fill_in_estimates
 from robust201.analysis.leaderboard import make_leaderboard
+from robust201.cli import plan_costs
 from robust201.core.errors import ConfigError, IncompleteError, InputError
 from robust201.export import export_dataset
 from robust201.export.diff import read_result_set
 from robust201.export.verify import verify_results
 from robust201.monitoring.status import StatusReader
 from robust201.planning.config import SweepConfig
+from robust201.planning.designs import worst_case
 from robust201.planning.filters import Filters
 from robust201.planning.plan_file import load_plan
 from robust201.planning.samples import SAMPLE_FILE, choose_pilot, read_samples
@@ -202,6 +204,17 @@ def test_shares_compute_the_pilot_and_then_the_samples_that_a_plan_draws_between
     assert rows_of(shared) == rows_of(driven)
     files = files_of(shared, tmp_path / "a"), files_of(driven, tmp_path / "b")
     assert files[0][ESTIMATES_FILE] == files[1][ESTIMATES_FILE]
+
+
+def test_a_plan_expects_precision_from_the_complete_pilot_of_the_results(sampled: MakeSampled) -> None:
+    config = sampled("90%", sampling={"budget": "90%", "pilot": 3})
+    assert plan_costs.precision_of_pilot(config.results) is None
+    run(config)
+    precision = plan_costs.precision_of_pilot(config.results)
+    assert precision is not None
+    half_width, _ = precision.sampled("digits", "pgd", 25, N_IMAGES)
+    assert 0 < half_width < worst_case("digits", "pgd", 25, N_IMAGES)[0]
+    assert precision.sampled("digits", "fgsm", 25, N_IMAGES) == worst_case("digits", "fgsm", 25, N_IMAGES)  # counted
 
 
 def test_estimates_are_exported_beside_counts_and_never_among_them(sampled: MakeSampled, tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def plan(
         print_json(summary)
     else:
         console.show_plan(summary)
-        plan_costs.show(summary, budget, has_pilot=like is not None)
+        plan_costs.show(summary, budget)
     if save:
         words = option_words(architectures=architectures, datasets=datasets, keys=keys, limit=limit)
         console.say(

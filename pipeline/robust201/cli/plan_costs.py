@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from robust201.cli import console
 from robust201.cli.monitoring import print_json
-from robust201.core.errors import ConfigError
+from robust201.core.errors import ConfigError, RobustError
 
 if TYPE_CHECKING:
+    from robust201.analysis.pilot_precision import PilotPrecision
     from robust201.planning.config import SweepConfig
-    from robust201.planning.designs import Precision
     from robust201.planning.plan import Plan
 
 _SHOWN_KEYS = 12
@@ -23,14 +23,16 @@ def summarise(
 
     Args:
         plan: the plan, narrowed by the command's options.
-        like: dataset from whose outcomes precision is expected.
+        like: dataset from whose outcomes precision is expected; without one, the results folder's complete pilot is
+            used, if there is one.
         budget: such as ``500h``; then also three designs that fit.
         reload: read the sweep again with other fields.
     """
     from robust201.planning.costs import key_costs, measure_speeds, total_hours
-    from robust201.planning.designs import designs_for_budget, savings
+    from robust201.planning.designs import designs_for_budget, savings, worst_case
 
-    precision = _choose_precision(like)
+    precision = _choose_precision(plan.config, like)
+    simple, sampled = (worst_case, worst_case) if precision is None else (precision.simple, precision.sampled)
     speeds = measure_speeds(plan, plan.config.results)
     hours, workers = total_hours(plan, speeds), plan.config.execution.workers
     costs = {
@@ -38,28 +40,55 @@ def summarise(
         "workers": workers,
         "days": hours / 24 / (workers or 1),
         "hours_by_key": [cost._asdict() for cost in key_costs(plan, speeds)],
-        "savings": [design.to_payload() for design in savings(plan, speeds, precision)],
+        "savings": [design.to_payload() for design in savings(plan, speeds, simple)],
     }
+    costs["precision_from"] = None if precision is None else "pilot" if like is None else "like"
     if budget is None:
         return {"costs": costs}
-    designs = designs_for_budget(plan.config, budget, speeds, precision, reload)
+    designs = designs_for_budget(plan.config, budget, speeds, sampled, reload)
     return {"costs": costs, "designs": [design.to_payload() for design in designs]}
 
 
-def _choose_precision(like: Path | None) -> "Precision":
-    """Return the precision that a dataset's outcomes promise, else that of the worst case."""
+def _choose_precision(config: "SweepConfig", like: Path | None) -> "PilotPrecision | None":
+    """Return the precision that outcomes promise, of a dataset or of the results folder's pilot; None without any."""
     if like is None:
-        from robust201.planning.designs import worst_case
-
-        return worst_case
-    from robust201.analysis.pilot_precision import PilotPrecision
+        return precision_of_pilot(config.results)
+    from robust201.analysis.pilot_precision import LikeDataset, PilotPrecision
+    from robust201.planning.sampling_section import DEFAULT_CHEAP
     from robust201.reader.dataset import RobustnessDataset
 
-    return PilotPrecision(RobustnessDataset(like))
+    cheap = DEFAULT_CHEAP if config.sampling is None else config.sampling.cheap
+    evaluated = [key for key in cheap if key in config.parameters]
+    return PilotPrecision(LikeDataset(RobustnessDataset(like), evaluated).read)
 
 
-def show(summary: Mapping[str, Any], budget: str | None, *, has_pilot: bool) -> None:
+def precision_of_pilot(results: Path) -> "PilotPrecision | None":
+    """Expect precision from a pilot that was evaluated already; None if there is none, or it cannot be read."""
+    from robust201.planning.plan_file import PLAN_FILE, load_plan
+
+    if not (results / PLAN_FILE).is_file():
+        return None
+    try:
+        plan = load_plan(results)
+        if plan.config.sampling is None:
+            return None
+        from robust201.analysis.pilot_precision import PilotPrecision, read_pilots
+        from robust201.export.outcome_files import evaluated_images
+        from robust201.shards import ShardStore
+
+        store = ShardStore.open(results)
+        inventory = store.inventory(on_damage="report")
+        known = read_pilots(plan, store, inventory, lambda plan, name: evaluated_images(plan, name).labels)
+    except RobustError:  # `run` says why, as for the speeds of a results folder
+        return None
+    return PilotPrecision(lambda dataset, key: known.get((dataset, key))) if known else None
+
+
+def show(summary: Mapping[str, Any], budget: str | None) -> None:
     """Show what `summarise` returns."""
+    has_pilot = summary["costs"]["precision_from"] is not None
+    if summary["costs"]["precision_from"] == "pilot":
+        console.say("Half-widths and tau are expected from the sweep's own pilot, which is complete.")
     _show_costs(summary["costs"], has_pilot=has_pilot)
     if budget is not None:
         _show_budget(summary["designs"], budget, summary["costs"]["worker_hours"], has_pilot=has_pilot)

@@ -164,13 +164,19 @@ def _sampled_design(
         fraction *= 0.999 * allowed / hours
     costs: SampleCosts = sample_costs(plan_without_samples(chosen, assumed_facts(chosen)))
     sizes = sample_sizes(costs, parse_budget(amount), config.name)
-    half_width, tau = _summarise(
-        [precision(*place, count, costs.n_images[place]) for place, count in sizes.items() if count]
-    )
+    expected = {place: precision(*place, count, costs.n_images[place]) for place, count in sizes.items() if count}
+    half_width, tau = _summarise(list(expected.values()))
+    widest: dict[str, float] = {}
+    for (_, key), (width, _) in expected.items():
+        widest[key] = max(width, widest.get(key, 0.0))
     fields: dict[str, Any] = {"sampling": section}
     if measurements != list(config.measurements):
         fields["measurements"] = measurements
-    images = ", ".join(f"{key} {count:,}" for key, count in _smallest_by_key(sizes).items())
+    images = ", ".join(
+        f"{key} {count:,} (half-width {100 * widest[key]:.2g})"
+        for key, count in _smallest_by_key(sizes).items()
+        if key in widest
+    )
     return CheaperDesign(
         "all networks, sampled images", hours, half_width, tau, f"estimates with intervals; images: {images}", fields
     )

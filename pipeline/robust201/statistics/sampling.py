@@ -18,8 +18,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robust201.statistics.intervals import NORMAL_QUANTILE
-
 MIN_PER_STRATUM = 2
 """Images of a stratum in a sample: from fewer, no variance can be estimated."""
 
@@ -354,43 +352,29 @@ def estimate_with_sums(design: SampleDesign, seen: ArrayLike, predicted: ArrayLi
     return Estimates(value, error, low, high, len(positions))
 
 
-def expected_precision(
-    outcomes: ArrayLike, design: SampleDesign, cheap_outcomes: ArrayLike | None = None
-) -> tuple[float, float]:
-    """Return the median half-width of the 95% interval and the expected Kendall tau with the full ranking.
-
-    Each pilot network is predicted from the other ones; the variance of its estimate, and of the difference between two
-    estimates, follow from the design. Tau is the mean over pairs of networks and strengths of the probability that
-    their estimates are in the right order, minus that they are not; strengths at which two networks have the same
-    accuracy do not count. NaN if there is no such pair.
+def expected_half_widths(design: SampleDesign, outcomes: ArrayLike, predicted: ArrayLike) -> _Floats:
+    """Return the half-widths (S,) of the intervals of `estimate`, expected over samples of the design.
 
     Args:
-        outcomes: (P, S, N) bool, of the pilot networks.
         design: the sample, at least two images per stratum, or all.
-        cheap_outcomes: (P, C, N) bool, of the pilot networks under cheap keys; else the estimates are made without.
+        outcomes: (S, N) bool, of one network on all images.
+        predicted: (S, N) predicted probabilities of these outcomes, made without them.
 
     Raises:
-        ValueError: wrong shapes, or a stratum with too few images.
+        ValueError: wrong shapes, predictions outside [0, 1], or a stratum with too few images.
     """
-    from scipy.special import ndtr
-
-    correct = _pilot_outcomes(outcomes, design)
     _check_sizes(design)
-    n_networks, _, n_images = correct.shape
-    cheap = np.zeros((n_networks, 0, n_images), bool) if cheap_outcomes is None else cheap_outcomes
-    values = pilot_features(correct, cheap)
-    residual = correct - predict_pilots(OutcomeModel().fit(values, correct), values)
-    half_width = np.sqrt(_design_variance(design, residual)) * NORMAL_QUANTILE
-    accuracy = correct.mean(axis=2)
-    inside = (accuracy > 0.02) & (accuracy < 0.98)
-    first, second = np.triu_indices(n_networks, 1)
-    difference = np.abs(accuracy[first] - accuracy[second])
-    error = np.sqrt(_design_variance(design, residual[first] - residual[second]))
-    counted = (difference > 0) & inside[first] & inside[second]
-    certain = np.full(difference.shape, np.inf)
-    np.divide(difference, error, out=certain, where=error > 0)
-    tau = float((2 * ndtr(certain[counted]) - 1).mean()) if counted.any() else float("nan")
-    return float(np.median(half_width[inside] if inside.any() else half_width)), tau
+    sums = sum_strata(design, predicted)
+    variances = _stratum_variances(design, np.asarray(outcomes, bool) - np.asarray(predicted, np.float64))
+    variance, degrees = _variance(design, variances * np.maximum(design.sizes - 1, 0), sums)
+    half_widths: _Floats = _t_quantile(degrees) * np.sqrt(variance)
+    return half_widths
+
+
+def design_variance(design: SampleDesign, residual: _Floats) -> _Floats:
+    """Variance of the estimate over samples of the design, from the residuals of all images: (…, N) to (…)."""
+    variance: _Floats = _stratum_variances(design, residual) @ _variance_weights(design)
+    return variance
 
 
 def _pilot_outcomes(outcomes: ArrayLike, design: SampleDesign | None = None) -> _Bools:
@@ -464,14 +448,13 @@ def _residual_deviations(design: SampleDesign, correct: _Bools, predicted: Array
     return np.maximum(deviation, max(0.1 * deviation.mean(), 1e-9))
 
 
-def _design_variance(design: SampleDesign, residual: _Floats) -> _Floats:
-    """Variance of the estimate over samples of the design, from the residuals of all images: (…, N) to (…)."""
+def _stratum_variances(design: SampleDesign, residual: _Floats) -> _Floats:
+    """Variance of the residuals of all images in each stratum: (…, N) to (…, H)."""
     counts = design.stratum_counts
-    mean = _sum_strata(residual, design.stratum, len(counts)) / counts
+    mean = _sum_strata(residual, design.stratum, len(counts)) / np.maximum(counts, 1)
     centred = residual - mean[..., design.stratum]
-    squares = _sum_strata(centred**2, design.stratum, len(counts)) / np.maximum(counts - 1, 1)
-    variance: _Floats = squares @ _variance_weights(design)
-    return variance
+    variances: _Floats = _sum_strata(centred**2, design.stratum, len(counts)) / np.maximum(counts - 1, 1)
+    return variances
 
 
 def _variance_weights(design: SampleDesign) -> _Floats:
