@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -37,7 +38,7 @@ from robust201.runtime.scheduler import RunTally
 from robust201.runtime.share_run import run_share
 from robust201.runtime.sweep import prepare_sweep, run_sweep
 from robust201.shards import ShardStore
-from tests.conftest import MakeFields, MakeSweep
+from tests.conftest import MakeFields, MakeSweep, RunCommand
 
 KEYS: dict[str, Any] = {
     "clean": {},
@@ -245,6 +246,31 @@ def test_whoever_reads_results_of_samples_takes_no_estimate_for_a_count(sampled:
     pq.write_table(changed, out / ESTIMATES_FILE)
     (message,) = [line for line in verify_results(config.results, export=out).export if "estimates that follow" in line]
     assert ESTIMATES_FILE in message
+
+
+def test_a_search_uses_estimates_on_request_and_marks_them(
+    sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
+) -> None:
+    config, out = sampled("80%"), tmp_path / "out"
+    run(config)
+    files_of(config, out)
+    words = ("search", out, "--methods", "random", "--runs", 2, "--queries", 2, "--processes", 1)
+    words += ("--objective", "pgd:8", "--report", "clean")
+    (counts,) = json.loads(robust201(*words, "--json").out)["searches"]
+    (estimates,) = json.loads(robust201(*words, "--estimates", "--json").out)["searches"]
+    assert "estimated" not in counts
+    assert estimates["estimated"] == ["pgd:8"]  # and not clean
+    assert estimates["n_members"] > counts["n_members"]
+    values = RobustnessDataset(out).estimates("digits", "pgd")
+    highest = values[values["strength"] == 8.0]["value"].max()
+    assert estimates["optimum"]["pgd:8"] == max(counts["optimum"]["pgd:8"], highest)
+    table = tmp_path / "table.csv"
+    shown = robust201(*words, "--estimates", "--out", table)
+    assert "~ pgd:8" in shown.out
+    assert "estimates from samples" in shown.err
+    assert "~" not in robust201(*words).out
+    marks = pd.read_csv(table).set_index("column")["from_estimates"]
+    assert marks.to_dict() == {"clean": False, "pgd:8": True}
 
 
 def test_json_of_estimates_is_written_only_on_request(sampled: MakeSampled, tmp_path: Path) -> None:

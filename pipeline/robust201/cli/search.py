@@ -83,6 +83,13 @@ def search(
             help="File that robust201 predict wrote: its predictions stand in for accuracies that DATASET lacks.",
         ),
     ] = None,
+    estimates: Annotated[
+        bool,
+        typer.Option(
+            "--estimates",
+            help="Use estimates from samples where networks lack counts; their columns get ~. Default: counts only.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare search methods on a dataset's cells: what each finds, as means over runs with 95% intervals."""
@@ -95,7 +102,8 @@ def search(
     from robust201.reader.dataset import RobustnessDataset
 
     reader = RobustnessDataset(*folders, weights=weights)
-    say_unused_estimates(reader.files, "searches use")
+    if not estimates:
+        say_unused_estimates(reader.files, "searches use")
     if blackbox is not None:
         from robust201.search.blackbox import as_fidelity, write_blackbox
 
@@ -131,6 +139,7 @@ def search(
             join=join or (),
             distinct=distinct,
             predictions=predictions,
+            estimates=estimates,
             processes=processes,
             on_progress=progress,
         )
@@ -196,7 +205,9 @@ def _show(searches: "Sequence[RepeatedSearch]") -> None:
             f"{console.show_count(found.n_runs, 'run')}, {found.n_members:,} cells; mean and 95% interval, accuracies "
             "in percent"
         )
-        headings = [TABLE1_COLUMNS.get(name, name) for name in found.columns]
+        headings = [
+            ("~ " if found.is_estimated(name) else "") + TABLE1_COLUMNS.get(name, name) for name in found.columns
+        ]
         optimum = (
             "Optimum",
             *(_number(found.optimum[name], in_percent=found.in_percent[name]) for name in found.columns),
@@ -214,6 +225,11 @@ def _show(searches: "Sequence[RepeatedSearch]") -> None:
     if searches and searches[0].n_predicted:
         console.say(
             f"Not all of these numbers are counts: the accuracies of {searches[0].n_predicted:,} cells are predictions."
+        )
+    if searches and searches[0].n_estimated:
+        console.say(
+            f"Columns marked ~ are not all counts: of {searches[0].n_estimated:,} cells, accuracies are estimates from "
+            "samples of the images. The highest of them is on average too high: evaluate the best on all images."
         )
     if absent := dict.fromkeys(name for found in searches for name in found.absent):
         console.say(f"Not reported, since {searches[0].reported_on} has no such results: {', '.join(absent)}.")

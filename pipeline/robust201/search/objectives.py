@@ -19,6 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import DatasetResults
+from robust201.analysis.estimated import fill_in_estimates
 from robust201.analysis.terms import NUMBER_PATTERN, Terms
 from robust201.core.errors import ConfigError, closest
 from robust201.reader.dataset import RobustnessDataset
@@ -107,13 +108,20 @@ class TableValues:
 
     Attributes:
         n_predicted: number of cells, one per isomorphism class, whose accuracies are predictions, not counts.
+        n_estimated: number of those some of whose accuracies are estimates from samples of the images.
 
     Raises:
         ConfigError: the architectures are no cells, or there is no such dataset.
     """
 
-    def __init__(self, reader: RobustnessDataset, dataset: str, predictions: Path | None = None) -> None:
-        """Read the values; accuracies that the folder lacks are taken from a file of predictions, if one is given."""
+    def __init__(
+        self, reader: RobustnessDataset, dataset: str, predictions: Path | None = None, *, estimates: bool = False
+    ) -> None:
+        """Read the values.
+
+        Accuracies that were not counted are taken from the folder's estimates, if wanted, and those of cells that the
+        folder lacks from a file of predictions, if one is given.
+        """
         self.reader, self.dataset = reader, dataset
         self.space = cells_of(reader)
         held = held_datasets(reader)
@@ -124,6 +132,13 @@ class TableValues:
             )
         accuracies = read_accuracies(reader.files, dataset)
         n_evaluated = len(accuracies)
+        counted = DatasetResults(dataset, reader, accuracies)
+        self._counted = Terms(counted)
+        self.n_estimated = 0
+        if estimates:
+            filled = fill_in_estimates(counted)[0].accuracies
+            self.n_estimated = int((filled.notna() & accuracies.isna()).any(axis=1).sum())
+            accuracies = filled
         if predictions is not None:
             accuracies = fill_accuracies(accuracies, predictions, dataset)
         self.n_predicted = len(accuracies) - n_evaluated
@@ -131,6 +146,7 @@ class TableValues:
 
     def join(self, tables: Sequence[pd.DataFrame]) -> None:
         self.terms = Terms(self.terms.results, tables)
+        self._counted = Terms(self._counted.results, tables)
 
     @property
     def n(self) -> int:
@@ -149,6 +165,15 @@ class TableValues:
             weights += [term.weight / found.shape[1]] * found.shape[1]
         is_accuracy = all(self.terms.is_accuracy(term.name) for term in terms)
         return WeightedSum(name, np.concatenate(columns, axis=1), np.array(weights), is_accuracy)
+
+    def uses_estimates(self, terms: Sequence[ObjectiveTerm]) -> bool:
+        """Whether some of an objective's values are made of estimates."""
+        if not self.n_estimated:
+            return False
+        is_estimated = [
+            self.terms.columns(term.name).notna() & self._counted.columns(term.name).isna() for term in terms
+        ]
+        return any(bool(mask.to_numpy().any()) for mask in is_estimated)
 
     def term(self, name: str) -> _Floats:
         """Read one term: (n, E) values of its evaluations, whose mean it is; NaN where there are none."""

@@ -1,6 +1,6 @@
 """Searches on a dataset and what they found: mean and interval by method, the optimum, and regret by query."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from robust201.reader.value_checks import CLEAN
 from robust201.search.benchmark import Benchmark, WeightedSum
 from robust201.search.cells import SearchCells
 from robust201.search.methods import METHODS, find_method
-from robust201.search.objectives import TableValues, meets, parse_objectives
+from robust201.search.objectives import ObjectiveTerm, TableValues, meets, parse_objectives
 from robust201.search.runs import NOTHING, Runs, run_methods
 from robust201.statistics.intervals import mean_intervals
 from robust201.statistics.pareto import front_places, hypervolume
@@ -94,6 +94,8 @@ class RepeatedSearch:
         absent: columns left out, since the dataset has no such results.
         in_percent: whether each column is made of accuracies, or is the share of a volume.
         n_predicted: number of cells, one per isomorphism class, whose accuracies are predictions.
+        n_estimated: number of those some of whose accuracies are estimates from samples of the images.
+        estimated: columns, and objectives, that are made of such estimates.
     """
 
     objective: str
@@ -109,16 +111,23 @@ class RepeatedSearch:
     absent: tuple[str, ...]
     in_percent: dict[str, bool]
     n_predicted: int = 0
+    n_estimated: int = 0
+    estimated: tuple[str, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
         """One row per method and column, with mean, interval, deviation and optimum."""
         rows = [
             {"objective": self.objective, "searched_on": self.dataset, "reported_on": self.reported_on}
             | {"method": result.method, "column": column, **estimated._asdict(), "optimum": self.optimum[column]}
+            | ({"from_estimates": self.is_estimated(column)} if self.n_estimated else {})
             for result in self.results
             for column, estimated in result.reported.items()
         ]
         return pd.DataFrame(rows)
+
+    def is_estimated(self, column: str) -> bool:
+        """Whether a column is made of estimates; the hypervolume is, if any objective of the front is."""
+        return column in self.estimated or (self.is_front and bool(self.estimated))
 
     def to_payload(self) -> dict[str, Any]:
         methods = [
@@ -140,6 +149,7 @@ class RepeatedSearch:
             "absent": list(self.absent),
             "methods": methods,
             **({"n_predicted": self.n_predicted} if self.n_predicted else {}),
+            **({"n_estimated": self.n_estimated, "estimated": list(self.estimated)} if self.n_estimated else {}),
         }
 
 
@@ -158,6 +168,7 @@ def repeat_searches(
     join: Sequence[Path | pd.DataFrame] = (),
     distinct: bool = False,
     predictions: Path | None = None,
+    estimates: bool = False,
     processes: int | None = None,
     on_progress: Callable[[int, int | None], None] = lambda _done, _total: None,
 ) -> list[RepeatedSearch]:
@@ -178,14 +189,15 @@ def repeat_searches(
         join: tables, or their files, whose columns are terms and costs (see `RobustnessDataset.join`).
         distinct: whether isomorphic cells are one member: 6,466 of NAS-Bench-201 instead of 15,625.
         predictions: a file of `search.cell_predictions`, for the accuracies that the dataset lacks.
+        estimates: whether estimates from samples of the images stand for accuracies that were not counted.
         processes: by default one per CPU.
         on_progress: (runs done, all runs), called after each batch.
 
     Raises:
         ConfigError: the dataset has no such results, or those of too few architectures, or an argument is wrong.
     """
-    values = TableValues(reader, dataset, predictions)
-    target = values if report_on is None else TableValues(reader, report_on, predictions)
+    values = TableValues(reader, dataset, predictions, estimates=estimates)
+    target = values if report_on is None else TableValues(reader, report_on, predictions, estimates=estimates)
     tables = read_join_tables(reader, join, [values.terms.results, target.terms.results])
     for one in (values, target):
         one.join(tables)
@@ -215,9 +227,23 @@ def repeat_searches(
         replace(
             _summarise(text.strip(), dataset, target.dataset, benchmark, runs, columns, absent),
             n_predicted=values.n_predicted,
+            n_estimated=max(values.n_estimated, target.n_estimated),
+            estimated=_find_estimated(values, target, parts, columns if len(parts) == 1 else ()),
         )
-        for (text, _), benchmark, runs in zip(parsed, benchmarks, found, strict=True)
+        for (text, parts), benchmark, runs in zip(parsed, benchmarks, found, strict=True)
     ]
+
+
+def _find_estimated(
+    values: TableValues,
+    target: TableValues,
+    objectives: Sequence[tuple[str, Sequence[ObjectiveTerm]]],
+    columns: Iterable[str],
+) -> tuple[str, ...]:
+    """Name the objectives searched for and the columns reported that are made of estimates."""
+    names = [name for name, terms in objectives if values.uses_estimates(terms)]
+    names += [name for name in columns if target.uses_estimates(parse_objectives(name)[0][1])]
+    return tuple(dict.fromkeys(names))
 
 
 def _read_columns(
