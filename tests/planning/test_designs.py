@@ -90,6 +90,15 @@ def test_bad_budgets_are_rejected(budget: str, changes: dict[str, Any], message:
         designs_for_budget(make_config(**changes), budget, {}, worst_case, reload)
 
 
+def test_a_weaker_attack_reaches_as_far_with_fewer_steps() -> None:
+    config = make_config()
+    weaker = weaken(config, 0.1)
+    assert weaker is not None
+    pgd, before = weaker.keys["pgd"], config.parameters["pgd"]
+    assert pgd["steps"] == 4
+    assert pgd["steps"] * pgd["rel_stepsize"] == pytest.approx(40 * before.rel_stepsize)  # type: ignore[attr-defined]
+
+
 def test_nothing_to_weaken_gives_no_design() -> None:
     assert weaken(make_config(keys={"clean": {}, "fgsm": {}}), 0.5) is None
 

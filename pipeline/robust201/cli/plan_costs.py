@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 _SHOWN_KEYS = 12
 
+_WORTH_SAVING = 1.0
+"""Worker-hours of a sweep from which on `plan` shows what less would save."""
+
 
 def summarise(
     plan: "Plan", like: Path | None, budget: str | None, reload: "Callable[..., SweepConfig]"
@@ -41,8 +44,8 @@ def summarise(
         "days": hours / 24 / (workers or 1),
         "hours_by_key": [cost._asdict() for cost in key_costs(plan, speeds)],
         "savings": [design.to_payload() for design in savings(plan, speeds, simple)],
+        "precision_from": None if precision is None else "pilot" if like is None else "like",
     }
-    costs["precision_from"] = None if precision is None else "pilot" if like is None else "like"
     if budget is None:
         return {"costs": costs}
     designs = designs_for_budget(plan.config, budget, speeds, sampled, reload)
@@ -109,6 +112,8 @@ def _show_costs(costs: dict[str, Any], *, has_pilot: bool) -> None:
     if measured:
         source = f"m: from seconds measured in the results folder ({measured} of {len(costs['hours_by_key'])})"
     console.show_table(f"Worker-hours by key, {source}", ("key", *datasets, "all"), rows)
+    if costs["worker_hours"] < _WORTH_SAVING:
+        return
     console.say(_describe_days(costs))
     _show_designs("What less would save and lose", costs["savings"], costs["worker_hours"], has_pilot=has_pilot)
 

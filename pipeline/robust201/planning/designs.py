@@ -246,7 +246,10 @@ def _weaker_that_fits(plan: Plan, allowed: float, speeds: Speeds) -> CheaperDesi
 
 
 def weaken(config: SweepConfig, factor: float) -> SweepConfig | None:
-    """Multiply the queries and steps of attacks that the sweep names by a factor; None if there are none."""
+    """Multiply the queries and steps of attacks that the sweep names by a factor; None if there are none.
+
+    Relative step sizes grow as steps become fewer, so that an attack reaches as far as before.
+    """
     keys = dict(config.keys)
     for name, parameters in config.parameters.items():
         own = keys.get(name)
@@ -255,6 +258,9 @@ def weaken(config: SweepConfig, factor: float) -> SweepConfig | None:
         given = {field: getattr(parameters, field, None) for field in _SCALED}
         scaled = {field: max(1, round(factor * n)) for field, n in given.items() if isinstance(n, int) and n > 1}
         keys[name] = {**own, **scaled}
+        step_size, steps = getattr(parameters, "rel_stepsize", None), given["steps"]
+        if step_size is not None and isinstance(steps, int) and "steps" in scaled:
+            keys[name]["rel_stepsize"] = min(1.0, step_size * steps / scaled["steps"])
     return None if keys == config.keys else config.model_copy(update={"keys": keys, "sampling": None})
 
 
