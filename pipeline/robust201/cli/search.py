@@ -117,12 +117,7 @@ def search(
             "Reading the command line failed for robust201 search: expected --table1 or --objective and --report, got "
             "both. Leave one out."
         )
-    if out is not None:
-        check_output_file(out)
-    if figure is not None:
-        from robust201.figures.regret_curves import check_figure_file
-
-        check_figure_file(figure)
+    _check_outputs(out, figure)
     dataset = _choose(reader, data)
     with console.counting("Searching") as progress:
         searches = repeat_searches(
@@ -163,6 +158,15 @@ def search(
         from robust201.figures.regret_curves import save_regret_curves
 
         console.say(f"Wrote {save_regret_curves(searches, figure)}.")
+
+
+def _check_outputs(out: Path | None, figure: Path | None) -> None:
+    if out is not None:
+        check_output_file(out)
+    if figure is not None:
+        from robust201.figures.regret_curves import check_figure_file
+
+        check_figure_file(figure)
 
 
 def _check_no_search(given: Mapping[str, str]) -> None:
