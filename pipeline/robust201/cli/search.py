@@ -99,11 +99,7 @@ def search(
         raise ConfigError(
             "Reading the command line failed for robust201 search: --fidelity is an option of --blackbox. Leave it out."
         )
-    from robust201.reader.dataset import RobustnessDataset
-
-    reader = RobustnessDataset(*folders, weights=weights)
-    if not estimates:
-        say_unused_estimates(reader.files, "searches use")
+    reader = _read(folders, weights, estimates=estimates)
     if blackbox is not None:
         from robust201.search.blackbox import as_fidelity, write_blackbox
 
@@ -163,6 +159,15 @@ def search(
         from robust201.figures.regret_curves import save_regret_curves
 
         console.say(f"Wrote {save_regret_curves(searches, figure)}.")
+
+
+def _read(folders: Sequence[Path], weights: str | None, *, estimates: bool) -> "RobustnessDataset":
+    from robust201.reader.dataset import RobustnessDataset
+
+    reader = RobustnessDataset(*folders, weights=weights)
+    if not estimates:
+        say_unused_estimates(reader.files, "searches use")
+    return reader
 
 
 def _check_no_search(given: Mapping[str, str]) -> None:
