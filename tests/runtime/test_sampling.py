@@ -273,6 +273,53 @@ def test_a_search_uses_estimates_on_request_and_marks_them(
     assert marks.to_dict() == {"clean": False, "pgd:8": True}
 
 
+def test_networks_are_compared_by_estimates_on_request(
+    sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
+) -> None:
+    config, out = sampled("80%"), tmp_path / "out"
+    run(config)
+    files_of(config, out)
+    pilot = choose_pilot(config.selected_architectures, 2, 0)
+    estimated = [name for name in config.selected_architectures if name not in pilot]
+    words = [f"{out}:{name}" for name in (*estimated, pilot[0])]
+    options = ("--keys", "pgd:8", "--estimates")
+    rows = json.loads(robust201("compare", *words, *options, "--json").out)["comparisons"]
+    numbers = RobustnessDataset(out).estimates("digits", "pgd")
+    numbers = numbers[numbers["strength"] == 8.0].assign(name=numbers["architecture"].astype(str)).set_index("name")
+    assert [(row["first"], row["second"]) for row in rows] == [
+        (str(estimated[0]), str(estimated[1])),
+        (str(estimated[0]), str(pilot[0])),
+        (str(estimated[1]), str(pilot[0])),
+    ]
+    first, second = (numbers.loc[str(name)] for name in estimated)
+    assert rows[0]["difference"] == pytest.approx(second["value"] - first["value"])
+    reach = np.hypot(*((one["high"] - one["low"]) / 2 for one in (first, second)))
+    assert rows[0]["high"] - rows[0]["difference"] >= 0.999 * reach  # as wide as both intervals say
+    assert [(row["first_estimated"], row["second_estimated"]) for row in rows] == [
+        (True, True),
+        (True, False),
+        (True, False),
+    ]
+    table = tmp_path / "table.csv"
+    shown = robust201("compare", *words, *options, "--out", table).out
+    assert f"~{first['value']:.4f}, ~{second['value']:.4f}" in " ".join(shown.split())
+    assert "estimates from samples" in shown
+    assert list(pd.read_csv(table)["second_estimated"]) == [True, False, False]
+
+
+def test_comparisons_of_estimates_refuse_what_has_none(
+    sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
+) -> None:
+    config, out = sampled("80%"), tmp_path / "out"
+    run(config)
+    files_of(config, out)
+    counted = [f"{out}:{name}" for name in choose_pilot(config.selected_architectures, 2, 0)]
+    assert "got counts only" in robust201("compare", *counted, "--estimates").refusal(2)
+    assert "two different networks or more" in robust201("compare", counted[0], "--estimates").refusal(2)
+    assert "DATASET:ARCHITECTURE" in robust201("compare", "my.py:net", counted[0], "--estimates").refusal(2)
+    assert ".csv" in robust201("compare", *counted, "--estimates", "--out", tmp_path / "t.tex").refusal(2)
+
+
 def test_json_of_estimates_is_written_only_on_request(sampled: MakeSampled, tmp_path: Path) -> None:
     config, out = sampled("80%"), tmp_path / "out"
     run(config)

@@ -1,7 +1,8 @@
 """`robust201 compare`: two or more networks on the same images, or of a dataset; a sentence, a table, a CSV."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,6 +34,7 @@ from robust201.cli.evaluate import (
 )
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import explicit_options, split_names
+from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError
 from robust201.core.memory import collect_as_usual
 
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from robust201.analysis.evaluation import Comparison
 
 
-_OF_STORED_NETWORKS = ("networks", "dataset", "keys", "out", "as_json", "quiet")
+_OF_STORED_NETWORKS = ("networks", "dataset", "keys", "out", "as_json", "quiet", "estimates")
 """Parameters of `compare` that have an effect on networks of a dataset, or hide what these do not show."""
 
 
@@ -89,6 +91,13 @@ def compare(
     out: Annotated[
         Path | None, typer.Option("--out", help="Also write the table to this file: CSV, or LaTeX (.tex).")
     ] = None,
+    estimates: Annotated[
+        bool,
+        typer.Option(
+            "--estimates",
+            help="Of networks of a DATASET: compare estimates from samples with each other and with counts.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare networks on the same images: differences with intervals, and a test. Python files are executed.
@@ -102,6 +111,9 @@ def compare(
     if out is not None:
         check_table_file(out)
     folders = {divided[0] for network in networks if (divided := split_network(network)) is not None}
+    if estimates:
+        _compare_estimates(context, networks, keys, dataset, out, as_json=as_json)
+        return
     if folders:
         _refuse_options_of_files(context)
         say_unused_in(folders, "comparisons use")
@@ -142,6 +154,36 @@ def compare(
         )
     n_images = len(images) if count is None else count
     _report(found, out, as_json, f"{console.show_count(n_images, 'image')} of {data}")
+
+
+def _compare_estimates(
+    context: typer.Context,
+    networks: list[str],
+    keys: str | None,
+    dataset: str | None,
+    out: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Compare networks of a dataset some of whose accuracies are estimates."""
+    from robust201.analysis.estimated_comparison import compare_estimated
+
+    _refuse_options_of_files(context)
+    if out is not None and out.suffix != ".csv":
+        raise ConfigError(
+            f"Writing a table failed for {out}: expected a name that ends in .csv with --estimates, got "
+            f"{out.suffix or 'none'}. Rename it."
+        )
+    found = compare_estimated(networks, keys=split_names(keys), data=dataset)
+    rows = found.table.to_dict("records")
+    if out is not None:
+        write_csv(out, found.table)
+    if as_json:
+        print_json({"summary": found.summary.splitlines(), "comparisons": rows})
+        return
+    for line in found.summary.splitlines():
+        typer.echo(line)
+    console.show_table("estimates for all images of the dataset", _HEADINGS, [_cells(row) for row in rows])
 
 
 def _refuse_options_of_files(context: typer.Context) -> None:
@@ -188,18 +230,25 @@ def name_networks(
 def _show(found: "Comparison", title: str) -> None:
     for line in found.summary.splitlines():
         typer.echo(line)
-    columns = ("first", "second", "key", "strength", "accuracies", "difference", "95% interval", "adjusted p")
-    rows = [
-        (
-            row["first"],
-            row["second"],
-            row["key"],
-            f"{row['strength']:g}",
-            f"{row['first_accuracy']:.4f}, {row['second_accuracy']:.4f}",
-            f"{row['difference']:+.4f}",
-            f"{row['low']:+.4f} to {row['high']:+.4f}",
-            f"{row['adjusted_p_value']:.2g}",
-        )
-        for row in found.to_dict("records")
+    console.show_table(title, _HEADINGS, [_cells(row) for row in found.to_dict("records")])
+
+
+_HEADINGS = ("first", "second", "key", "strength", "accuracies", "difference", "95% interval", "adjusted p")
+
+
+def _cells(row: Mapping[Any, Any]) -> tuple[str, ...]:
+    """Return the cells of a row; estimates get a tilde."""
+    accuracies = [
+        ("~" if row.get(f"{place}_estimated") else "") + f"{row[f'{place}_accuracy']:.4f}"
+        for place in ("first", "second")
     ]
-    console.show_table(title, columns, rows)
+    return (
+        row["first"],
+        row["second"],
+        row["key"],
+        f"{row['strength']:g}",
+        ", ".join(accuracies),
+        f"{row['difference']:+.4f}",
+        f"{row['low']:+.4f} to {row['high']:+.4f}",
+        f"{row['adjusted_p_value']:.2g}",
+    )

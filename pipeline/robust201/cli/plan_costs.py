@@ -38,7 +38,7 @@ def summarise(
     simple, sampled = (worst_case, worst_case) if precision is None else (precision.simple, precision.sampled)
     speeds = measure_speeds(plan, plan.config.results)
     hours, workers = total_hours(plan, speeds), plan.config.execution.workers
-    costs = {
+    costs: dict[str, Any] = {
         "worker_hours": hours,
         "workers": workers,
         "days": hours / 24 / (workers or 1),

@@ -99,11 +99,7 @@ def search(
         raise ConfigError(
             "Reading the command line failed for robust201 search: --fidelity is an option of --blackbox. Leave it out."
         )
-    from robust201.reader.dataset import RobustnessDataset
-
-    reader = RobustnessDataset(*folders, weights=weights)
-    if not estimates:
-        say_unused_estimates(reader.files, "searches use")
+    reader = _read(folders, weights, estimates=estimates)
     if blackbox is not None:
         from robust201.search.blackbox import as_fidelity, write_blackbox
 
@@ -167,6 +163,15 @@ def _check_outputs(out: Path | None, figure: Path | None) -> None:
         from robust201.figures.regret_curves import check_figure_file
 
         check_figure_file(figure)
+
+
+def _read(folders: Sequence[Path], weights: str | None, *, estimates: bool) -> "RobustnessDataset":
+    from robust201.reader.dataset import RobustnessDataset
+
+    reader = RobustnessDataset(*folders, weights=weights)
+    if not estimates:
+        say_unused_estimates(reader.files, "searches use")
+    return reader
 
 
 def _check_no_search(given: Mapping[str, str]) -> None:
