@@ -81,6 +81,9 @@ def _show_costs(costs: dict[str, Any], *, has_pilot: bool) -> None:
         source = f"m: from seconds measured in the results folder ({measured} of {len(costs['hours_by_key'])})"
     console.show_table(f"Worker-hours by key, {source}", ("key", *datasets, "all"), rows)
     console.say(_describe_days(costs))
+    if not costs["savings"]:
+        console.say("The sweep is sampled, so a smaller sampling.budget makes it cheaper: it leaves fewer images.")
+        return
     _show_designs("What less would save and lose", costs["savings"], costs["worker_hours"], has_pilot=has_pilot)
 
 
