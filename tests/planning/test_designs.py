@@ -59,6 +59,12 @@ def test_half_of_images_networks_and_queries() -> None:
     assert queries.half_width is None
 
 
+def test_savings_of_a_sampled_sweep_are_not_those_of_counts() -> None:
+    sampled = make(sampling={"budget": "80%"}, measurements=["accuracy", "predictions"])
+    assert total_hours(sampled, {}) == pytest.approx(0.8 * total_hours(make(), {}), rel=0.01)
+    assert savings(sampled, {}, worst_case) == []
+
+
 def test_three_designs_fit_a_budget() -> None:
     plan = make()
     whole = total_hours(plan, {})

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ from robust201.search.cell_predictions import (
     read_predictions,
     write_predictions,
 )
+from robust201.search.objectives import TableValues
 from robust201.search.repeated_searches import repeat_searches
 from robust201.spaces.cell_space import CellSpace
 from robust201.spaces.nasbench201 import evaluated_indices
@@ -88,6 +90,41 @@ def test_foreign_file_is_rejected(tmp_path: Path) -> None:
         read_predictions(tmp_path / "absent.parquet", "cifar10")
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("predicted_accuracy", "high", "expected numbers"),
+        ("predicted_accuracy", 50.0, "between 0 and 1"),
+        ("architecture", 99_999, "expected indices of cells"),
+    ],
+)
+def test_changed_values_are_rejected(
+    some_cells: Path, predictions: CellPredictions, tmp_path: Path, column: str, value: Any, message: str
+) -> None:
+    frame = predictions.frame[predictions.frame["key"] == "pgd"].astype({column: object}).reset_index(drop=True)
+    frame.loc[0, column] = value
+    frame.to_csv(tmp_path / "changed.csv", index=False)
+    with pytest.raises(ResultsError, match=message):
+        TableValues(RobustnessDataset(some_cells), "cifar10", tmp_path / "changed.csv")
+
+
+def test_two_predictions_of_one_accuracy_are_rejected(predictions: CellPredictions, tmp_path: Path) -> None:
+    pd.concat([predictions.frame, predictions.frame[-2:]]).to_csv(tmp_path / "twice.csv", index=False)
+    with pytest.raises(ResultsError, match="one row per cell"):
+        read_predictions(tmp_path / "twice.csv", "cifar10")
+
+
+def test_unused_predictions_are_reported(
+    some_cells: Path, predictions: CellPredictions, tmp_path: Path, robust201: RunCommand
+) -> None:
+    write_predictions(tmp_path / "predictions.csv", predictions.frame)
+    options = ["--methods", "random", "--queries", "5", "--runs", "2", "--predictions", tmp_path / "predictions.csv"]
+    assert "No prediction was used" in robust201("search", some_cells, "--objective", "fgsm:1", *options).err
+    ended = robust201("search", some_cells, "--objective", "pgd:1", *options)
+    assert "No prediction was used" not in ended.err
+    assert "no such results of all predicted cells: aa_apgd-ce:1, aa_square:1, corruption, fgsm:1." in ended.err
+
+
 def test_search_and_blackbox_mark_predictions(some_cells: Path, predictions: CellPredictions, tmp_path: Path) -> None:
     path = tmp_path / "predictions.parquet"
     write_predictions(path, predictions.frame)
@@ -101,6 +138,22 @@ def test_search_and_blackbox_mark_predictions(some_cells: Path, predictions: Cel
     names = json.loads((tmp_path / "blackbox" / "metadata.json").read_text())["objectives_names"]
     assert names[:1] == ["metric_predicted_error_clean"]
     assert len(pd.read_parquet(tmp_path / "blackbox" / "hyperparameters.parquet")) < 15_625  # fgsm was not predicted
+
+
+def test_default_columns_exclude_no_predicted_cells(
+    some_cells: Path, predictions: CellPredictions, tmp_path: Path
+) -> None:
+    path = tmp_path / "predictions.parquet"
+    write_predictions(path, predictions.frame)
+    reader = RobustnessDataset(some_cells)
+    options: dict[str, Any] = {"methods": ["random"], "n_queries": 5, "n_runs": 2, "predictions": path}
+    (search,) = repeat_searches(reader, "cifar10", ["pgd:1"], **options)
+    assert (search.n_members, search.n_predicted) == (15_625, 6406)
+    assert search.columns == ("clean", "pgd:1")
+    assert "fgsm:1" in search.absent
+    (search,) = repeat_searches(reader, "cifar10", ["fgsm:1"], **options)  # no predictions of it
+    assert search.n_predicted == 0
+    assert "fgsm:1" in search.columns
 
 
 @pytest.mark.parametrize("aim", ["ranking", "best"])

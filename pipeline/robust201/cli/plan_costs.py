@@ -115,6 +115,9 @@ def _show_costs(costs: dict[str, Any], *, has_pilot: bool) -> None:
     if costs["worker_hours"] < _WORTH_SAVING:
         return
     console.say(_describe_days(costs))
+    if not costs["savings"]:
+        console.say("The sweep is sampled, so a smaller sampling.budget makes it cheaper: it leaves fewer images.")
+        return
     _show_designs("What less would save and lose", costs["savings"], costs["worker_hours"], has_pilot=has_pilot)
 
 

@@ -139,7 +139,7 @@ def search(
         published = None if paper is None else paper._asdict()
         print_json({"searches": [result.to_payload() for result in searches], "published": published})
     else:
-        _show(searches)
+        _show(searches, predictions)
         if paper is not None:
             typer.echo(
                 f"Clean optimum of the paper's table 1: {100 * paper.published:.2f} %; here {100 * paper.ours:.2f} %, "
@@ -203,7 +203,7 @@ def _choose(reader: "RobustnessDataset", data: str | None) -> str:
     )
 
 
-def _show(searches: "Sequence[RepeatedSearch]") -> None:
+def _show(searches: "Sequence[RepeatedSearch]", predictions: Path | None) -> None:
     from robust201.search.methods import METHODS
     from robust201.search.repeated_searches import TABLE1_COLUMNS
 
@@ -235,13 +235,19 @@ def _show(searches: "Sequence[RepeatedSearch]") -> None:
         console.say(
             f"Not all of these numbers are counts: the accuracies of {searches[0].n_predicted:,} cells are predictions."
         )
+    elif predictions is not None:
+        console.say(
+            f"No prediction was used: {predictions} lacks values of the objectives or columns for all cells. Predict "
+            "them with robust201 predict --keys."
+        )
     if searches and searches[0].n_estimated:
         console.say(
             f"Columns marked ~ are not all counts: of {searches[0].n_estimated:,} cells, accuracies are estimates from "
             "samples of the images. The highest of them is on average too high: evaluate the best on all images."
         )
     if absent := dict.fromkeys(name for found in searches for name in found.absent):
-        console.say(f"Not reported, since {searches[0].reported_on} has no such results: {', '.join(absent)}.")
+        which = " of all predicted cells" if searches[0].n_predicted else ""
+        console.say(f"Not reported, since {searches[0].reported_on} has no such results{which}: {', '.join(absent)}.")
 
 
 def _number(value: float, *, in_percent: bool) -> str:

@@ -69,7 +69,12 @@ def worst_case(_dataset: str, _key: str, n_seen: int, n_images: int) -> tuple[fl
 
 
 def savings(plan: Plan, speeds: Speeds, precision: Precision) -> list[CheaperDesign]:
-    """Describe half the images, half the networks, and half the queries and steps of attacks."""
+    """Describe half the images, half the networks, and half the queries and steps of attacks.
+
+    Nothing is described for a sampled sweep: its cost is its budget, and its half-widths are not those of counts.
+    """
+    if plan.config.sampling is not None:
+        return []
     whole = total_hours(plan, speeds)
     costs = key_costs(plan, speeds)
     expensive = {(cost.dataset, cost.key) for cost in costs if cost.hours >= _EXPENSIVE * whole}

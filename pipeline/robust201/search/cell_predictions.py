@@ -356,7 +356,8 @@ def read_predictions(path: Path, dataset: str) -> pd.DataFrame:
     """Read the predictions for a dataset: by architecture, and (key, strength).
 
     Raises:
-        ResultsError: the file is missing, or is not one that `write_predictions` wrote.
+        ResultsError: the file is missing, is not one that `write_predictions` wrote, or has a number that is no
+            accuracy, or two predictions of one accuracy.
         ConfigError: it has no predictions for the dataset.
     """
     try:
@@ -379,7 +380,20 @@ def read_predictions(path: Path, dataset: str) -> pd.DataFrame:
             f"Reading predictions failed for {path}: expected predictions for {dataset}, got those for "
             f"{known or 'no dataset'}. Choose another file or dataset."
         )
-    return rows.pivot_table(index="architecture", columns=["key", "strength"], values="predicted_accuracy")
+    try:
+        rows = rows.astype({"architecture": np.int64, "strength": np.float64, "predicted_accuracy": np.float64})
+        predicted = rows.pivot(index="architecture", columns=["key", "strength"], values="predicted_accuracy")
+    except (TypeError, ValueError) as error:  # `pivot` refuses duplicates
+        raise ResultsError(
+            f"Reading predictions failed for {path}: expected numbers, and one row per cell, key and strength, got "
+            f"others ({error}). Write the file again with: robust201 predict"
+        ) from error
+    if not rows["predicted_accuracy"].between(0, 1).all():
+        raise ResultsError(
+            f"Reading predictions failed for {path}: expected accuracies between 0 and 1, got others. Write the file "
+            "again with: robust201 predict"
+        )
+    return predicted
 
 
 def fill_accuracies(accuracies: pd.DataFrame, path: Path, dataset: str) -> pd.DataFrame:

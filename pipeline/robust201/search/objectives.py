@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.estimated import fill_in_estimates
 from robust201.analysis.terms import NUMBER_PATTERN, Terms
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, ResultsError, closest
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import read_accuracies
 from robust201.search.benchmark import WeightedSum
@@ -107,8 +107,9 @@ class TableValues:
     """The values of one dataset of a folder, by index of its space of cells.
 
     Attributes:
-        n_predicted: number of cells, one per isomorphism class, whose accuracies are predictions, not counts.
-        n_estimated: number of those some of whose accuracies are estimates from samples of the images.
+        is_predicted: for each index, whether its accuracies are predictions, not counts; one index per isomorphism
+            class.
+        n_estimated: number of cells, one per class, some of whose accuracies are estimates from samples of images.
 
     Raises:
         ConfigError: the architectures are no cells, or there is no such dataset.
@@ -131,7 +132,7 @@ class TableValues:
                 f"{closest(dataset, held)}"
             )
         accuracies = read_accuracies(reader.files, dataset)
-        n_evaluated = len(accuracies)
+        evaluated = accuracies.index
         counted = DatasetResults(dataset, reader, accuracies)
         self._counted = Terms(counted)
         self.n_estimated = 0
@@ -141,7 +142,14 @@ class TableValues:
             accuracies = filled
         if predictions is not None:
             accuracies = fill_accuracies(accuracies, predictions, dataset)
-        self.n_predicted = len(accuracies) - n_evaluated
+        self.is_predicted = np.zeros(self.n, dtype=np.bool_)
+        new = accuracies.index.difference(evaluated).to_numpy(np.int64)
+        if wrong := sorted(set(new.tolist()) - set(self.space.isomorphs())):
+            raise ResultsError(
+                f"Reading predictions failed for {predictions}: expected indices of cells, one per isomorphism class, "
+                f"got {wrong[0]}. Write the file again with: robust201 predict"
+            )
+        self.is_predicted[new] = True
         self.terms = Terms(DatasetResults(dataset, reader, accuracies))
 
     def join(self, tables: Sequence[pd.DataFrame]) -> None:

@@ -93,7 +93,8 @@ class RepeatedSearch:
         is_front: whether there are several objectives.
         absent: columns left out, since the dataset has no such results.
         in_percent: whether each column is made of accuracies, or is the share of a volume.
-        n_predicted: number of cells, one per isomorphism class, whose accuracies are predictions.
+        n_predicted: number of cells that could be asked for, one per isomorphism class, whose accuracies are
+            predictions.
         n_estimated: number of those some of whose accuracies are estimates from samples of the images.
         estimated: columns, and objectives, that are made of such estimates.
     """
@@ -215,6 +216,10 @@ def repeat_searches(
     columns, absent = _read_columns(target, wanted, own, explicit=report is not None)
     chosen = _choose_methods(methods, [objective for parts in searched for objective in parts], len(searched))
     known = [objective.columns.sum(axis=1) for parts in searched for objective in parts]
+    if report is None and predictions is not None:
+        unpredicted = _find_unpredicted(columns, own, known, values.is_predicted)
+        columns = {name: column for name, column in columns.items() if name not in unpredicted}
+        absent += unpredicted
     reported = [column.values for column in columns.values()]
     present = ~np.isnan(np.sum([*known, *reported], axis=0)) & meets(values, constraints)
     cells = SearchCells(values.space, present, distinct=distinct)
@@ -226,7 +231,7 @@ def repeat_searches(
     return [
         replace(
             _summarise(text.strip(), dataset, target.dataset, benchmark, runs, columns, absent),
-            n_predicted=values.n_predicted,
+            n_predicted=int((values.is_predicted & present).sum()),
             n_estimated=max(values.n_estimated, target.n_estimated),
             estimated=_find_estimated(values, target, parts, columns if len(parts) == 1 else ()),
         )
@@ -260,6 +265,19 @@ def _read_columns(
                 raise
             absent.append(name)
     return columns, tuple(absent)
+
+
+def _find_unpredicted(
+    columns: dict[str, WeightedSum],
+    objectives: Sequence[str],
+    known: Sequence[_Floats],
+    is_predicted: NDArray[np.bool_],
+) -> tuple[str, ...]:
+    """List the default columns that some predicted cells with all objectives lack, and that would exclude these."""
+    searched = is_predicted & ~np.isnan(np.sum(known, axis=0))
+    return tuple(
+        name for name, column in columns.items() if name not in objectives and np.isnan(column.values[searched]).any()
+    )
 
 
 def _choose_methods(methods: Sequence[str] | None, objectives: Sequence[Any], n_searches: int) -> list[str]:
