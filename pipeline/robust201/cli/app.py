@@ -144,12 +144,12 @@ def plan(
         typer.Option("--next", min=1, metavar="N", help="Only print the N cells to evaluate next, as a YAML list."),
     ] = None,
     next_for: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--next-for",
-            help="With --next: ranking (learn most about all cells), or best (find the most accurate one).",
+            help="With --next: ranking (learn most about all cells, the default), or best (find the most accurate one).",
         ),
-    ] = "ranking",
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Estimate the size, disk space and hours of a sweep, or of a training YAML, and what less would save and lose."""
@@ -166,6 +166,7 @@ def plan(
             budget=budget,
             like=like,
             next=next_count,
+            next_for=next_for,
         )
         plan_trainings(sweep, limit=limit, check=check, as_json=as_json)
         return
@@ -178,8 +179,18 @@ def plan(
     if budget is not None:
         reject_with_budget(architectures=architectures, datasets=datasets, keys=keys, limit=limit)
     config = load_sweep(sweep, execution={"workers": workers})
+    if next_count is None and next_for is not None:
+        raise ConfigError(
+            "Reading the command line failed for robust201 plan: --next-for is an option of --next. Leave it out, or "
+            "say how many cells with --next N."
+        )
     if next_count is not None:
-        plan_costs.show_next(config, like, next_count, next_for, split_names(keys), datasets, as_json=as_json)
+        if budget is not None:
+            raise ConfigError(
+                "Reading the command line failed for robust201 plan: expected --budget or --next, got both. Leave one "
+                "out."
+            )
+        plan_costs.show_next(config, like, next_count, next_for or "ranking", split_names(keys), datasets, as_json=as_json)
         return
     hash_files(config.code_files())  # a file that is missing would be found by `run` only
     filters = make_filters(config, architectures, datasets, keys, limit)

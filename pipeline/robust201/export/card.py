@@ -228,7 +228,7 @@ def _layout(facts: CardFacts) -> str:
     if facts.has_parquet:
         size = sum(file.n_bytes for file in facts.files if file.name in parquet_files) / 1e6
         parts.append(
-            f"- `{parquet_name('<dataset>', '<key>')}`, {len(parquet_files)} files, {size:,.1f} MB: one row an "
+            f"- `{parquet_name('<dataset>', '<key>')}`, {len(parquet_files)} files, {size:,.1f} MB: one row per "
             f"evaluation, read by pandas, Polars, DuckDB, Spark and Hugging Face `datasets`:\n\n{_EXAMPLE}"
         )
     if CORRECT_BITS in facts.columns:

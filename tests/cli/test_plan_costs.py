@@ -1,0 +1,73 @@
+"""What `plan` says of hours by key, of designs for a budget, and of the cells to evaluate next."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conftest import RunCommand
+
+LIKE = Path(__file__).parents[2] / "benchmark_data" / "cells-cifar10"
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    path = tmp_path / "sweep.yaml"
+    fields: dict[str, Any] = {
+        "name": "some",
+        "results": str(tmp_path / "results"),
+        "architectures": ["0-399"],
+        "checkpoints": {"path": str(tmp_path)},
+        "datasets": {"cifar10": {"path": str(tmp_path)}},
+        "keys": {"clean": {}, "fgsm": {}, "pgd": {"epsilons_255": [1]}, "aa_square": {"epsilons_255": [1]}},
+        "measurements": ["accuracy", "predictions"],
+    }
+    path.write_text(yaml.safe_dump(fields))
+    return path
+
+
+def test_designs_for_a_budget_fit_and_have_yaml_lines(robust201: RunCommand, sweep: Path) -> None:
+    ended = robust201("plan", sweep, "--budget", "20%", "--like", LIKE, "--json")
+    assert ended.code == 0, ended.err
+    summary = json.loads(ended.out)
+    whole = summary["costs"]["worker_hours"]
+    assert sum(cost["hours"] for cost in summary["costs"]["hours_by_key"]) == pytest.approx(whole)
+    sampled, fewer, _ = summary["designs"]
+    assert all(design["worker_hours"] <= 0.2 * whole * (1 + 1e-9) for design in summary["designs"])
+    assert sampled["yaml"]["sampling"]["pilot"] == 20
+    assert 0 < sampled["half_width"] < 0.05
+    assert 0 < fewer["expected_kendall_tau"] < sampled["expected_kendall_tau"] < 1
+
+
+def test_a_small_sweep_shows_hours_alone(robust201: RunCommand, sweep: Path) -> None:
+    fields = yaml.safe_load(sweep.read_text()) | {"images": {"count": 2}, "architectures": [0, 1]}
+    sweep.write_text(yaml.safe_dump(fields))
+    ended = robust201("plan", sweep)
+    assert ended.code == 0
+    assert "Worker-hours by key" in ended.out
+    assert "What less would save" not in ended.out + ended.err
+
+
+def test_next_cells_are_not_evaluated_ones(robust201: RunCommand, sweep: Path) -> None:
+    ended = robust201("plan", sweep, "--like", LIKE, "--next", "3", "--next-for", "best", "--keys", "pgd:1", "--json")
+    assert ended.code == 0, ended.err
+    cells = json.loads(ended.out)["architectures"]
+    assert len({*cells}) == 3
+    assert {*cells} <= {*range(400)} - {21, 41, 50}  # cells of the dataset
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--next-for", "best"), "--next-for is an option of --next"),
+        (("--next", "3", "--budget", "10%"), "expected --budget or --next, got both"),
+        (("--next", "3"), "--like"),
+        (("--budget", "10"), "expected worker-hours above 0 such as 500h"),
+        (("--budget", "0.0001%"), "expected a budget of at least"),
+        (("--budget", "10%", "--keys", "pgd"), "--budget is for the whole sweep"),
+    ],
+)
+def test_wrong_options_are_one_line(robust201: RunCommand, sweep: Path, options: tuple[str, ...], message: str) -> None:
+    assert message in robust201("plan", sweep, *options).refusal(2)
