@@ -258,8 +258,8 @@ def _estimated_standing(name: str, label: str, counted: "pd.Series[float]", samp
     """Rank counts and estimates together, by what both say of accuracies on all images.
 
     Each is compared with the best by a test of two normal estimates, as if their errors were independent. They share
-    their images: in replays on `benchmark_data/cells-cifar10`, variances of differences were .66 to 1.2 times the sum of
-    both variances, near 1 in the median.
+    their images: in replays on `benchmark_data/cells-cifar10`, variances of differences were .66 to 1.2 times the sum
+    of both variances, near 1 in the median.
     """
     value = pd.concat([counted.dropna(), sampled.value[~sampled.value.index.isin(counted.dropna().index)]])
     value = value.sort_values(ascending=False, kind="stable")

@@ -147,7 +147,7 @@ def plan(
         str | None,
         typer.Option(
             "--next-for",
-            help="With --next: ranking (learn most about all cells, the default), or best (find the most accurate one).",
+            help="With --next: ranking (learn most about all cells, the default), or best (find the most accurate).",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -190,7 +190,8 @@ def plan(
                 "Reading the command line failed for robust201 plan: expected --budget or --next, got both. Leave one "
                 "out."
             )
-        plan_costs.show_next(config, like, next_count, next_for or "ranking", split_names(keys), datasets, as_json=as_json)
+        goal = next_for or "ranking"
+        plan_costs.show_next(config, like, next_count, goal, split_names(keys), datasets, as_json=as_json)
         return
     hash_files(config.code_files())  # a file that is missing would be found by `run` only
     filters = make_filters(config, architectures, datasets, keys, limit)
