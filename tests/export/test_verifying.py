@@ -455,3 +455,9 @@ def test_a_listing_that_is_no_file_is_no_export(finished, tmp_path, robust201, m
     with pytest.raises(ResultsError):
         read_listing(tmp_path / "out")
     assert "expected a whole export" in robust201("verify", finished, "--export", tmp_path / "out").refusal(2)
+
+
+def test_verify_rejects_a_pipe_as_plan(finished, robust201):
+    (finished / "plan.json").unlink()
+    os.mkfifo(finished / "plan.json")
+    assert "a named pipe instead of a regular file" in robust201("verify", finished).refusal(2)

@@ -125,7 +125,7 @@ def verify_results(
     wrong: tuple[str, ...] = ()
     with Lease.acquire(results) if requeue else nullcontext():
         inventory = store.inventory(verify="all", on_damage="report")
-        plan = load_plan(results) if (results / PLAN_FILE).is_file() else None
+        plan = load_plan(results) if (results / PLAN_FILE).exists() else None
         if plan is not None:
             _check_protocol_files(plan, store, inventory)
         findings = store.verify(inventory, on_progress=on_progress)
