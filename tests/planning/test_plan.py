@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robust201.core.records import Bundle, Part, Weights
-from robust201.planning.bundles import BUNDLES_AHEAD, CPU_SLICE_SAMPLES, FLOOR_SECONDS, make_bundles
+from robust201.planning.bundles import BUNDLES_AHEAD, CPU_SLICE_SAMPLES, MIN_SECONDS, make_bundles
 from robust201.planning.config import CPU_GMACS, GPU_GMACS, SweepConfig
 from robust201.planning.estimates import estimate
 from robust201.planning.identity import describe_difference
@@ -325,7 +325,7 @@ def test_with_several_workers_no_bundle_exceeds_its_share_of_what_is_left(n_work
     left = sum(costs)
     assert left == pytest.approx(sum(map(plan.seconds, parts)))
     for cost in costs:
-        assert cost <= max(FLOOR_SECONDS, step, left / (BUNDLES_AHEAD * n_workers)) * (1 + 1e-9)
+        assert cost <= max(MIN_SECONDS, step, left / (BUNDLES_AHEAD * n_workers)) * (1 + 1e-9)
         left -= cost
     assert costs[0] > 3 * costs[-1]
     assert make_bundles(plan, parts) == make_bundles(plan, parts, n_workers=1)

@@ -14,7 +14,7 @@ from robust201.core.errors import StorageFullError
 from robust201.core.records import Bundle, Part
 from robust201.export import export_dataset
 from robust201.monitoring.status import SweepStatus, read_status
-from robust201.planning.bundles import FLOOR_SECONDS
+from robust201.planning.bundles import MIN_SECONDS
 from robust201.planning.config import SweepConfig
 from robust201.planning.filters import Filters
 from robust201.planning.plan import Plan, assumed_facts, make_plan
@@ -115,7 +115,7 @@ def test_the_number_of_workers_decides_the_cut_and_no_result(
 ) -> None:
     fields = {"engine": engine, "architectures": [21], "keys": {"pgd": TINY_KEYS["pgd"]}}
     (unit,) = (plan := make_plan(config := make_sweep(**fields), assumed_facts(config))).units
-    speed = plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) / 1e9 / (10 * FLOOR_SECONDS)
+    speed = plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) / 1e9 / (10 * MIN_SECONDS)
     exports, n_shards = [], []
     for n_workers in (1, 16):
         name = f"{n_workers} workers"

@@ -11,7 +11,7 @@ from robust201.models.graphs import GraphCapture
 from robust201.models.model import CompiledNetwork
 from robust201.models.network_check import COMPARISON_BATCH, check_compiled, check_network
 from robust201.planning.config import SweepConfig
-from robust201.planning.weights import OTHER_WEIGHTS, WeightsSource
+from robust201.planning.weights import WRONG_WEIGHTS_ADVICE, WeightsSource
 from robust201.runtime.devices import device_memory
 from robust201.spaces.base import Space
 from robust201.tasks.attack_kit.attack_job import IMAGES_HELD
@@ -128,7 +128,7 @@ class NetworkLoader:
                 return self._space.build(unit.architecture, n_classes=n_classes)
         state_dict = self._weights.load(unit)
         network = self._space.build(unit.architecture, n_classes=n_classes)
-        fill_network(network, state_dict, unit.network_label, OTHER_WEIGHTS)
+        fill_network(network, state_dict, unit.network_label, WRONG_WEIGHTS_ADVICE)
         return network
 
     def _in_buckets(self, compiled: CompiledNetwork, image_size: int) -> Bucketed:

@@ -210,7 +210,7 @@ def _check_inputs(plan: Plan, bundles: Sequence[Bundle]) -> None:
             for key in sorted(keys):
                 if tasks[key].kind == "corruption":
                     store.check(key)
-    blocks = inputs.unmade_adversarial(plan, (part for bundle in bundles for part in bundle.parts))
+    blocks = inputs.missing_adversarial_blocks(plan, (part for bundle in bundles for part in bundle.parts))
     if blocks:
         keys_lacking = sorted({block.unit.key for block in blocks})
         raise InputError(_no_images(config, "adversarial", keys_lacking))

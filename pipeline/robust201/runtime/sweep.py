@@ -90,7 +90,7 @@ def run_sweep(
         driver = make_driver(preview, config.results, on_progress=on_progress, check=lease.check, say=say)
         planned = preview.plan
         with driver.recording_an_error():
-            blocks = inputs.unmade_adversarial(preview.plan, preview.missing)
+            blocks = inputs.missing_adversarial_blocks(preview.plan, preview.missing)
             now, later = _split_off_unmade(preview.plan, preview.missing, inputs, blocks)
             compute(driver, preview.plan, now, make_executor, blocks)
             if driver.tally.drained:
@@ -98,12 +98,12 @@ def run_sweep(
             elif later:
                 driver.tracker.write(state="running")
                 for dataset, keys in _keys_by_dataset(later).items():
-                    inputs.make_corruptions(dataset, keys)
+                    inputs.generate_missing_corruptions(dataset, keys)
                 lease.check()  # while images were made, another driver may have taken over
                 replanned = _plan_with_images(preview.plan, filters, inputs, now, later)
                 for shard in replanned.damaged:
                     say(f"Damaged result file set aside, its evaluations are recomputed: {shard}")
-                failed = inputs.unmade_adversarial(replanned.plan, replanned.missing)
+                failed = inputs.missing_adversarial_blocks(replanned.plan, replanned.missing)
                 ready, lacking = _split_off_unmade(replanned.plan, replanned.missing, inputs, failed)
                 driver.tracker.replace(later, replanned.plan, (*ready, *lacking))
                 driver.tally.remaining += sum(len(part.strengths) for part in lacking)
@@ -124,7 +124,7 @@ def prepare_sweep(
     complete: shares do neither.
     """
     with _prepared(config, filters, say, make_images=True) as (preview, inputs, _):
-        _make_blocks(preview.plan, inputs.unmade_adversarial(preview.plan, preview.missing))
+        _make_blocks(preview.plan, inputs.missing_adversarial_blocks(preview.plan, preview.missing))
         if config.sampling is not None:
             store = ShardStore.open(config.results)
             combine_whole_samples(preview.plan, store, say)
@@ -148,7 +148,7 @@ def _prepared(
     with Lease.acquire(config.results, on_wait=say) as lease:
         if make_images:
             for dataset in filters.datasets or tuple(config.datasets):
-                inputs.make_corruptions(dataset, filters.keys)
+                inputs.generate_missing_corruptions(dataset, filters.keys)
         facts = replace(inputs.gather(load_facts(config.results)), samples=samples)
         full = make_plan(config, facts)
         check_sampled_protocols(full)
@@ -213,7 +213,7 @@ def _split_off_unmade(
     """
     unmade = _keys_by_dataset(blocks)
     for dataset in plan.config.datasets:
-        unmade[dataset] |= inputs.unmade_corruptions(dataset)
+        unmade[dataset] |= inputs.missing_corruptions(dataset)
     now: list[Part] = []
     later: list[Part] = []
     for part in missing:
