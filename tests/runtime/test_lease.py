@@ -110,18 +110,18 @@ def test_living_holder_on_another_host_is_left_alone(tmp_path):
 
     def beat(now):
         if now > 20:
-            (tmp_path / LEASE_NAME).write_bytes(holder.beaten().to_bytes())
+            (tmp_path / LEASE_NAME).write_bytes(holder.next_beat().to_bytes())
 
     with pytest.raises(LeaseHeldError, match="on node7 since"):
         acquire(tmp_path, Clock(beat))
-    assert Holder.read(tmp_path / LEASE_NAME) == holder.beaten()
+    assert Holder.read(tmp_path / LEASE_NAME) == holder.next_beat()
     assert debris(tmp_path) == []
 
 
 def test_wall_clocks_are_never_compared(tmp_path):
     holder = leave_behind(tmp_path, ELSEWHERE, since="1999-01-01T00:00:00+00:00")
     os.utime(tmp_path / LEASE_NAME, (0, 0))
-    beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.beaten().to_bytes()))
+    beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.next_beat().to_bytes()))
     with pytest.raises(LeaseHeldError):
         acquire(tmp_path, beats)
 

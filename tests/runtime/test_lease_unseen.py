@@ -20,7 +20,7 @@ def test_living_holder_whose_process_is_hidden_is_judged_by_heartbeat(tmp_path, 
     monkeypatch.setattr(host, "_PROC", tmp_path / "hidden")
     if error is not None:
         monkeypatch.setattr(os, "kill", lambda _pid, _signal: (_ for _ in ()).throw(error()))
-    beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.beaten().to_bytes()))
+    beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.next_beat().to_bytes()))
     with pytest.raises(LeaseHeldError, match="which is alive"):
         acquire(tmp_path, beats, host_id=HERE)
     holder = leave_behind(tmp_path, **named)

@@ -26,7 +26,7 @@ class Filters:
         ):
             for name in selected:
                 if name not in known:
-                    # A misspelt key may be one that the sweep lacks; for a valid key, only the sweep's.
+                    # Suggest the sweep's keys; if the name is misspelt, also keys that the sweep lacks.
                     candidates = known if name in others else [*known, *(key for key in others if key not in known)]
                     near = closest_key(name, candidates) if what == "key" else closest(name, candidates)
                     raise ConfigError(

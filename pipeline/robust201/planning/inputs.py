@@ -99,7 +99,7 @@ class Inputs:
         keys = [key for key, parameters in self._config.parameters.items() if parameters.own_images == own]
         return f"set split: test for {', '.join(keys)}"
 
-    def keep_images(self) -> None:
+    def copy_images(self) -> None:
         """Copy every dataset's selected images to the results folder (see `keep_copy`)."""
         for dataset in self._config.datasets:
             for own in (None, *self._config.own_images):
@@ -125,7 +125,7 @@ class Inputs:
         return self._samples[sha256]
 
     def kept_images(self, dataset: str, sha256: str, own: ImageSelection | None = None) -> ImageSet:
-        """Read images that `keep_images` has copied (cached); they must have the planned hash (see `images`)."""
+        """Read images that `copy_images` has copied (cached); they must have the planned hash (see `images`)."""
         if (dataset, own) not in self._images:
             self._images[dataset, own] = read_copy(self._config, dataset, sha256)
         return self._images[dataset, own]

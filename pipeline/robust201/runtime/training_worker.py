@@ -1,4 +1,4 @@
-"""One worker of trainings: trains the network of a bundle, stores its snapshots, reports receipts."""
+"""Worker of training runs: trains the networks of bundles and stores their snapshots."""
 
 import time
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from robust201.training.state import EpochRecord
 from robust201.weights.store import CheckpointStore
 
 _SOURCE = "robust201 train"
-"""Source of the weights in manifests."""
+"""Value of the manifest's field `source`."""
 
 
 class TrainingWorker(PartWorker):
-    """Trains the networks of bundles, each resuming from its last state; draining saves the state and stops.
+    """Trains the networks of bundles, resuming from saved states; draining saves the state and stops.
 
     Raises:
-        ConfigError: its device is of another kind than the trainings were planned for.
+        ConfigError: the device is not of the kind that the trainings were planned for.
     """
 
     doing = "Training"
@@ -34,13 +34,13 @@ class TrainingWorker(PartWorker):
         super().__init__(config)
         if self.device.type != work.device:
             raise ConfigError(
-                f"Starting a worker failed for {config.name}: expected a {work.device} device, for which the trainings "
-                f"were planned, got {self.device.type}. Set execution.device to the device of the workers."
+                f"Starting a worker failed for {config.name}: the trainings were planned for {work.device}, but this "
+                f"worker's device is {self.device.type}. Set execution.device to the device of the workers."
             )
         self._config, self._work = config, work
         self._inputs = TrainingInputs(config, kept=work.images)
         self._space = locate_space(config, work.code)
-        self._store = CheckpointStore(config.store)  # only its files: the manifest belongs to the driver
+        self._store = CheckpointStore(config.store)  # for files only: the driver writes the manifest
         self._finished = finished_snapshots(config)
 
     def compute(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt]:
