@@ -62,7 +62,7 @@ def describe(photos: Path, **changes: Any) -> dict[str, Any]:
     return {"path": str(photos), "classes": N_CLASSES, "image_size": 16, "resize": rule} | changes
 
 
-def test_sweep_over_folders_and_many_classes(
+def test_sweep_on_class_folders_with_many_classes(
     photos: Path, write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     sweep = write_own(describe(photos), measurements=["accuracy", "predictions"])
@@ -89,7 +89,7 @@ def test_sweep_over_folders_and_many_classes(
     assert (again.code, "Nothing to compute" in again.err or "Computed 0" in again.err) == (0, True), again.err
 
 
-def test_protocol_has_the_rule_and_the_plan_the_decoder(
+def test_protocol_records_resize_rule_and_plan_records_decoder(
     photos: Path, write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     assert robust201("run", write_own(describe(photos), keys={"clean": {}})).code == 0
@@ -108,7 +108,7 @@ def test_protocol_has_the_rule_and_the_plan_the_decoder(
     ("measurements", "expected"),
     [(None, ("accuracy",)), (["cm"], ("cm",)), (["accuracy", "confidence"], ("accuracy", "confidence"))],
 )
-def test_matrices_are_measured_only_if_asked_for(
+def test_matrices_of_many_classes_are_measured_only_on_request(
     photos: Path, write_own: WriteSweep, measurements: list[str] | None, expected: tuple[str, ...]
 ) -> None:
     changes = {} if measurements is None else {"measurements": measurements}
@@ -117,7 +117,7 @@ def test_matrices_are_measured_only_if_asked_for(
     assert few == (("accuracy", "confidence", "cm") if measurements is None else expected)
 
 
-def test_sweep_over_grey_images(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_sweep_on_grey_images(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     draws = np.random.default_rng(0)
     images = draws.integers(0, 256, (N_IMAGES, 1, 9, 9), dtype=np.uint8)
     np.savez(tmp_path / "test.npz", images=images, labels=np.arange(N_IMAGES) % 5)
@@ -125,9 +125,9 @@ def test_sweep_over_grey_images(write_own: WriteSweep, robust201: RunCommand, tm
     normalised = dataset | {"normalisation": {"mean": [0.5], "std": [0.25]}}
     ran = robust201("run", write_own(normalised, architectures=["grey"]))
     assert ran.code == 0, ran.err
-    refused = robust201("run", write_own(dataset, results=str(tmp_path / "other")))
-    assert refused.code == 3
-    assert "1 channels instead" in refused.err
+    error = robust201("run", write_own(dataset, results=str(tmp_path / "other")))
+    assert error.code == 3
+    assert "1 channels instead" in error.err
 
 
 WRONG = {
@@ -141,7 +141,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_wrong_sections_are_rejected_in_one_line(
+def test_invalid_dataset_section_gives_one_line_error(
     photos: Path, write_own: WriteSweep, robust201: RunCommand, what: str
 ) -> None:
     changes, message = WRONG[what]

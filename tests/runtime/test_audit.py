@@ -29,10 +29,10 @@ def sweep(write_sweep: WriteSweep) -> Path:
     return write_sweep(**FIELDS)
 
 
-def test_equal_engines_pass(sweep: Path, robust201: RunCommand, tmp_path: Path) -> None:
-    ended = robust201("audit", sweep, *AUDIT, "--json")
-    assert ended.code == 0, ended.err
-    found = json.loads(ended.out)
+def test_audit_of_equal_engines_passes(sweep: Path, robust201: RunCommand, tmp_path: Path) -> None:
+    result = robust201("audit", sweep, *AUDIT, "--json")
+    assert result.code == 0, result.err
+    found = json.loads(result.out)
     assert [(one["key"], one["strength"], one["n_images"]) for one in found] == [("pgd", 8, 60), ("pgd", 16, 60)]
     assert len({one["architecture"] for one in found}) == 1
     assert not (tmp_path / "results").exists()
@@ -43,7 +43,7 @@ def test_equal_engines_pass(sweep: Path, robust201: RunCommand, tmp_path: Path) 
     assert json.loads(robust201("audit", sweep, *AUDIT, "--json").out) == found
 
 
-def test_a_weak_attack_is_found(sweep: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_detects_weak_attack(sweep: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fused attack hands back images as they were."""
 
     def fused(job: AttackJob, _parameters: Any) -> Iterator[Any]:
@@ -51,9 +51,9 @@ def test_a_weak_attack_is_found(sweep: Path, robust201: RunCommand, monkeypatch:
             yield from batches_by_strength(samples, samples.clean)
 
     monkeypatch.setattr(pgd, "fused", fused)
-    ended = robust201("audit", sweep, *AUDIT, "--json")
-    assert ended.code == 3
-    strong = json.loads(ended.out)[1]
+    result = robust201("audit", sweep, *AUDIT, "--json")
+    assert result.code == 3
+    strong = json.loads(result.out)[1]
     assert strong["differs"]
     correct, only = strong["correct"], strong["only_one"]
     assert correct["fused"] - correct["reference"] == only["fused"] - only["reference"] > 20
@@ -71,11 +71,11 @@ def test_a_weak_attack_is_found(sweep: Path, robust201: RunCommand, monkeypatch:
         (("--keys", "pdg"), "Did you mean 'pgd'?"),
     ],
 )
-def test_what_cannot_be_audited(sweep: Path, robust201: RunCommand, options: tuple[str, ...], got: str) -> None:
+def test_audit_rejects_unsupported_keys(sweep: Path, robust201: RunCommand, options: tuple[str, ...], got: str) -> None:
     assert got in robust201("audit", sweep, *options).refusal(2)
 
 
-def test_draws_and_folders_that_cannot_be(sweep: Path, robust201: RunCommand, tmp_path: Path) -> None:
+def test_audit_rejects_bad_seed_and_used_folder(sweep: Path, robust201: RunCommand, tmp_path: Path) -> None:
     assert robust201("audit", sweep, "--seed", "-1").code == 2
     (tmp_path / "other").mkdir()
     (tmp_path / "other/format.json").touch()
@@ -83,16 +83,16 @@ def test_draws_and_folders_that_cannot_be(sweep: Path, robust201: RunCommand, tm
     assert len(list((tmp_path / "other").iterdir())) == 1
 
 
-def test_a_sweep_without_attacks_cannot_be_audited(write_sweep: WriteSweep, robust201: RunCommand) -> None:
+def test_audit_rejects_sweep_without_attacks(write_sweep: WriteSweep, robust201: RunCommand) -> None:
     assert "got none" in robust201("audit", write_sweep(keys={"clean": {}})).refusal(2)
 
 
-def test_what_foolbox_cannot_do_is_left_out(write_sweep: WriteSweep, robust201: RunCommand) -> None:
+def test_audit_excludes_attacks_unsupported_by_foolbox(write_sweep: WriteSweep, robust201: RunCommand) -> None:
     keys = {"clean": {}, "pgd_linf7": {"iterate": "best", "random_start": True}}
     assert "got none" in robust201("audit", write_sweep(**(FIELDS | {"keys": keys}))).refusal(2)
 
 
-def test_a_small_dataset_is_audited_whole(sweep: Path, tmp_path: Path) -> None:
+def test_sample_sweep_uses_all_of_small_sweep(sweep: Path, tmp_path: Path) -> None:
     config = load_config(sweep)
     sweeps = sample_sweep(config, networks=9, images=100_000, seed=0, keys=None, out=tmp_path / "audit")
     assert {one.images.count for one in sweeps.values()} == {450}

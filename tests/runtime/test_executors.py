@@ -25,7 +25,7 @@ def execution(request: pytest.FixtureRequest) -> dict[str, object]:
     return {"executor": "ray", "workers": 2, "ray_address": request.getfixturevalue("ray_address")}
 
 
-def test_a_drain_ends_early_and_the_rest_is_resumed(make_sweep: MakeSweep, execution: dict[str, object]) -> None:
+def test_drained_sweep_is_resumed(make_sweep: MakeSweep, execution: dict[str, object]) -> None:
     config = make_sweep(keys=KEYS, execution=execution | {"workers": 1})
     asked: list[Receipt] = []
 
@@ -42,7 +42,7 @@ def test_a_drain_ends_early_and_the_rest_is_resumed(make_sweep: MakeSweep, execu
     assert drained.evaluations + resumed.evaluations == N_EVALUATIONS
 
 
-def test_images_of_a_transfer_are_made_before_they_are_shown(
+def test_transfer_images_are_generated_before_evaluation(
     make_sweep: MakeSweep, execution: dict[str, object]
 ) -> None:
     keys = {"fgsm": {"epsilons_255": [4]}, "shown": {"source": 0, "key": "fgsm", "epsilons_255": [4]}}
@@ -53,7 +53,7 @@ def test_images_of_a_transfer_are_made_before_they_are_shown(
     assert len(list(config.results.glob("adversarial/*/*.npy"))) == 1
 
 
-def test_an_error_in_a_worker_fails_its_parts_and_no_others(
+def test_error_in_worker_fails_only_its_parts(
     make_sweep: MakeSweep, execution: dict[str, object], tmp_path: Path, tiny_weights: Path
 ) -> None:
     import shutil

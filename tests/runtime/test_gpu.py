@@ -73,7 +73,7 @@ def compiled_on(device: torch.device, spec: str, channels: int = 16) -> Inferenc
 
 
 @every_attack
-def test_the_fused_attacks_are_the_libraries_to_the_bit(device, key):
+def test_fused_attacks_match_libraries_bitwise(device, key):
     classifier = tiny_classifier(TinyNetwork()).to(device)
     image_set = tiny_images()
     images, labels = on(device, torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels))
@@ -101,7 +101,7 @@ class Recording:
 
 
 @pytest.mark.parametrize("key", ["pgd", "aa_apgd-ce", "aa_square"])
-def test_production_draws_are_those_of_the_cpu(device, key):
+def test_production_random_numbers_match_cpu(device, key):
     """Constant logits let every image resist, so what is shown is start noise and proposals and nothing else."""
     shown = []
     image_set = tiny_images(8, labels=[0] * 8)
@@ -121,7 +121,7 @@ def test_production_draws_are_those_of_the_cpu(device, key):
 
 
 @pytest.mark.parametrize("spec", list(CELLS.values()), ids=list(CELLS))
-def test_a_compiled_network_equals_the_plain_one(device, spec):
+def test_compiled_network_matches_plain_network(device, spec):
     network = network_of(spec, channels=16)
     fast = compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES, device=device)
     plain = Classifier(network, NORMALISATION, N_CLASSES, device=device)
@@ -137,7 +137,7 @@ def test_a_compiled_network_equals_the_plain_one(device, spec):
     )
 
 
-def test_tf32_is_off(device):
+def test_tf32_is_disabled(device):
     """TF32 keeps 10 bits of a factor and would be off by a thousandth."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(64, 64, 3, 3, generator=generator, dtype=torch.float64)
@@ -155,7 +155,7 @@ def test_tf32_is_off(device):
 
 @pytest.mark.parametrize("inference", [True, False])
 @pytest.mark.parametrize("spec", list(CELLS.values()), ids=list(CELLS))
-def test_graphs_equal_no_graphs(device, spec, inference):
+def test_cuda_graphs_do_not_change_results(device, spec, inference):
     network = compiled_on(device, spec)
     capacity = Capacity(1024, 512)
     plain = Bucketed(network, capacity, device=device)
@@ -175,7 +175,7 @@ def test_graphs_equal_no_graphs(device, spec, inference):
     assert torch.equal(graphs.logits(pixels), plain.logits(pixels))
 
 
-def test_released_graphs_give_their_memory_back(device):
+def test_released_graphs_free_their_memory(device):
     pixels, labels = on(device, *images_of(32, n_images=1024))
 
     def show(spec: str) -> int:
@@ -197,7 +197,7 @@ def test_released_graphs_give_their_memory_back(device):
     assert peaks[0] < 2 * 1024 * network_bytes(16, 1, 32, gradient=True) + 2**28
 
 
-def test_the_estimate_of_bytes_leaves_room(device):
+def test_network_bytes_bound_peak_memory(device):
     network = compile_network(
         network_of(specs()[1462], 0, 16, 5), specs()[1462], NORMALISATION, n_classes=N_CLASSES, device=device
     )
@@ -212,7 +212,7 @@ def test_the_estimate_of_bytes_leaves_room(device):
         assert peak <= 2048 * network_bytes(16, 5, 32, gradient=gradient) / USED_FRACTION
 
 
-def test_buckets_change_logits_by_rounding_only(device):
+def test_bucket_size_changes_logits_by_rounding_only(device):
     network = compiled_on(device, specs()[991])
     pixels, _ = on(device, *images_of(32, n_images=400))  # two batches of 256, or one of 512
     one = Bucketed(network, Capacity(256, 256), device=device).logits(pixels)
@@ -231,7 +231,7 @@ def refuse_waiting() -> Iterator[Callable[[], None]]:
 
 
 @pytest.mark.parametrize("key", ["pgd", "pgd_linf7", "pgd_l2", "aa_apgd-ce", "aa_apgd-dlr_l2"])
-def test_steps_do_not_wait_for_the_device(device, key, refuse_waiting, monkeypatch):
+def test_attack_steps_do_not_synchronise_with_device(device, key, refuse_waiting, monkeypatch):
     classifier = tiny_classifier(TinyNetwork()).to(device)
 
     steps = []
@@ -253,7 +253,7 @@ def test_steps_do_not_wait_for_the_device(device, key, refuse_waiting, monkeypat
     assert len(steps) > 1
 
 
-def test_queries_do_not_wait_for_the_device(device, refuse_waiting, monkeypatch):
+def test_square_queries_do_not_synchronise_with_device(device, refuse_waiting, monkeypatch):
     search = square._search
 
     def watched(*arguments):
@@ -278,7 +278,7 @@ def exported(config: SweepConfig, out: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("engine", ["reference", "fused"])
-def test_two_runs_of_a_sweep_give_the_same_bytes(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
+def test_repeated_sweeps_export_same_bytes(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
     runs = [
         exported(
             make_sweep(engine=engine, results=str(tmp_path / f"run {i}"), execution={"device": "cuda"}),
@@ -290,7 +290,7 @@ def test_two_runs_of_a_sweep_give_the_same_bytes(make_sweep: MakeSweep, tmp_path
     assert runs[0] == runs[1]
 
 
-def test_a_sweep_on_graphs_gives_the_bytes_of_one_without(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_sweeps_with_and_without_graphs_export_same_bytes(make_sweep: MakeSweep, tmp_path: Path) -> None:
     runs = [
         exported(
             make_sweep(
@@ -305,7 +305,7 @@ def test_a_sweep_on_graphs_gives_the_bytes_of_one_without(make_sweep: MakeSweep,
     assert runs[0] == runs[1]
 
 
-def test_a_sweep_agrees_with_the_cpu(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_gpu_sweep_agrees_with_cpu(make_sweep: MakeSweep, tmp_path: Path) -> None:
     """Random networks decide narrowly, so that some predictions may differ; most do not."""
     predictions = []
     for place in ("cpu", "cuda"):

@@ -38,7 +38,7 @@ def done(results: Path) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("keys", "expected"), [(("clean",), []), (("clean", "fog"), ["fog"]), (None, ["brightness", "fog"])]
 )
-def test_only_what_is_asked_for_is_made(
+def test_filtered_run_generates_selected_corruptions_only(
     make_sweep: MakeSweep, tmp_path: Path, keys: tuple[str, ...] | None, expected: list[str]
 ) -> None:
     config = make_sweep(keys=KEYS)
@@ -49,7 +49,7 @@ def test_only_what_is_asked_for_is_made(
     assert done(config.results) == (n_done, 10)  # the rest of the sweep is counted all the same
 
 
-def test_results_that_need_no_images_come_first(
+def test_parts_without_missing_images_are_computed_first(
     make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_sweep(keys=KEYS)
@@ -76,7 +76,7 @@ def test_results_that_need_no_images_come_first(
     assert json.loads((config.results / "progress.json").read_text())["state"] == "finished"
 
 
-def test_textures_that_are_missing_are_refused_before_anything_is_written(
+def test_missing_frost_textures_are_rejected_before_writing(
     make_sweep: MakeSweep, tmp_path: Path
 ) -> None:
     frost = {"source": "generated", "frost": "imagecorruptions", "frost_path": str(tmp_path / "frost")}
@@ -86,7 +86,7 @@ def test_textures_that_are_missing_are_refused_before_anything_is_written(
     assert not config.results.exists()
 
 
-def test_a_narrowed_run_and_the_rest_give_what_a_whole_run_gives(
+def test_filtered_runs_export_same_bytes_as_whole_run(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     sweep = write_sweep(keys=KEYS)
@@ -106,7 +106,7 @@ def test_a_narrowed_run_and_the_rest_give_what_a_whole_run_gives(
     }
 
 
-def test_results_outlive_the_images_that_they_were_computed_on(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_results_remain_valid_without_corrupted_images(make_sweep: MakeSweep, tmp_path: Path) -> None:
     config = make_sweep(keys=KEYS)
     assert run_sweep(config, make_executor).complete
     for path in (tmp_path / "corruptions").iterdir():
@@ -121,7 +121,7 @@ def test_results_outlive_the_images_that_they_were_computed_on(make_sweep: MakeS
     assert done(config.results) == (10, 10)
 
 
-def test_making_images_resumes_where_it_stopped(
+def test_generating_corruptions_is_resumed(
     make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_sweep(keys=KEYS)
@@ -142,7 +142,7 @@ def test_making_images_resumes_where_it_stopped(
     assert done(config.results) == (10, 10)
 
 
-def test_failures_before_the_images_are_kept(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_of_first_stage_are_kept(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     from robust201.runtime import worker
     from robust201.tasks.evaluate import evaluate_part
 
@@ -158,7 +158,7 @@ def test_failures_before_the_images_are_kept(make_sweep: MakeSweep, monkeypatch:
     assert len((config.results / "failures.jsonl").read_text().splitlines()) == 2
 
 
-def test_shares_make_no_images_and_name_the_missing_ones(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_shares_do_not_generate_corruptions(make_sweep: MakeSweep, tmp_path: Path) -> None:
     config = make_sweep(keys=KEYS)
     prepare_sweep(config, filters=Filters(keys=("clean", "fog")))
     assert made(tmp_path) == ["fog"]
@@ -171,7 +171,7 @@ def test_shares_make_no_images_and_name_the_missing_ones(make_sweep: MakeSweep, 
     assert done(config.results) == (10, 10)
 
 
-def test_results_of_differently_narrowed_runs_are_one_sweep(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_merge_combines_differently_filtered_runs(make_sweep: MakeSweep, tmp_path: Path) -> None:
     folders = []
     for keys in (("clean", "fog"), ("brightness",)):
         folders.append(tmp_path / "-".join(keys))

@@ -24,7 +24,7 @@ def debris(root):
     return sorted(path.name for path in root.iterdir() if path.name != LEASE_NAME)
 
 
-def test_lease_is_there_while_it_is_held_and_gone_after(tmp_path):
+def test_lease_file_exists_until_release(tmp_path):
     with acquire(tmp_path) as lease:
         found = Holder.read(tmp_path / LEASE_NAME)
         assert found.pid == os.getpid()
@@ -35,7 +35,7 @@ def test_lease_is_there_while_it_is_held_and_gone_after(tmp_path):
     lease.release()
 
 
-def test_a_lease_that_cannot_be_removed_does_not_look_held(tmp_path, monkeypatch):
+def test_lease_that_cannot_be_removed_looks_dead(tmp_path, monkeypatch):
     def refuse(path, **_options):
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -47,12 +47,12 @@ def test_a_lease_that_cannot_be_removed_does_not_look_held(tmp_path, monkeypatch
     assert (tmp_path / LEASE_NAME).stat().st_mtime == 0
 
 
-def test_second_driver_is_refused_by_name(tmp_path):
+def test_second_driver_is_rejected_and_holder_named(tmp_path):
     with acquire(tmp_path) as lease:
-        with pytest.raises(LeaseHeldError) as refused:
+        with pytest.raises(LeaseHeldError) as error:
             acquire(tmp_path)
-        message = str(refused.value)
-        assert refused.value.exit_code == 4
+        message = str(error.value)
+        assert error.value.exit_code == 4
         for part in (f"process {os.getpid()}", HERE.host, lease.holder.since, "Wait until it ends"):
             assert part in message
         lease.check()
@@ -74,7 +74,7 @@ def test_heartbeat_beats_in_place(tmp_path):
     ],
     ids=["earlier boot", "process id used again"],
 )
-def test_dead_holder_of_this_host_is_replaced_at_once(tmp_path, changes):
+def test_dead_holder_on_this_host_is_replaced_immediately(tmp_path, changes):
     leave_behind(tmp_path, **changes)
     clock = Clock()
     with acquire(tmp_path, clock) as lease:
@@ -83,29 +83,29 @@ def test_dead_holder_of_this_host_is_replaced_at_once(tmp_path, changes):
         assert debris(tmp_path) == []
 
 
-def test_holder_that_is_gone_is_replaced_at_once(tmp_path):
+def test_ended_holder_is_replaced_immediately(tmp_path):
     leave_behind(tmp_path, pid=dead_pid())
     clock = Clock()
     with acquire(tmp_path, clock):
         assert clock.now == 0
 
 
-def test_zombie_is_dead():
+def test_zombie_process_counts_as_ended():
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         wait_for(lambda: process_start(process.pid) is None)
         assert Path(f"/proc/{process.pid}").exists()
         assert has_ended(process.pid, None)
 
 
-def test_silent_holder_on_another_host_is_replaced_after_its_intervals(tmp_path):
+def test_silent_holder_on_another_host_is_replaced_after_stale_intervals(tmp_path):
     leave_behind(tmp_path, ELSEWHERE, interval_seconds=7.0)
-    clock, said = Clock(), []
-    with acquire(tmp_path, clock, on_wait=said.append):
+    clock, output = Clock(), []
+    with acquire(tmp_path, clock, on_wait=output.append):
         assert clock.now == pytest.approx(7.0 * STALE_INTERVALS)
-    assert "watching its heartbeat for 42 s" in said[0]
+    assert "watching its heartbeat for 42 s" in output[0]
 
 
-def test_living_holder_on_another_host_is_left_alone(tmp_path):
+def test_live_holder_on_another_host_keeps_lease(tmp_path):
     holder = leave_behind(tmp_path, ELSEWHERE)
 
     def beat(now):
@@ -118,7 +118,7 @@ def test_living_holder_on_another_host_is_left_alone(tmp_path):
     assert debris(tmp_path) == []
 
 
-def test_wall_clocks_are_never_compared(tmp_path):
+def test_lease_does_not_compare_wall_clocks(tmp_path):
     holder = leave_behind(tmp_path, ELSEWHERE, since="1999-01-01T00:00:00+00:00")
     os.utime(tmp_path / LEASE_NAME, (0, 0))
     beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.next_beat().to_bytes()))
@@ -126,7 +126,7 @@ def test_wall_clocks_are_never_compared(tmp_path):
         acquire(tmp_path, beats)
 
 
-def test_container_with_its_own_process_ids_is_judged_by_heartbeat(tmp_path):
+def test_holder_in_another_container_is_judged_by_heartbeat(tmp_path):
     leave_behind(tmp_path, dataclasses.replace(HERE, pid_namespace="pid:[1]"), pid=dead_pid())
     clock = Clock()
     with acquire(tmp_path, clock):
@@ -134,7 +134,7 @@ def test_container_with_its_own_process_ids_is_judged_by_heartbeat(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"[]", b'{"pid": 1}'])
-def test_unreadable_lease_is_watched_then_replaced(tmp_path, content):
+def test_invalid_lease_is_observed_then_replaced(tmp_path, content):
     (tmp_path / LEASE_NAME).write_bytes(content)
     clock = Clock()
     with acquire(tmp_path, clock):
@@ -142,7 +142,7 @@ def test_unreadable_lease_is_watched_then_replaced(tmp_path, content):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_holder_that_was_replaced_notices_and_leaves_the_lease_alone(tmp_path):
+def test_replaced_holder_notices_and_keeps_new_lease(tmp_path):
     lease = acquire(tmp_path, interval_seconds=QUICK)
     other = Holder.new(ELSEWHERE, 5.0)
     new = tmp_path / "new"
@@ -155,7 +155,7 @@ def test_holder_that_was_replaced_notices_and_leaves_the_lease_alone(tmp_path):
     assert Holder.read(tmp_path / LEASE_NAME) == other
 
 
-def test_holder_whose_lease_was_deleted_notices(tmp_path):
+def test_holder_notices_deleted_lease(tmp_path):
     lease = acquire(tmp_path, interval_seconds=QUICK)
     (tmp_path / LEASE_NAME).unlink()
     wait_for(lease.lost.is_set)
@@ -164,7 +164,7 @@ def test_holder_whose_lease_was_deleted_notices(tmp_path):
     lease.release()
 
 
-def test_holder_that_cannot_beat_gives_up_after_its_intervals(tmp_path, monkeypatch):
+def test_holder_that_cannot_beat_loses_lease_after_stale_intervals(tmp_path, monkeypatch):
     clock = Clock()
     lease = acquire(tmp_path, clock, interval_seconds=QUICK)
     failed = threading.Event()
@@ -181,7 +181,7 @@ def test_holder_that_cannot_beat_gives_up_after_its_intervals(tmp_path, monkeypa
     lease.release()
 
 
-def test_taker_that_died_half_way_is_succeeded(tmp_path):
+def test_dead_successor_is_replaced(tmp_path):
     dead = leave_behind(tmp_path, process_start=1)
     taker = dataclasses.replace(Holder.new(HERE, 5.0), process_start=1)
     (tmp_path / f".lease.{dead.nonce}.successor").write_bytes(taker.to_bytes())
@@ -190,7 +190,7 @@ def test_taker_that_died_half_way_is_succeeded(tmp_path):
         assert debris(tmp_path) == []
 
 
-def test_taker_at_work_is_left_alone(tmp_path):
+def test_live_successor_keeps_claim(tmp_path):
     dead = leave_behind(tmp_path, process_start=1)
     (tmp_path / f".lease.{dead.nonce}.successor").write_bytes(Holder.new(HERE, 5.0).to_bytes())
     with pytest.raises(LeaseHeldError):
@@ -198,7 +198,7 @@ def test_taker_at_work_is_left_alone(tmp_path):
     assert Holder.read(tmp_path / LEASE_NAME) == dead
 
 
-def test_late_taker_finds_the_lease_in_other_hands(tmp_path, monkeypatch):
+def test_late_successor_detects_replaced_lease(tmp_path, monkeypatch):
     """A taker judges the holder dead, and before it can act another has replaced it and tidied up."""
     leave_behind(tmp_path, process_start=1)
     real, winners = Holder.is_dead_for, []
@@ -219,7 +219,7 @@ def test_late_taker_finds_the_lease_in_other_hands(tmp_path, monkeypatch):
     winners[0].release()
 
 
-def test_of_several_takers_exactly_one_wins(tmp_path):
+def test_exactly_one_of_several_drivers_takes_dead_lease(tmp_path):
     for n_round in range(30):
         if n_round:
             leave_behind(tmp_path, process_start=1)
@@ -241,7 +241,7 @@ def test_of_several_takers_exactly_one_wins(tmp_path):
         lease.release()
 
 
-def test_full_device_is_reported(tmp_path, monkeypatch):
+def test_lease_reports_full_disk(tmp_path, monkeypatch):
     def full(*_args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -251,7 +251,7 @@ def test_full_device_is_reported(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_file_system_without_hard_links_is_reported(tmp_path, monkeypatch):
+def test_lease_reports_missing_hard_links(tmp_path, monkeypatch):
     def refuse(*_args):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
@@ -261,7 +261,7 @@ def test_file_system_without_hard_links_is_reported(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_link_whose_answer_was_lost_counts(tmp_path, monkeypatch):
+def test_lease_accepts_link_whose_reply_was_lost(tmp_path, monkeypatch):
     real = os.link
 
     def lose(*args):
@@ -274,7 +274,7 @@ def test_link_whose_answer_was_lost_counts(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("what", OBSTACLES)
-def test_lease_that_is_not_a_small_file_is_rejected_at_once(tmp_path, what):
+def test_lease_path_that_is_not_a_small_file_is_rejected(tmp_path, what):
     replace(tmp_path / LEASE_NAME, what)
     clock = Clock()
     with pytest.raises(StorageError, match=r"lease\.json: expected a lease or no file, got .*Move it away"):
@@ -298,7 +298,7 @@ def test_lease_survives_beats_that_run_out_of_memory(tmp_path, monkeypatch):
         lease.check()
 
 
-def test_lease_is_lost_by_name_if_every_beat_runs_out_of_memory(tmp_path, monkeypatch):
+def test_lease_is_lost_if_all_beats_run_out_of_memory(tmp_path, monkeypatch):
     clock = Clock()
     lease = acquire(tmp_path, clock, interval_seconds=QUICK)
     with monkeypatch.context() as patch:

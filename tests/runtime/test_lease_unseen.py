@@ -14,7 +14,7 @@ from tests.support.lease_support import HERE, QUICK, Clock, acquire, dead_pid, l
 
 @pytest.mark.parametrize("named", [{}, {"process_start": -1}], ids=["start known", "start unknown"])
 @pytest.mark.parametrize("error", [None, PermissionError], ids=["own process", "another user's"])
-def test_living_holder_whose_process_is_hidden_is_judged_by_heartbeat(tmp_path, monkeypatch, named, error):
+def test_live_holder_with_hidden_process_is_judged_by_heartbeat(tmp_path, monkeypatch, named, error):
     """As with /proc mounted with hidepid=2, or without any."""
     holder = leave_behind(tmp_path, **named)
     monkeypatch.setattr(host, "_PROC", tmp_path / "hidden")
@@ -29,7 +29,7 @@ def test_living_holder_whose_process_is_hidden_is_judged_by_heartbeat(tmp_path, 
         assert clock.now > 0
 
 
-def test_living_holder_that_did_not_know_its_start_is_judged_by_heartbeat(tmp_path):
+def test_live_holder_with_unknown_start_is_judged_by_heartbeat(tmp_path):
     leave_behind(tmp_path, process_start=-1)
     clock = Clock()
     with acquire(tmp_path, clock, host_id=HERE):
@@ -37,7 +37,7 @@ def test_living_holder_that_did_not_know_its_start_is_judged_by_heartbeat(tmp_pa
 
 
 @pytest.mark.parametrize("start", [-1, 1])
-def test_holder_that_is_gone_is_dead_at_once_though_processes_are_hidden(tmp_path, monkeypatch, start):
+def test_ended_holder_is_dead_even_if_processes_are_hidden(tmp_path, monkeypatch, start):
     leave_behind(tmp_path, pid=dead_pid(), process_start=start)
     monkeypatch.setattr(host, "_PROC", tmp_path / "hidden")
     clock = Clock()
@@ -45,7 +45,7 @@ def test_holder_that_is_gone_is_dead_at_once_though_processes_are_hidden(tmp_pat
         assert clock.now == 0
 
 
-def test_holder_whose_beat_hangs_stops_after_its_intervals(tmp_path, monkeypatch):
+def test_holder_with_hanging_beat_stops_after_stale_intervals(tmp_path, monkeypatch):
     clock = Clock()
     lease = acquire(tmp_path, clock, interval_seconds=QUICK)
     began, goes_on = threading.Event(), threading.Event()
@@ -65,7 +65,7 @@ def test_holder_whose_beat_hangs_stops_after_its_intervals(tmp_path, monkeypatch
     lease.release()
 
 
-def test_release_does_not_wait_for_a_beat_that_hangs(tmp_path, monkeypatch):
+def test_release_does_not_wait_for_hanging_beat(tmp_path, monkeypatch):
     lease = acquire(tmp_path, interval_seconds=QUICK)
     began, goes_on = threading.Event(), threading.Event()
 

@@ -37,7 +37,7 @@ class Recorded:
             self.values[place] += value
 
 
-def test_every_metric_is_documented() -> None:
+def test_metrics_are_documented() -> None:
     text = (REPOSITORY / "docs/watching.md").read_text()
     for name, metric in METRICS.items():
         assert re.fullmatch(r"robust201_[a-z_]+", name)
@@ -46,7 +46,7 @@ def test_every_metric_is_documented() -> None:
         assert f"| `{name}` | {metric.kind} | {metric.unit} | {tags} | {metric.description} |" in text
 
 
-def test_events_become_numbers_and_lines(make_sweep: MakeSweep) -> None:
+def test_tracker_records_events_in_metrics_and_logs(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}}, architectures=[21])
     preview = prepare_sweep(config)
     log, recorded = WorkLog(config.results, "driver"), Recorded()
@@ -128,7 +128,7 @@ print(found[0])
 
 
 @pytest.mark.cluster
-def test_prometheus_finds_the_metrics_at_rays_agent(sweep_fields: MakeFields, tmp_path: Path) -> None:
+def test_ray_agent_exposes_metrics_to_prometheus(sweep_fields: MakeFields, tmp_path: Path) -> None:
     fields = sweep_fields(
         keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}},
         execution={"executor": "ray", "workers": 1},

@@ -85,13 +85,13 @@ def measure(tmp_path: Path, text: str = MEASURE, **fields: Any) -> dict[str, Any
     return {"answers": own(tmp_path, text, **({"kind": "measure", "columns": ["mean", "spread"]} | fields))}
 
 
-def failure(ended: Ended) -> str:
+def failure(result: Ended) -> str:
     """The one line that says why parts failed; nothing else was computed."""
-    assert ended.code == 3, ended.err
-    lines = [line for line in ended.err.splitlines() if re.match(r"failed \d+ times?: ", line)]
-    assert len(lines) == 1, ended.err
-    assert "Computed 0 evaluations" in ended.err
-    assert "Traceback" not in ended.err
+    assert result.code == 3, result.err
+    lines = [line for line in result.err.splitlines() if re.match(r"failed \d+ times?: ", line)]
+    assert len(lines) == 1, result.err
+    assert "Computed 0 evaluations" in result.err
+    assert "Traceback" not in result.err
     return lines[0]
 
 
@@ -128,11 +128,11 @@ def check_example(robust201: RunCommand, results: Path) -> None:
     assert robust201("verify", results).code == 0
 
 
-def test_the_documented_example_runs(example: Path, robust201: RunCommand) -> None:
-    ended = robust201("run", "sweep.yaml")
-    assert ended.code == 0, ended.err
-    told = [line for line in ended.err.splitlines() if line.startswith("Will execute ")]
-    assert told == [
+def test_documented_example_runs(example: Path, robust201: RunCommand) -> None:
+    result = robust201("run", "sweep.yaml")
+    assert result.code == 0, result.err
+    messages = [line for line in result.err.splitlines() if line.startswith("Will execute ")]
+    assert messages == [
         "Will execute my_models.py (space).",
         "Will execute my_attack.py (keys.corners).",
         "Will execute my_measure.py (keys.margins).",
@@ -144,32 +144,32 @@ def test_the_documented_example_runs(example: Path, robust201: RunCommand) -> No
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_the_documented_example_runs_on_ray(example: Path, robust201: RunCommand, ray_address: str) -> None:
+def test_documented_example_runs_on_ray(example: Path, robust201: RunCommand, ray_address: str) -> None:
     """Workers execute the copies: none of the files is in a worker's path."""
     on_ray = f"{{executor: ray, workers: 1, ray_address: '{ray_address}'}}"
     Path("sweep.yaml").write_text(documented()["sweep.yaml"].replace("{executor: inline}", on_ray))
-    ended = robust201("run", "sweep.yaml")
-    assert ended.code == 0, ended.err
+    result = robust201("run", "sweep.yaml")
+    assert result.code == 0, result.err
     check_example(robust201, example / "results")
 
 
 # --- identity ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_edited_file_makes_new_units(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_edited_user_file_creates_new_units(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     keys = {"clean": {}} | attack(tmp_path) | measure(tmp_path, name="measure.py")
     assert robust201("run", write_own(keys)).code == 0
     (tmp_path / "mine.py").write_text(ATTACK + "\n")
-    ended = robust201("run", write_own(keys))
-    assert ended.code == 0
-    assert "2 missing" in ended.err
-    assert re.search(r"2 evaluations of shift are kept but not used: .*file_sha256: \w+ → \w+", ended.err)
-    ended = robust201("run", write_own(keys, models=MODELS + "\n"))
-    assert "4 missing" in ended.err
+    result = robust201("run", write_own(keys))
+    assert result.code == 0
+    assert "2 missing" in result.err
+    assert re.search(r"2 evaluations of shift are kept but not used: .*file_sha256: \w+ → \w+", result.err)
+    result = robust201("run", write_own(keys, models=MODELS + "\n"))
+    assert "4 missing" in result.err
     assert len(list((tmp_path / "results/code").glob("*.py"))) == 5
 
 
-def test_workers_execute_the_copy(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_workers_execute_verified_copies(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     """A file with Windows' line ends is copied to the byte; what a copy became since is not executed, but mended."""
     sweep = write_own(attack(tmp_path, ATTACK.replace("\n", "\r\n")))
     (tmp_path / "mine.py").write_bytes(ATTACK.replace("\n", "\r\n").encode())
@@ -185,17 +185,17 @@ def test_workers_execute_the_copy(write_own: WriteSweep, robust201: RunCommand, 
     assert robust201("run", sweep).code == 0
 
 
-def test_the_batch_size_is_part_of_a_users_protocol(
+def test_batch_size_is_part_of_custom_attack_protocol(
     write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     keys = {"clean": {}} | attack(tmp_path)
     assert robust201("run", write_own(keys, batch_size=4)).code == 0
-    ended = robust201("run", write_own(keys, batch_size=5))
-    assert "2 missing" in ended.err
-    assert "batch_size: 4 → 5" in ended.err
+    result = robust201("run", write_own(keys, batch_size=5))
+    assert "2 missing" in result.err
+    assert "batch_size: 4 → 5" in result.err
 
 
-def test_exported_sweep_can_be_read_again(write_own: WriteSweep, tmp_path: Path) -> None:
+def test_portable_fields_can_be_parsed_again(write_own: WriteSweep, tmp_path: Path) -> None:
     config = load_config(write_own({"clean": {}} | attack(tmp_path, parameters={"step": 0.5}) | measure(tmp_path)))
     again = parse_config(portable_fields(config), "the exported sweep")
     for key, given in config.parameters.items():
@@ -236,7 +236,7 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_every_command_requires_consent_to_code_in_a_dataset(
+def test_commands_require_consent_to_code_in_dataset(
     received: Path, robust201: RunCommand, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     if "--share" in words:
@@ -252,7 +252,7 @@ def test_every_command_requires_consent_to_code_in_a_dataset(
     assert not code.with_name("executed").exists()
 
 
-def test_a_yaml_in_a_dataset_needs_consent_to_the_users_own_code(
+def test_yaml_in_dataset_requires_consent_to_code_elsewhere(
     received: Path, robust201: RunCommand, tmp_path: Path
 ) -> None:
     """It chooses the function and its arguments."""
@@ -263,15 +263,15 @@ def test_a_yaml_in_a_dataset_needs_consent_to_the_users_own_code(
     assert robust201("run", received, "--allow-code", code).code == 0
 
 
-def test_named_code_of_a_dataset_is_executed(received: Path, robust201: RunCommand, monkeypatch: Any) -> None:
+def test_allowed_code_of_dataset_is_executed(received: Path, robust201: RunCommand, monkeypatch: Any) -> None:
     monkeypatch.chdir(received.parent)
-    ended = robust201("run", "sweep.yaml", "--executor", "inline", "--allow-code", "spy.py")
-    assert ended.code == 0, ended.err
-    assert "Will execute " in ended.err
+    result = robust201("run", "sweep.yaml", "--executor", "inline", "--allow-code", "spy.py")
+    assert result.code == 0, result.err
+    assert "Will execute " in result.err
     assert received.with_name("executed").exists()
 
 
-def test_training_code_of_a_dataset_requires_consent(received: Path, robust201: RunCommand, tmp_path: Path) -> None:
+def test_training_requires_consent_to_code_of_dataset(received: Path, robust201: RunCommand, tmp_path: Path) -> None:
     fields = training_fields(received.parent, execution={"executor": "inline", "device": "cpu"})
     fields |= {"space": {"file": str(received.with_name("spy.py"))}, "architectures": ["narrow"], "network": {}}
     trainings = received.with_name("train.yaml")
@@ -279,13 +279,13 @@ def test_training_code_of_a_dataset_requires_consent(received: Path, robust201: 
     for words in (("train",), ("submit", "slurm", "--dry-run")):
         assert "--allow-code" in robust201(*words, trainings).refusal(2)
     assert not received.with_name("executed").exists()
-    ended = robust201("submit", "slurm", "--dry-run", trainings, "--allow-code", received.with_name("spy.py"))
-    assert f" --allow-code {received.with_name('spy.py')}" in ended.out
-    ended = robust201("train", trainings, "--allow-code", received.with_name("spy.py"))
-    assert ended.code == 0, ended.err
+    result = robust201("submit", "slurm", "--dry-run", trainings, "--allow-code", received.with_name("spy.py"))
+    assert f" --allow-code {received.with_name('spy.py')}" in result.out
+    result = robust201("train", trainings, "--allow-code", received.with_name("spy.py"))
+    assert result.code == 0, result.err
 
 
-def test_every_folder_that_people_publish_counts_as_data(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
+def test_published_folders_are_marked_as_data(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
     """Those that robust201 writes have a file by which it knows them, in subfolders too."""
     for form, options in (("json", ()), ("parquet", ("--no-json", "--parquet"))):
         assert robust201("export", finished, "--out", tmp_path / form, *options).code == 0
@@ -313,7 +313,7 @@ def test_every_folder_that_people_publish_counts_as_data(finished: Path, robust2
         assert find_data_mark(folder / "more" / "sweep.yaml"), folder
 
 
-def test_a_dataset_chooses_no_ray_cluster(received: Path, robust201: RunCommand) -> None:
+def test_yaml_in_dataset_must_not_set_ray_address(received: Path, robust201: RunCommand) -> None:
     """A head can execute code in every process that connects to it."""
     fields = yaml.safe_load(received.read_text()) | {"space": "nasbench201", "architectures": [0]}
     fields["execution"] = {"executor": "ray", "ray_address": "192.0.2.1:6379"}
@@ -322,26 +322,26 @@ def test_a_dataset_chooses_no_ray_cluster(received: Path, robust201: RunCommand)
     assert robust201("run", received, "--executor", "inline").code == 0
 
 
-def test_a_sweep_without_code_needs_no_consent(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_sweep_without_code_needs_no_consent(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     (tmp_path / "SHA256SUMS").write_text("")
-    ended = robust201("run", write_sweep(keys={"clean": {}}))
-    assert ended.code == 0
-    assert "Will execute" not in ended.err
+    result = robust201("run", write_sweep(keys={"clean": {}}))
+    assert result.code == 0
+    assert "Will execute" not in result.err
 
 
-def test_slurm_tasks_have_the_consent_of_the_submitter(
+def test_slurm_tasks_inherit_consent(
     write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     """To the content: tasks execute the copies, and the file may be edited while they wait."""
     sweep = write_own({"clean": {}})
-    ended = robust201("submit", "slurm", "--dry-run", sweep)
-    assert ended.code == 0, ended.err
-    assert "Will execute" in ended.err
+    result = robust201("submit", "slurm", "--dry-run", sweep)
+    assert result.code == 0, result.err
+    assert "Will execute" in result.err
     copy = kept_code(tmp_path / "results", hash_file(tmp_path / "my_models.py"))
-    assert f" --allow-code {copy} " in ended.out
+    assert f" --allow-code {copy} " in result.out
 
 
-def test_ray_job_has_the_consent_of_the_submitter(
+def test_ray_job_inherits_consent(
     received: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shipments: list[Any] = []
@@ -350,12 +350,12 @@ def test_ray_job_has_the_consent_of_the_submitter(
         "robust201.submission.ray_jobs.submit_job", lambda _client, shipment, *_: shipments.append(shipment) or "job-1"
     )
     code = received.with_name("spy.py")
-    ended = robust201("submit", "ray", received, "--detach", "--allow-code", code, "--keys", "clean")
-    assert ended.code == 0, ended.err
+    result = robust201("submit", "ray", received, "--detach", "--allow-code", code, "--keys", "clean")
+    assert result.code == 0, result.err
     assert entrypoint(shipments[0]).endswith(f" --keys clean --allow-code {code}")
 
 
-def test_a_share_executes_what_its_yaml_names_or_the_user(
+def test_share_executes_only_files_of_yaml_or_allowed_copies(
     write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     """Who can write to the results folder can replace the plan, and the copies with it."""
@@ -378,12 +378,12 @@ def test_a_share_executes_what_its_yaml_names_or_the_user(
     (tmp_path / "my_models.py").unlink()
     copy = kept_code(tmp_path / "results", prepared)
     assert robust201("run", sweep, "--share", "1/1").refusal(2).endswith(f"add: --allow-code {copy}")
-    ended = robust201("run", sweep, "--share", "1/1", "--allow-code", copy)
-    assert ended.code == 0, ended.err
-    assert f"Will execute {copy} (space)." in ended.err
+    result = robust201("run", sweep, "--share", "1/1", "--allow-code", copy)
+    assert result.code == 0, result.err
+    assert f"Will execute {copy} (space)." in result.err
 
 
-def test_looking_executes_nothing(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_read_only_commands_execute_no_code(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     mark = tmp_path / "executed"
     spy = f"from pathlib import Path\nPath({str(mark)!r}).touch()\n"
     sweep = write_own(
@@ -423,7 +423,7 @@ def test_looking_executes_nothing(write_own: WriteSweep, robust201: RunCommand, 
         ("raise KeyboardInterrupt", "executing the file raised KeyboardInterrupt"),
     ],
 )
-def test_files_that_cannot_be_loaded_are_bad_input(
+def test_user_files_that_cannot_be_loaded_are_rejected(
     write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, models: str, expected: str
 ) -> None:
     """They are noticed before anything is written, and named by the user's path."""
@@ -433,7 +433,7 @@ def test_files_that_cannot_be_loaded_are_bad_input(
     assert not (tmp_path / "results").exists()
 
 
-def test_a_file_that_does_not_end_or_ends_its_process_is_refused(write_own: WriteSweep) -> None:
+def test_check_code_rejects_files_that_hang_or_exit(write_own: WriteSweep) -> None:
     for models, seconds, expected in (
         ("while True: pass", 0.5, "expected to be executed within 0.5 seconds, got no end"),
         ("import os; os._exit(7)", 60, "got the end of its process (exit code 7)"),
@@ -443,7 +443,7 @@ def test_a_file_that_does_not_end_or_ends_its_process_is_refused(write_own: Writ
             check_code(config, seconds=seconds)
 
 
-def test_output_of_a_file_is_not_an_error(write_own: WriteSweep) -> None:
+def test_check_code_ignores_output_of_file(write_own: WriteSweep) -> None:
     models = "print('loaded')\ndef build(architecture, n_classes): pass\n"
     check_code(load_config(write_own({"clean": {}}, models=models), execution={"executor": "ray"}))
 
@@ -465,25 +465,25 @@ def test_output_of_a_file_is_not_an_error(write_own: WriteSweep) -> None:
         (MODELS.replace("return self.head(self", "return len(self"), "expected logits (10, 10), got int"),
     ],
 )
-def test_unusable_networks_fail(
+def test_unusable_user_networks_fail(
     write_own: WriteSweep, robust201: RunCommand, models: str, expected: str | None
 ) -> None:
     if "dropout(" in models:
         models = models.replace(".relu().mean(dim=(2, 3)))", ".relu().mean(dim=(2, 3))))")
-    ended = robust201("run", write_own({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models))
+    result = robust201("run", write_own({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models))
     if expected is None:  # a constant network is one, too
-        assert ended.code == 0, ended.err
+        assert result.code == 0, result.err
     else:
-        assert expected in failure(ended)
+        assert expected in failure(result)
 
 
-def test_a_network_that_ends_in_softmax_is_logged_with_its_unit(
+def test_softmax_network_is_logged_with_unit(
     write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     models = MODELS.replace(".mean(dim=(2, 3)))", ".mean(dim=(2, 3))).softmax(dim=1)")
-    ended = robust201("run", write_own({"clean": {}}, models=models))
-    assert ended.code == 0, ended.err
-    assert "seems to end in a softmax" in ended.err
+    result = robust201("run", write_own({"clean": {}}, models=models))
+    assert result.code == 0, result.err
+    assert "seems to end in a softmax" in result.err
     lines = [
         json.loads(line) for file in (tmp_path / "results/logs").iterdir() for line in file.read_text().splitlines()
     ]
@@ -491,7 +491,7 @@ def test_a_network_that_ends_in_softmax_is_logged_with_its_unit(
     assert "narrow random-s0 digits seems to end in a softmax" in logged["message"]
 
 
-def test_layouts_are_the_spaces_choice(write_own: WriteSweep, robust201: RunCommand) -> None:
+def test_user_network_is_not_converted_to_channels_last(write_own: WriteSweep, robust201: RunCommand) -> None:
     """A network of one's own may view its feature maps, which raises in the layout that the zoo is computed in."""
     viewing = MODELS.replace(".relu().mean(dim=(2, 3)))", ".relu().view(len(images), -1, 49).mean(dim=2))")
     assert viewing != MODELS
@@ -517,7 +517,7 @@ NOTHING = "def perturb(model, images, labels, strength, **given): "
         (ATTACK, {"parameters": {"stride": 2}}, "got TypeError"),
     ],
 )
-def test_wrong_attacks_are_refused(
+def test_wrong_custom_attacks_fail(
     write_own: WriteSweep,
     robust201: RunCommand,
     tmp_path: Path,
@@ -553,7 +553,7 @@ ANSWER = "def measure(model, images, labels): "
         ),
     ],
 )
-def test_wrong_measures_are_refused(
+def test_wrong_custom_measures_fail(
     write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, text: str, expected: str
 ) -> None:
     assert expected in failure(robust201("run", write_own(measure(tmp_path, text))))
@@ -575,21 +575,21 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("how", CHANGES)
-def test_an_attack_that_changes_the_network_is_refused_and_changes_nothing(
+def test_attack_that_modifies_network_fails_and_has_no_effect(
     write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, how: str
 ) -> None:
     """Otherwise it would be measured, and every later key with it."""
     text = f"def perturb(model, images, labels, strength):\n    {CHANGES[how]}\n    return images\n"
     keys = attack(tmp_path, text) | measure(tmp_path, name="measure.py")
-    ended = robust201("run", write_own(keys))
-    assert ended.code == 3
-    assert "expected it to leave the network as it is, got another " in ended.err
+    result = robust201("run", write_own(keys))
+    assert result.code == 3
+    assert "expected it to leave the network as it is, got another " in result.err
     assert robust201("run", write_own(measure(tmp_path, name="measure.py")), "--out", tmp_path / "alone").code == 0
     first, alone = (answers(tmp_path / folder) for folder in ("results", "alone"))
     assert first == alone
 
 
-def test_a_share_draws_by_the_batches_of_the_plan(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_share_rejects_changed_batch_size_of_custom_attack(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     assert robust201("plan", "--save", write_own(attack(tmp_path))).code == 0
     line = robust201("run", write_own(attack(tmp_path), batch_size=3), "--share", "1/1").refusal(2)
     assert "batch_size: 4 → 3" in line
@@ -610,7 +610,7 @@ def test_a_share_draws_by_the_batches_of_the_plan(write_own: WriteSweep, robust2
         ({"strenghts": [1]}, "Did you mean 'strengths'?"),
     ],
 )
-def test_wrong_keys_are_refused(
+def test_wrong_custom_keys_are_rejected(
     write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, fields: dict[str, Any], expected: str
 ) -> None:
     message = robust201("run", write_own({"mine": own(tmp_path, ATTACK, **fields)})).refusal(2)
@@ -625,7 +625,7 @@ def test_wrong_keys_are_refused(
         {"keys": {"mine": {"file": "no-such-file.py"}}},
     ],
 )
-def test_missing_files_are_refused(
+def test_missing_user_files_are_rejected(
     write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     keys = changes.pop("keys", {"clean": {}})
@@ -643,11 +643,11 @@ def test_missing_files_are_refused(
         ([1], "got [1]."),
     ],
 )
-def test_wrong_spaces_are_refused(write_own: WriteSweep, robust201: RunCommand, space: object, expected: str) -> None:
+def test_wrong_spaces_are_rejected(write_own: WriteSweep, robust201: RunCommand, space: object, expected: str) -> None:
     message = robust201("run", write_own({"clean": {}}, space=space)).refusal(2)
     assert expected in message or (space == {"fil": "x"} and "'space.file'" in message), message
 
 
-def test_names_must_be_listed(write_own: WriteSweep, robust201: RunCommand) -> None:
+def test_user_space_requires_architecture_names(write_own: WriteSweep, robust201: RunCommand) -> None:
     for wrong in ("evaluated", [], ["../up"], [3]):
         assert "architectures" in robust201("run", write_own({"clean": {}}, architectures=wrong)).refusal(2)

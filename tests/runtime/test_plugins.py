@@ -66,7 +66,7 @@ def write_plugins(write_sweep: WriteSweep) -> WriteSweep:
     return write
 
 
-def test_a_package_is_planned_by_its_name_version_and_files(package: Path, write_plugins: WriteSweep) -> None:
+def test_plugin_identity_has_package_version_and_file_hash(package: Path, write_plugins: WriteSweep) -> None:
     config = load_config(write_plugins({"clean": {}, "shift": {"strengths": [2]}, "answers": {}}))
     assert {field: path.name for field, path in config.code_files().items()} == {
         "space": "networks.py",
@@ -83,29 +83,29 @@ def test_a_package_is_planned_by_its_name_version_and_files(package: Path, write
     assert make_plan(config, assumed_facts(config)).planned_keys
 
 
-def test_it_runs_like_a_users_own_files(package: Path, write_plugins: WriteSweep, robust201: RunCommand) -> None:
+def test_plugins_run_like_user_files(package: Path, write_plugins: WriteSweep, robust201: RunCommand) -> None:
     path = write_plugins({"clean": {}, "shift": {}, "answers": {}})
-    ended = robust201("run", path)
-    assert ended.code == 0, ended.err
-    assert "Will execute" in ended.err
+    result = robust201("run", path)
+    assert result.code == 0, result.err
+    assert "Will execute" in result.err
     assert {key for key, _, _ in values(load_config(path).results)} == {"clean", "shift", "answers"}
 
 
-def test_what_is_installed_needs_no_consent_and_what_is_not_does(
+def test_installed_plugin_needs_no_consent(
     package: Path, write_plugins: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_plugins({"shift": {}})
     config = load_config(path)
     (path.parent / "SHA256SUMS").touch()  # the YAML came with data
-    said: list[str] = []
-    announce_code(config, path, allowed=(), say=said.append)
-    assert len(said) == 2
+    output: list[str] = []
+    announce_code(config, path, allowed=(), say=output.append)
+    assert len(output) == 2
     # A YAML that says so of a file of its own changes nothing.
     (tmp_path / "mine.py").write_text(ATTACK)
     mine = {"file": str(tmp_path / "mine.py"), "distribution": "shift-package==1.2", "norm": "Linf", "strengths": [1]}
     claimed = load_config(write_plugins({"mine": mine}))
     with pytest.raises(ConfigError, match=r"consent to execute .*mine\.py"):
-        announce_code(claimed, path, allowed=(), say=said.append)
+        announce_code(claimed, path, allowed=(), say=output.append)
     for name in [name for name in sys.modules if name.startswith("shift_package")]:
         monkeypatch.delitem(sys.modules, name)
     assert not is_installed(TASKS_GROUP, tmp_path / "mine.py", "shift-package==1.2")
@@ -114,7 +114,7 @@ def test_what_is_installed_needs_no_consent_and_what_is_not_does(
     assert is_installed(TASKS_GROUP, package / "shift.py", "shift-package==1.2")
 
 
-def test_faults_are_named(
+def test_plugin_errors_name_the_problem(
     package: Path, write_plugins: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match=r"keys\.shift\.norm: expected strengths, .* as shift-package==1\.2 declares"):
@@ -132,11 +132,11 @@ def test_faults_are_named(
         load_config(write_plugins({"nothing": {}}))
 
 
-def test_nothing_is_imported_before_it_is_named(package: Path) -> None:
+def test_plugins_are_not_imported_before_use(package: Path) -> None:
     code = "import sys, robust201.planning.config, robust201.cli.app; print('shift_package' in sys.modules)"
     path = f"{package.parent}:{':'.join(sys.path)}"
-    ended = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
     )
-    assert ended.stdout == "False\n"
+    assert result.stdout == "False\n"
     assert plugin_names(TASKS_GROUP) == ["answers", "shift"]

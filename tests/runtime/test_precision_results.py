@@ -24,7 +24,7 @@ from tests.support.kept_plans import move_plan
 
 
 @pytest.mark.parametrize("engine", ["reference", "fused"])
-def test_every_evaluation_has_another_identity_in_another_precision(make_sweep: MakeSweep, engine: str) -> None:
+def test_unit_ids_depend_on_precision(make_sweep: MakeSweep, engine: str) -> None:
     sweeps = [make_sweep(engine=engine, precision=precision) for precision in PRECISIONS]
     plans = [make_plan(sweep, assumed_facts(sweep)) for sweep in sweeps]
     n_units = len(plans[0].units)
@@ -100,7 +100,7 @@ def finish(computed: dict[str, Path], tmp_path: Path):
     return copy
 
 
-def test_a_bf16_sweep_does_not_take_fp32_results(sweeps, finish, tmp_path: Path) -> None:
+def test_bf16_sweep_does_not_use_fp32_results(sweeps, finish, tmp_path: Path) -> None:
     finish("fp32", "shared")
     fp32 = export(tmp_path / "shared", tmp_path / "json")
     again, preview = run(sweeps("bf16", "shared"))

@@ -61,7 +61,7 @@ def done(results: Path) -> tuple[int, int]:
     return state.done, state.total
 
 
-def test_a_narrowed_run_needs_its_own_keys_alone(config: SweepConfig, asked: Asked, tmp_path: Path) -> None:
+def test_filtered_run_opens_published_images_of_its_keys_only(config: SweepConfig, asked: Asked, tmp_path: Path) -> None:
     assert run_sweep(config, make_executor, filters=Filters(keys=("clean",))).complete
     assert asked == []
     assert done(config.results) == (2, 8)
@@ -72,7 +72,7 @@ def test_a_narrowed_run_needs_its_own_keys_alone(config: SweepConfig, asked: Ask
     assert done(config.results) == (6, 8)
 
 
-def test_what_an_earlier_run_found_stays_known(config: SweepConfig, asked: Asked, tmp_path: Path) -> None:
+def test_hashes_of_earlier_run_are_kept(config: SweepConfig, asked: Asked, tmp_path: Path) -> None:
     publish(config, tmp_path, "fog")
     assert run_sweep(config, make_executor, filters=Filters(keys=("fog",))).complete
     (tmp_path / "published/fog.npy").unlink()
@@ -83,7 +83,7 @@ def test_what_an_earlier_run_found_stays_known(config: SweepConfig, asked: Asked
     assert done(config.results) == (6, 8)
 
 
-def test_a_whole_run_needs_all_of_them(config: SweepConfig, asked: Asked, tmp_path: Path) -> None:
+def test_unfiltered_run_requires_all_published_images(config: SweepConfig, asked: Asked, tmp_path: Path) -> None:
     publish(config, tmp_path, "fog")
     with pytest.raises(DatasetError, match=r"brightness\.npy"):
         run_sweep(config, make_executor)

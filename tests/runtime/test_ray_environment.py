@@ -14,7 +14,7 @@ from robust201.runtime.executors.ray_environment import check_import_path, drive
 ON_A_CLUSTER = ExecutionSection(ray_address="auto", threads=3)
 
 
-def test_an_interpreter_below_a_folder_with_a_space_is_one_word_of_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_environment_quotes_interpreter_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/home/a user's/.venv/bin/python")
     environment = worker_environment(ExecutionSection(threads=3))
     assert shlex.split(environment["py_executable"]) == ["/home/a user's/.venv/bin/python"]
@@ -23,7 +23,7 @@ def test_an_interpreter_below_a_folder_with_a_space_is_one_word_of_the_shell(mon
     assert worker_environment(ExecutionSection()) == {}
 
 
-def test_workers_have_the_threads_of_the_sweep_here_and_on_a_cluster() -> None:
+def test_environments_set_number_of_threads() -> None:
     threads = {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}
     here = driver_environment({"OMP_NUM_THREADS": "64", "A": "b"}, ExecutionSection(threads=3))
     assert here.items() >= threads.items() | {"A": "b"}.items()
@@ -32,16 +32,16 @@ def test_workers_have_the_threads_of_the_sweep_here_and_on_a_cluster() -> None:
 
 
 @pytest.mark.parametrize("name", ["robust201.py", "robust201/__init__.py"])
-def test_another_package_of_this_name_is_refused_where_workers_would_import_it(tmp_path: Path, name: str) -> None:
+def test_check_import_path_rejects_other_robust201_package(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
-    with pytest.raises(ConfigError, match="no other Python package named robust201") as refused:
+    with pytest.raises(ConfigError, match="no other Python package named robust201") as error:
         check_import_path(tmp_path)
-    assert str(tmp_path / name) in str(refused.value)
+    assert str(tmp_path / name) in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["numpy.py", "yaml/__init__.py", "torch.so"])
-def test_modules_that_came_with_data_are_refused_where_workers_would_import_them(tmp_path: Path, name: str) -> None:
+def test_check_import_path_rejects_modules_in_data_folder(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "dataset" / "code"
     (folder / name).parent.mkdir(parents=True)
     (folder / name).touch()
@@ -52,7 +52,7 @@ def test_modules_that_came_with_data_are_refused_where_workers_would_import_them
         check_import_path(folder)
 
 
-def test_folders_without_such_a_package_are_let_pass(tmp_path: Path) -> None:
+def test_check_import_path_accepts_other_folders(tmp_path: Path) -> None:
     check_import_path(tmp_path)
     (tmp_path / "robust201").mkdir()  # data of that name
     check_import_path(tmp_path)

@@ -88,7 +88,7 @@ def start(monkeypatch):
     "death",
     [ActorDiedError(), ActorUnavailableError("no answer", None), OutOfMemoryError("the node ran low on memory")],
 )
-def test_a_lost_worker_is_ended_and_replaced_and_its_bundles_come_back(start, death) -> None:
+def test_lost_worker_is_killed_and_replaced_and_bundles_returned(start, death) -> None:
     fake = FakeRay(death)
     executor = start(fake, workers=1)
     for bundle in BUNDLES:
@@ -115,7 +115,7 @@ class PartlyFatalRay(FakeRay):
         return super()._is_answered(name, number, call) and (name == "ready" or number in self.dying)
 
 
-def test_a_worker_that_dies_idle_is_replaced_before_it_is_given_a_part(start) -> None:
+def test_idle_dead_worker_is_replaced_before_next_part(start) -> None:
     fake = PartlyFatalRay()
     executor = start(fake, workers=2, window=1)
     for bundle in BUNDLES:
@@ -131,7 +131,7 @@ def test_a_worker_that_dies_idle_is_replaced_before_it_is_given_a_part(start) ->
     assert [number for number, _ in fake.given] == [0, 1, 2]
 
 
-def test_nobody_is_started_for_the_dead_of_a_drain(start) -> None:
+def test_dead_workers_are_not_replaced_while_draining(start) -> None:
     fake = PartlyFatalRay()
     executor = start(fake, workers=2, window=1)
     for bundle in BUNDLES:
@@ -147,7 +147,7 @@ def test_nobody_is_started_for_the_dead_of_a_drain(start) -> None:
     assert fake.killed == fake.actors
 
 
-def test_a_worker_that_cannot_start_says_why(start) -> None:
+def test_worker_lost_at_start_reports_reason(start) -> None:
     error = RayTaskError("__init__", "Traceback:\nConfigError: expected a GPU", ConfigError("expected a GPU"))
     executor = start(FakeRay(ActorDiedError(error)), workers=1)
     executor.submit(BUNDLES[0])
@@ -156,7 +156,7 @@ def test_a_worker_that_cannot_start_says_why(start) -> None:
 
 
 @pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
-def test_a_machine_that_vanished_counts_as_preempted(start, address) -> None:
+def test_vanished_machine_counts_as_preempted(start, address) -> None:
     found_missing = ActorDiedError()
     found_missing.error_msg = "The actor died unexpectedly.\nThe actor died because its node has died. Node Id: 5"
     out_of_reach = ActorUnavailableError("Socket closed", None)
@@ -167,7 +167,7 @@ def test_a_machine_that_vanished_counts_as_preempted(start, address) -> None:
         assert [event.preempted for event in executor.poll(0.1)] == [preempted]
 
 
-def test_bundles_are_given_to_workers_that_have_started_only(start) -> None:
+def test_bundles_are_assigned_to_started_workers_only(start) -> None:
     fake = FakeRay(n_starting=1)
     executor = start(fake, workers=2)
     bundles = [Bundle(number, "digits", ()) for number in range(4)]
@@ -199,7 +199,7 @@ class ObedientRay(FakeRay):
         return [None]
 
 
-def test_a_worker_goes_on_with_its_network_while_parts_of_it_wait(start) -> None:
+def test_worker_continues_with_loaded_network(start) -> None:
     fake = ObedientRay()
     executor = start(fake, workers=2)
     bundles = [Bundle(number, "digits", (), 100.0) for number in (0, 21, 0, 309, 21)]
@@ -214,7 +214,7 @@ def test_a_worker_goes_on_with_its_network_while_parts_of_it_wait(start) -> None
 
 
 @pytest.mark.parametrize(("seconds", "n_given"), [(SHORT_SECONDS, 3), (SHORT_SECONDS + 1, 2)])
-def test_no_bundle_waits_behind_a_long_one(start, seconds: float, n_given: int) -> None:
+def test_bundle_is_not_queued_behind_long_bundle(start, seconds: float, n_given: int) -> None:
     """Another worker may be idle long before that one is done."""
     fake = FakeRay()
     executor = start(fake, workers=2)
@@ -224,7 +224,7 @@ def test_no_bundle_waits_behind_a_long_one(start, seconds: float, n_given: int) 
     assert len(fake.given) == n_given
 
 
-def test_a_drain_does_not_wait_for_workers_that_have_not_started(start) -> None:
+def test_drain_does_not_wait_for_starting_workers(start) -> None:
     fake = FakeRay(n_starting=0)
     executor = start(fake, workers=2)
     for bundle in BUNDLES:
@@ -234,7 +234,7 @@ def test_a_drain_does_not_wait_for_workers_that_have_not_started(start) -> None:
     assert (executor.poll(0.1), fake.given) == ([], [])
 
 
-def test_full_disk_is_reported_in_the_workers_words(start) -> None:
+def test_storage_error_of_worker_is_raised_unchanged(start) -> None:
     full = StorageFullError("Writing failed for x: expected free space on the device, got none.")
     executor = start(FakeRay(RayTaskError("run", "Traceback: …", full)), workers=1)
     executor.submit(BUNDLES[0])
@@ -256,7 +256,7 @@ def test_full_disk_is_reported_in_the_workers_words(start) -> None:
         ({}, {"workers": 4, "ray_address": "auto", "precision": "tf32"}, 4, 1),
     ],
 )
-def test_as_many_workers_start_as_there_is_room_for(start, resources, execution, n_workers, n_gpus) -> None:
+def test_number_of_workers_follows_from_resources(start, resources, execution, n_workers, n_gpus) -> None:
     fake = FakeRay(**resources)
     executor = start(fake, **execution)
     assert (executor.n_workers, executor.free_slots()) == (n_workers, 2 * n_workers + LOOKAHEAD)
@@ -274,7 +274,7 @@ def test_as_many_workers_start_as_there_is_room_for(start, resources, execution,
         ({"GPU": 1.0}, {"gpus_per_worker": 2}),
     ],
 )
-def test_more_workers_than_there_is_room_for_are_refused(start, resources, execution) -> None:
+def test_ray_executor_rejects_workers_without_resources(start, resources, execution) -> None:
     with pytest.raises(ConfigError, match="Starting workers failed"):
         start(FakeRay(**resources), **execution)
 
@@ -294,7 +294,7 @@ class TellingWorker:
             raise self.error
 
 
-def test_outcomes_are_collected_many_at_a_time_and_in_order_up_to_the_end_of_the_bundle() -> None:
+def test_actor_returns_outcomes_in_batches_and_in_order() -> None:
     actor = _WorkerActor(TellingWorker, ".")
     actor.run(BUNDLES[0])
     calls = [actor.collect()]
@@ -304,14 +304,14 @@ def test_outcomes_are_collected_many_at_a_time_and_in_order_up_to_the_end_of_the
     assert [outcome for outcomes in calls for outcome in outcomes] == [*RECEIPTS, None]
 
 
-def test_finished_work_is_reported_before_the_workers_error() -> None:
+def test_actor_returns_outcomes_before_raising_error() -> None:
     actor = _WorkerActor(partial(TellingWorker, error=StorageFullError("no space")), ".")
     actor.run(BUNDLES[0])
     actor.run(BUNDLES[1])
-    told = []
-    while len(told) < len(RECEIPTS):
-        told += actor.collect()
-    assert told == RECEIPTS
+    messages = []
+    while len(messages) < len(RECEIPTS):
+        messages += actor.collect()
+    assert messages == RECEIPTS
     for _ in range(2):  # a worker that failed has nothing else to tell, whatever it was given before the driver knew
         with pytest.raises(StorageFullError):
             actor.collect()
@@ -348,7 +348,7 @@ def shape_ray(monkeypatch):
     return shape
 
 
-def test_parts_that_nobody_asks_are_left_out(shape_ray) -> None:
+def test_disable_unused_ray_services_disables_them(shape_ray) -> None:
     node, params = copy_of(ExpectedNode), copy_of(ExpectedParams)
     shape_ray(node, params)
     for _ in range(2):
@@ -364,7 +364,7 @@ def test_parts_that_nobody_asks_are_left_out(shape_ray) -> None:
         (OtherNode, ExpectedParams),
     ],
 )
-def test_a_ray_of_another_shape_is_left_as_it_is(shape_ray, node, params) -> None:
+def test_disable_unused_ray_services_ignores_unknown_ray(shape_ray, node, params) -> None:
     node, params = copy_of(node), copy_of(params)
     shape_ray(node, params)
     before = [dict(vars(kind)) for kind in (node, params) if kind]

@@ -71,13 +71,13 @@ def expect_nothing_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["die", "raise"])
-def test_a_ray_that_dies_twice_while_it_starts_ends_in_one_line_and_exit_3(
+def test_ray_dying_twice_at_start_gives_one_line_error(
     start: StartExecutor, tmp_path: Path, order: str
 ) -> None:
-    with pytest.raises(RayLostError) as raised:
+    with pytest.raises(RayLostError) as error:
         start(order)
-    line = str(raised.value)
-    assert raised.value.exit_code == 3
+    line = str(error.value)
+    assert error.value.exit_code == 3
     assert "\n" not in line
     assert line.endswith("run the same command again to go on, or compute in this process with --executor inline.")
     assert order == "die" or "Exception: The current node timed out during startup" in line
@@ -86,7 +86,7 @@ def test_a_ray_that_dies_twice_while_it_starts_ends_in_one_line_and_exit_3(
 
 
 @pytest.mark.parametrize("order", ["die", "raise", pytest.param("die at a poll", marks=pytest.mark.slow)])
-def test_a_ray_that_dies_before_anything_was_computed_is_started_again(
+def test_ray_dying_before_first_result_is_restarted(
     start: StartExecutor, tmp_path: Path, order: str
 ) -> None:
     with closing(start(order, "compute")) as executor:
@@ -102,7 +102,7 @@ def test_a_ray_that_dies_before_anything_was_computed_is_started_again(
     expect_nothing_left(tmp_path)
 
 
-def test_a_ray_that_dies_after_something_was_computed_is_not_started_again(
+def test_ray_dying_after_first_result_is_not_restarted(
     start: StartExecutor, tmp_path: Path
 ) -> None:
     with closing(start("die after a receipt", "compute")) as executor:
@@ -113,15 +113,15 @@ def test_a_ray_that_dies_after_something_was_computed_is_not_started_again(
     assert len(starts(tmp_path)) == 1
 
 
-def test_a_cluster_that_is_lost_is_not_started_again(start: StartExecutor, tmp_path: Path) -> None:
-    with pytest.raises(RayLostError) as raised:
+def test_lost_cluster_is_not_restarted(start: StartExecutor, tmp_path: Path) -> None:
+    with pytest.raises(RayLostError) as error:
         start("die", ray_address="10.0.0.1:6379")
-    assert "inline" not in str(raised.value)
+    assert "inline" not in str(error.value)
     assert len(starts(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
-def test_what_is_refused_is_refused_in_the_childs_words_and_at_once(
+def test_config_error_of_child_is_raised_immediately(
     start: StartExecutor, tmp_path: Path, address: str | None
 ) -> None:
     began = time.monotonic()
@@ -132,7 +132,7 @@ def test_what_is_refused_is_refused_in_the_childs_words_and_at_once(
     expect_nothing_left(tmp_path)
 
 
-def test_on_a_cluster_the_executor_is_closed_after_an_error(start: StartExecutor, tmp_path: Path) -> None:
+def test_executor_on_cluster_is_closed_after_error(start: StartExecutor, tmp_path: Path) -> None:
     executor = start("refuse at a poll", ray_address="10.0.0.1:6379")
     with pytest.raises(ConfigError, match=r"^Running workers failed for one of them"):
         executor.poll(0.1)
@@ -160,7 +160,7 @@ while True:
 @pytest.mark.parametrize("order", ["compute", "be slow"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.each_value
-def test_everything_ends_with_its_driver(
+def test_ray_session_ends_with_its_driver(
     start: StartExecutor, write_sweep: Callable[..., Path], tmp_path: Path, number: int, order: str
 ) -> None:
     """One that is slow answers a poll when the driver is gone, and before what it started is ended."""
@@ -177,7 +177,7 @@ def test_everything_ends_with_its_driver(
     expect_nothing_left(tmp_path)
 
 
-def test_the_folder_of_rays_sockets_is_this_users_only_and_its_path_is_short(
+def test_ray_folder_is_private_and_has_short_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = tmp_path / ("long" * 30)
@@ -193,7 +193,7 @@ def test_the_folder_of_rays_sockets_is_this_users_only_and_its_path_is_short(
             os.close(lock)
 
 
-def test_folders_of_killed_runs_are_removed_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remove_unused_folders_removes_only_folders_of_killed_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Path(tempfile.mkdtemp(dir="/tmp"))  # short enough for sockets
     monkeypatch.setenv("RAY_TMPDIR", str(place))
     try:
@@ -215,7 +215,7 @@ def test_folders_of_killed_runs_are_removed_and_no_others(monkeypatch: pytest.Mo
         shutil.rmtree(place)
 
 
-def test_a_ray_of_our_own_has_a_token_unless_the_user_says_otherwise() -> None:
+def test_local_ray_has_token_by_default() -> None:
     here = ExecutionSection()
     mine, another = (driver_environment({"A": "b"}, here) for _ in range(2))
     assert (mine["A"], mine["RAY_AUTH_MODE"], len(mine["RAY_AUTH_TOKEN"])) == ("b", "token", 64)
@@ -229,7 +229,7 @@ def test_a_ray_of_our_own_has_a_token_unless_the_user_says_otherwise() -> None:
 
 
 @pytest.mark.ray
-def test_a_ray_of_our_own_listens_on_loopback_only_and_leaves_no_process_and_no_file(
+def test_local_ray_listens_on_loopback_and_leaves_nothing_behind(
     make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_TMPDIR"):

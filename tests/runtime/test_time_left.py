@@ -81,7 +81,7 @@ def run_parts(parts: list[Part], tracker: Tracker, clock: Clock, *, workers: int
             heapq.heappush(busy, (clock.now + demo_seconds(part), number))
 
 
-def test_time_left_of_a_demo_is_right_within_a_quarter(tmp_path: Path, clock: Clock) -> None:
+def test_seconds_left_of_demo_is_accurate_within_quarter(tmp_path: Path, clock: Clock) -> None:
     """The corruptions come last, after a pause, and take far longer than their multiply-accumulates say."""
     attacks = [make_part(key, network) for network in NETWORKS for key in COSTS]
     corruptions = [make_part(key, network) for network in NETWORKS for key in CORRUPTIONS]
@@ -104,7 +104,7 @@ def test_time_left_of_a_demo_is_right_within_a_quarter(tmp_path: Path, clock: Cl
     assert tracker.progress.seconds_left == 0.0
 
 
-def test_slowness_of_unmeasured_keys_is_that_of_the_most_similar_key() -> None:
+def test_slowness_of_unmeasured_key_equals_most_similar_key() -> None:
     costs = KeyCosts()
     costs.expect(("digits", "clean"), 10.0, 10.0)
     costs.expect(("digits", "pgd"), 4000.0, 10.0)
@@ -124,7 +124,7 @@ def beat(part: Part, step: int, *, begun: int, seconds: float, age: float = 0.0)
     return LastBeat(age, None, part.unit.id, part.strengths, (0, 1), seconds, part.label, training)
 
 
-def test_steps_of_trainings_give_the_time_left_before_a_snapshot(tmp_path: Path, clock: Clock) -> None:
+def test_training_steps_determine_time_left_before_snapshot(tmp_path: Path, clock: Clock) -> None:
     """Two workers make ten steps per second each; one of four trainings is resumed after half of its steps."""
     parts = [make_part("plain", network, (500.0, 1000.0)) for network in range(4)]
     work = Work(lambda _unit: 1e6)
@@ -147,7 +147,7 @@ def test_steps_of_trainings_give_the_time_left_before_a_snapshot(tmp_path: Path,
     assert [one.unit for one in tracker.progress.trainings] == [parts[0].unit.id]
 
 
-def test_steps_are_not_counted_again_with_their_snapshot(tmp_path: Path, clock: Clock) -> None:
+def test_steps_are_not_counted_twice_with_snapshot(tmp_path: Path, clock: Clock) -> None:
     part = make_part("plain", 0, (500.0, 1000.0))
     work = Work(lambda _unit: 1e6)
     work.n_evaluations = 2
@@ -165,7 +165,7 @@ def test_steps_are_not_counted_again_with_their_snapshot(tmp_path: Path, clock: 
     assert tracker.progress.steps_macs == 100e6
 
 
-def test_late_heartbeat_of_a_resumed_training_does_not_shorten_the_time_left(tmp_path: Path, clock: Clock) -> None:
+def test_late_heartbeat_does_not_shorten_time_left(tmp_path: Path, clock: Clock) -> None:
     part = make_part("plain", 0, (500.0, 1000.0))
     work = Work(lambda _unit: 1e6)
     work.n_evaluations = 2

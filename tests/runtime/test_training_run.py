@@ -52,7 +52,7 @@ def records(config: TrainingConfig) -> dict[tuple[str, int | None], Any]:
     return {(record.recipe, record.steps_done): record for record in CheckpointStore(config.store).records()}
 
 
-def test_all_snapshots_are_stored_once_and_nothing_is_trained_twice(tmp_path: Path) -> None:
+def test_run_trainings_stores_snapshots_once(tmp_path: Path) -> None:
     config = make_trainings(tmp_path)
     seen = []
     tally = run_trainings(config, on_preview=seen.append)
@@ -79,7 +79,7 @@ def test_all_snapshots_are_stored_once_and_nothing_is_trained_twice(tmp_path: Pa
     assert preview_trainings(config).n_done == 3
 
 
-def test_weights_that_are_lost_cut_short_or_changed_are_made_again_to_the_byte(tmp_path: Path) -> None:
+def test_damaged_weights_are_retrained_to_same_bytes(tmp_path: Path) -> None:
     config = make_trainings(tmp_path)
     run_trainings(config)
     before = weight_files(config.store)
@@ -96,7 +96,7 @@ def test_weights_that_are_lost_cut_short_or_changed_are_made_again_to_the_byte(t
     assert weight_files(config.store) == before
 
 
-def test_a_start_whose_bytes_changed_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+def test_changed_start_weights_are_rejected_before_training(tmp_path: Path) -> None:
     run_trainings(make_trainings(tmp_path))
     config = make_trainings(tmp_path, recipes={"tuned": TUNED})
     path = config.store / records(config)["plain", 6].file
@@ -107,7 +107,7 @@ def test_a_start_whose_bytes_changed_is_refused_before_anything_is_trained(tmp_p
         run_trainings(config)
 
 
-def test_one_more_snapshot_is_one_more_training_to_the_same_end(tmp_path: Path) -> None:
+def test_additional_snapshot_retrains_to_same_end(tmp_path: Path) -> None:
     run_trainings(make_trainings(tmp_path))
     before = weight_files(tmp_path / "store")
     more = RECIPE | {"snapshots": {"every_epochs": 1, "iterations": [2, 4], "epochs": [0]}}
@@ -118,7 +118,7 @@ def test_one_more_snapshot_is_one_more_training_to_the_same_end(tmp_path: Path) 
     assert {name.split("-")[-2] for name in after.keys() - before.keys()} == {"e0", "i4"}
 
 
-def test_a_training_begins_with_the_last_weights_of_another(tmp_path: Path, undisturbed: dict[str, str]) -> None:
+def test_training_starts_from_final_weights_of_another(tmp_path: Path, undisturbed: dict[str, str]) -> None:
     config = both_recipes(tmp_path)
     tally = run_trainings(config)
     assert (tally.complete, tally.evaluations) == (True, 4)
@@ -132,7 +132,7 @@ def test_a_training_begins_with_the_last_weights_of_another(tmp_path: Path, undi
     assert records(fresh)["tuned", 3].sha256 != tuned.sha256
 
 
-def test_a_start_may_lie_in_the_store_already_and_must_be_somewhere(tmp_path: Path) -> None:
+def test_start_weights_may_come_from_store_but_must_exist(tmp_path: Path) -> None:
     alone = make_trainings(tmp_path, recipes={"tuned": TUNED})
     with pytest.raises(CheckpointError, match=r"tuned seed 0: expected the weights of #309 bright plain seed 0 in "):
         run_trainings(alone)
@@ -141,7 +141,7 @@ def test_a_start_may_lie_in_the_store_already_and_must_be_somewhere(tmp_path: Pa
     assert run_trainings(alone).complete
 
 
-def test_a_start_is_the_end_of_a_training_and_no_snapshot_before(tmp_path: Path) -> None:
+def test_start_weights_must_be_final_snapshot(tmp_path: Path) -> None:
     both, alone = both_recipes(tmp_path), make_trainings(tmp_path, recipes={"tuned": TUNED})
     run_trainings(make_trainings(tmp_path))
     found = records(both)
@@ -155,7 +155,7 @@ def test_a_start_is_the_end_of_a_training_and_no_snapshot_before(tmp_path: Path)
     assert records(both)["tuned", 3].training["inputs"]["start"] == found["plain", 6].sha256
 
 
-def test_another_training_of_the_same_name_is_refused(tmp_path: Path) -> None:
+def test_different_training_with_same_name_is_rejected(tmp_path: Path) -> None:
     run_trainings(make_trainings(tmp_path))
     before = weight_files(tmp_path / "store")
     changed = make_trainings(tmp_path, recipes={"plain": RECIPE | {"learning_rate": 0.2}})
@@ -166,7 +166,7 @@ def test_another_training_of_the_same_name_is_refused(tmp_path: Path) -> None:
     assert weight_files(tmp_path / "store") == before
 
 
-def test_snapshots_are_weights_of_a_sweep(tmp_path: Path, robust201: RunCommand) -> None:
+def test_snapshots_can_be_evaluated_by_sweep(tmp_path: Path, robust201: RunCommand) -> None:
     run_trainings(make_trainings(tmp_path))
     sweep = tmp_path / "sweep.yaml"
     fields = {
@@ -180,8 +180,8 @@ def test_snapshots_are_weights_of_a_sweep(tmp_path: Path, robust201: RunCommand)
         "execution": {"executor": "inline", "device": "cpu"},
     }
     sweep.write_text(yaml.safe_dump(fields))
-    ended = robust201("run", sweep)
-    assert ended.code == 0, ended.err
+    result = robust201("run", sweep)
+    assert result.code == 0, result.err
     exported = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--no-json", "--parquet")
     assert exported.code == 0, exported.err
     recorded = json.loads((tmp_path / "out/sweep.json").read_text())["weights"]
@@ -195,11 +195,11 @@ def test_snapshots_are_weights_of_a_sweep(tmp_path: Path, robust201: RunCommand)
 # --- what is wrong ----------------------------------------------------------------------------------------------------
 
 
-def test_a_training_that_diverges_fails_alone_in_one_line(tmp_path: Path) -> None:
+def test_diverging_training_fails_alone_with_one_line_error(tmp_path: Path) -> None:
     recipes = {"tuned": TUNED | {"start": {"recipe": "wild", "dataset": "bright"}}, "plain": RECIPE}
     config = make_trainings(tmp_path, recipes=recipes | {"wild": RECIPE | {"learning_rate": 1e30}})
-    said: list[str] = []
-    tally = run_trainings(config, say=said.append)
+    output: list[str] = []
+    tally = run_trainings(config, say=output.append)
     assert not tally.complete
     assert sorted(step for recipe, step in records(config) if recipe == "plain") == list(STEPS)
     (failure,) = tally.failures
@@ -208,11 +208,11 @@ def test_a_training_that_diverges_fails_alone_in_one_line(tmp_path: Path) -> Non
     assert "Training failed for #309 on bright: expected" in failure.message
     assert "Lower the learning rate (1e+30)." in failure.message
     assert tally.remaining == 1  # what was to begin with it
-    assert any("start from are missing: 1, such as #309 bright tuned seed 0" in line for line in said)
+    assert any("start from are missing: 1, such as #309 bright tuned seed 0" in line for line in output)
 
 
 @pytest.mark.parametrize("damage", ["absent", "cut", "label"])
-def test_bad_images_are_refused_in_one_line_before_anything_is_written(
+def test_train_rejects_bad_images_before_writing(
     tmp_path: Path, robust201: RunCommand, damage: str
 ) -> None:
     fields = training_fields(tmp_path)
@@ -230,7 +230,7 @@ def test_bad_images_are_refused_in_one_line_before_anything_is_written(
     assert not (tmp_path / "store").exists()
 
 
-def test_too_few_robust_images_and_late_snapshots_are_refused(tmp_path: Path) -> None:
+def test_run_trainings_rejects_too_few_images_and_late_snapshots(tmp_path: Path) -> None:
     few = write_images(tmp_path, "few") | {"train": False}
     with np.load(tmp_path / "few/train.npz") as stored:
         whole = dict(stored)
@@ -244,7 +244,7 @@ def test_too_few_robust_images_and_late_snapshots_are_refused(tmp_path: Path) ->
         run_trainings(make_trainings(tmp_path, recipes={"late": late}))
 
 
-def test_a_mixture_and_a_blend_are_training_data(tmp_path: Path) -> None:
+def test_training_on_mixture_and_fusion(tmp_path: Path) -> None:
     datasets = {"bright": write_images(tmp_path), "more": write_images(tmp_path, "more", seed=1) | {"train": False}}
     data = {
         "mixed": {"mixture": {"robust": "more", "alpha": 0.5}},
@@ -261,7 +261,7 @@ def test_a_mixture_and_a_blend_are_training_data(tmp_path: Path) -> None:
     ]
 
 
-def test_one_driver_at_a_time(tmp_path: Path) -> None:
+def test_run_trainings_requires_lease(tmp_path: Path) -> None:
     config = make_trainings(tmp_path)
     config.results.mkdir(parents=True)
     with Lease.acquire(config.results), pytest.raises(LeaseHeldError):
@@ -278,7 +278,7 @@ def execution(request: pytest.FixtureRequest) -> dict[str, object]:
     return {"executor": "ray", "workers": 1, "ray_address": request.getfixturevalue("ray_address")}
 
 
-def test_a_drain_keeps_the_state_and_the_rest_is_resumed_to_the_byte(
+def test_drained_training_resumes_to_same_bytes(
     tmp_path: Path, undisturbed: dict[str, str], execution: dict[str, object]
 ) -> None:
     asked: list[Event] = []
@@ -296,7 +296,7 @@ def test_a_drain_keeps_the_state_and_the_rest_is_resumed_to_the_byte(
     assert weight_files(tmp_path / "store") == undisturbed
 
 
-def test_a_signal_within_the_last_training_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_during_last_training_drains_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drain, is_draining = TrainingWorker.drain, threading.Event()
 
     def note(worker: TrainingWorker) -> None:
@@ -344,7 +344,7 @@ def run_and_die(config: TrainingConfig, flushes: int) -> None:
     assert run_trainings(config).complete
 
 
-def test_a_run_that_is_killed_anywhere_gives_the_same_bytes(tmp_path: Path, undisturbed: dict[str, str]) -> None:
+def test_training_run_killed_anywhere_gives_same_bytes(tmp_path: Path, undisturbed: dict[str, str]) -> None:
     draws = random.Random(1)
     config = both_recipes(tmp_path)
     codes = []
@@ -375,7 +375,7 @@ class LosingExecutor(InlineExecutor):
         return [BundleLost(bundle, started=True, preempted=False, reason="killed")]
 
 
-def test_what_a_lost_worker_had_stored_is_not_trained_again(tmp_path: Path, undisturbed: dict[str, str]) -> None:
+def test_snapshots_of_lost_worker_are_not_retrained(tmp_path: Path, undisturbed: dict[str, str]) -> None:
     config = both_recipes(tmp_path)
     losses: list[Receipt] = []
     written: list[str] = []
@@ -390,7 +390,7 @@ def test_what_a_lost_worker_had_stored_is_not_trained_again(tmp_path: Path, undi
     assert weight_files(config.store) == undisturbed
 
 
-def test_what_a_killed_driver_had_not_entered_is_recovered(tmp_path: Path) -> None:
+def test_snapshots_missing_from_manifest_are_recovered(tmp_path: Path) -> None:
     config = make_trainings(tmp_path)
     run_trainings(config)
     before = weight_files(config.store)
@@ -404,39 +404,39 @@ def test_what_a_killed_driver_had_not_entered_is_recovered(tmp_path: Path) -> No
     torn.write_bytes(lines[3][:50])
     gone = json.loads(lines[2]) | {"file": "bright/absent.safetensors"}
     (finished / "3.json").write_text(json.dumps(gone) + "\n")
-    said: list[str] = []
-    assert run_trainings(config, say=said.append).evaluations == 0
-    assert any("in the manifest: 2" in line for line in said)
+    output: list[str] = []
+    assert run_trainings(config, say=output.append).evaluations == 0
+    assert any("in the manifest: 2" in line for line in output)
     assert weight_files(config.store) == before
     assert sorted(step for _, step in records(config) if step is not None) == list(STEPS)
     assert list(finished.iterdir()) == []
 
 
-def test_a_narrowed_run_makes_its_part(tmp_path: Path) -> None:
+def test_training_selection_limits_run(tmp_path: Path) -> None:
     config = both_recipes(tmp_path, seeds=[0, 1])
     tally = run_trainings(config, selection=TrainingSelection(recipes=("plain",), limit=1))
     assert (tally.complete, tally.evaluations) == (True, 3)
     assert {record.seed for record in CheckpointStore(config.store).records()} == {0}
 
 
-def test_the_status_of_trainings(tmp_path: Path, robust201: RunCommand) -> None:
+def test_status_reports_trainings(tmp_path: Path, robust201: RunCommand) -> None:
     path = tmp_path / "train.yaml"
     wild = RECIPE | {"learning_rate": 1e30}
     path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": RECIPE, "wild": wild})))
     assert "expected a checkpoint store with trainings" in robust201("status", path).refusal(2)
-    ended = robust201("train", path)
-    assert ended.code == 3
-    assert "Planned 6 snapshots of 2 trainings: 0 done, 6 missing." in ended.err
+    result = robust201("train", path)
+    assert result.code == 3
+    assert "Planned 6 snapshots of 2 trainings: 0 done, 6 missing." in result.err
     for place, trainings in ((path, "; 1 of 2 trainings complete"), (tmp_path / "store", "")):
-        ended = robust201("status", place)
-        assert ended.out == f"finished: 3 of 6 snapshots{trainings}; 0 active workers\n"
-        assert "failed: EvaluationError: Training failed for #309 on bright" in ended.err
+        result = robust201("status", place)
+        assert result.out == f"finished: 3 of 6 snapshots{trainings}; 0 active workers\n"
+        assert "failed: EvaluationError: Training failed for #309 on bright" in result.err
     state = json.loads(robust201("status", path, "--json").out)
     assert (state["done"], state["trainings_done"], state["complete"], state["running"]) == (3, 1, False, False)
     assert "got both" in robust201("status", path, "--watch", "--json").refusal(2)
 
 
-def test_the_status_shows_steps_of_a_training_before_its_first_snapshot(
+def test_status_reports_steps_before_first_snapshot(
     tmp_path: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "train.yaml"
@@ -473,7 +473,7 @@ def test_the_status_shows_steps_of_a_training_before_its_first_snapshot(
     assert read_training_status(tmp_path / "store").in_progress == ()
 
 
-def test_trainings_are_watched_until_all_of_the_yaml_are_complete(
+def test_status_watch_waits_for_all_trainings_of_yaml(
     tmp_path: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "train.yaml"
@@ -497,7 +497,7 @@ def test_trainings_are_watched_until_all_of_the_yaml_are_complete(
     assert "finished: 6 of 6 snapshots; 2 of 2 trainings complete" in watched.out.splitlines()[-1]
 
 
-def test_a_run_of_trainings_is_seen_and_so_is_that_it_was_killed(tmp_path: Path) -> None:
+def test_training_status_shows_running_and_killed_driver(tmp_path: Path) -> None:
     config = make_trainings(tmp_path)
 
     def look(_progress: RunProgress, _event: Event | None) -> None:

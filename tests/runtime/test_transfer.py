@@ -75,24 +75,24 @@ def images_of(config: SweepConfig) -> list[str]:
 
 
 @pytest.mark.parametrize(("given", "message"), WRONG)
-def test_what_cannot_be_transferred_is_refused(make_sweep: MakeSweep, given: dict[str, Any], message: str) -> None:
+def test_invalid_transfer_is_rejected(make_sweep: MakeSweep, given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_sweep(keys={"clean": {}, "shown": given})
 
 
 @pytest.mark.parametrize("given", [{"source": 0, "key": "fgsm"}, {"file": "own.py"}])
-def test_a_name_too_long_for_files_is_refused(make_sweep: MakeSweep, given: dict[str, Any]) -> None:
+def test_too_long_key_is_rejected(make_sweep: MakeSweep, given: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="of up to 100 bytes, for a t"):
         make_sweep(keys={"clean": {}, "é".join("a" * 61): given})
 
 
-def test_a_narrowed_run_attacks_a_source_that_it_leaves_out(make_sweep: MakeSweep) -> None:
+def test_filtered_run_attacks_excluded_source(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"shown": {"source": 0, "key": "fgsm", "epsilons_255": [4]}})
     assert run(config, filters=Filters(architectures=(21,))).computed == 1
     assert run(config).computed == 1
 
 
-def test_a_transfer_to_its_own_source_is_the_attack_itself(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_transfer_to_its_source_equals_attack(make_sweep: MakeSweep, tmp_path: Path) -> None:
     config = make_sweep(keys=KEYS)
     tally = run(config)
     assert (tally.complete, tally.computed) == (True, 2 * (1 + 2 + 2 + 2))
@@ -123,7 +123,7 @@ def test_a_transfer_to_its_own_source_is_the_attack_itself(make_sweep: MakeSweep
         ("reference", "fgsm"),
     ],
 )
-def test_any_attack_can_be_transferred(make_sweep: MakeSweep, tmp_path: Path, engine: str, key: str) -> None:
+def test_transfer_supports_attack(make_sweep: MakeSweep, tmp_path: Path, engine: str, key: str) -> None:
     few = {
         "fgsm": {"epsilons_255": [2]},
         "aa_square_l2": {"epsilons": [0.5], "queries": 3},
@@ -138,7 +138,7 @@ def test_any_attack_can_be_transferred(make_sweep: MakeSweep, tmp_path: Path, en
         assert read(data, "shown", what) == read(data, key, what)
 
 
-def test_another_strength_is_made_and_evaluated_alone(make_sweep: MakeSweep) -> None:
+def test_additional_strength_generates_only_its_images(make_sweep: MakeSweep) -> None:
     def sweep(*epsilons: float) -> SweepConfig:
         return make_sweep(keys={"shown": {"source": 0, "key": "fgsm", "epsilons_255": list(epsilons)}})
 
@@ -148,7 +148,7 @@ def test_another_strength_is_made_and_evaluated_alone(make_sweep: MakeSweep) -> 
     assert set(before) < set(images_of(sweep(1, 4)))
 
 
-def test_results_outlive_the_images_and_lost_ones_are_computed_on_images_made_again(make_sweep: MakeSweep) -> None:
+def test_lost_transfer_results_are_recomputed_on_regenerated_images(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=KEYS)
     run(config)
     before = images_of(config)
@@ -160,7 +160,7 @@ def test_results_outlive_the_images_and_lost_ones_are_computed_on_images_made_ag
     assert len(images_of(config)) == 2
 
 
-def test_other_weights_or_parameters_of_the_source_are_other_results(make_sweep: MakeSweep) -> None:
+def test_transfer_protocol_depends_on_source_and_attack(make_sweep: MakeSweep) -> None:
     def protocol(**changes: Any) -> str:
         config = make_sweep(keys={"shown": {"source": 0, "key": "pgd", **ATTACK} | changes})
         return make_plan(config, facts_of(config)).units[0].protocol
@@ -175,7 +175,7 @@ def test_other_weights_or_parameters_of_the_source_are_other_results(make_sweep:
     assert len({base, protocol(steps=3), protocol(source=21), protocol(key="pgd_linf7", steps=7)}) == 4
 
 
-def test_a_failed_source_fails_what_needs_it_and_nothing_else(
+def test_failed_source_fails_only_its_transfer(
     make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail_on_21(context: Any, row: Any, parameters: Any, part: Any, *rest: Any, **options: Any) -> Any:
@@ -194,7 +194,7 @@ def test_a_failed_source_fails_what_needs_it_and_nothing_else(
     assert run(config).computed == 4
 
 
-def test_shares_make_no_images(make_sweep: MakeSweep) -> None:
+def test_shares_do_not_generate_adversarial_images(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=KEYS)
     prepare_sweep(config, filters=Filters(keys=("clean", "transfer_0")))
     with pytest.raises(InputError, match=r"expected adversarial images of transfer_21, got none.+plan --save"):
@@ -205,7 +205,7 @@ def test_shares_make_no_images(make_sweep: MakeSweep) -> None:
     assert run(config).evaluations == 0
 
 
-def test_a_damaged_block_is_named(make_sweep: MakeSweep) -> None:
+def test_damaged_adversarial_block_is_named(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"shown": {"source": 0, "key": "fgsm", "epsilons_255": [4]}})
     prepare_sweep(config)
     (block,) = config.results.glob("adversarial/*/*.npy")
@@ -220,7 +220,7 @@ def test_a_damaged_block_is_named(make_sweep: MakeSweep) -> None:
 
 
 @pytest.mark.parametrize("damage", ["shape", "folder", "link"])
-def test_what_is_no_block_is_named(tmp_path: Path, damage: str) -> None:
+def test_invalid_adversarial_block_is_named(tmp_path: Path, damage: str) -> None:
     store = AdversarialStore(tmp_path, np.arange(20), batch_size=10)
     store.write(4.0, 0, np.zeros((20, 3, 2, 2), np.float32))
     (block,) = tmp_path.glob("*.npy")
@@ -237,7 +237,7 @@ def test_what_is_no_block_is_named(tmp_path: Path, damage: str) -> None:
         store(4.0, np.arange(20))
 
 
-def test_blocks_are_cut_at_batches_and_read_across(tmp_path: Path) -> None:
+def test_adversarial_blocks_align_with_batches_and_are_read_together(tmp_path: Path) -> None:
     indices = np.arange(0, 1400, 2)
     store = AdversarialStore(tmp_path / "held", indices, batch_size=120)
     pixels = np.random.default_rng(0).random((len(indices), 3, 2, 2), dtype=np.float32)
@@ -251,13 +251,13 @@ def test_blocks_are_cut_at_batches_and_read_across(tmp_path: Path) -> None:
         store(1.0, rows)
 
 
-def test_a_source_of_one_set_of_weights_takes_no_name(make_sweep: MakeSweep) -> None:
+def test_transfer_rejects_weights_name_if_source_has_single_weights(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"shown": {"source": 0, "key": "pgd", "weights": "nope"}})
     with pytest.raises(ConfigError, match=r"expected no `weights`.*got 'nope'\. Leave the field out"):
         run(config)
 
 
-def test_the_source_of_several_weights_is_chosen_by_name(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_transfer_source_weights_are_selected_by_name(make_sweep: MakeSweep, tmp_path: Path) -> None:
     def sweep(**fields: Any) -> SweepConfig:
         keys = {"fgsm": {"epsilons_255": [4]}, "shown": {"source": 0, "key": "fgsm", "epsilons_255": [4], **fields}}
         weights = {"random": {"seeds": [3, 4]}}

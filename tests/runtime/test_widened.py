@@ -69,7 +69,7 @@ JACOBIAN_KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "jacobian": {"im
 @pytest.mark.parametrize("split", ["test", "train"])
 @pytest.mark.parametrize("weights", [None, RANDOM])
 @pytest.mark.each_value
-def test_a_measure_beside_attacks(
+def test_measure_and_attacks_in_one_sweep(
     make_sweep: MakeSweep, robust201: RunCommand, tmp_path: Path, weights: dict[str, Any] | None, split: str
 ) -> None:
     keys = JACOBIAN_KEYS | {"jacobian": {"images": 12, "split": split, "projections": 2}}
@@ -91,7 +91,7 @@ def test_a_measure_beside_attacks(
     assert robust201("status", config.results).code == 0
 
 
-def test_every_measure_in_one_sweep(make_sweep: MakeSweep, robust201: RunCommand) -> None:
+def test_sweep_with_all_measures(make_sweep: MakeSweep, robust201: RunCommand) -> None:
     keys = {
         "input_gradient": {"images": 4},
         "hessian_weights": {"images": 4, "batch": 2, "tolerance": 0.1},
@@ -111,7 +111,7 @@ def test_every_measure_in_one_sweep(make_sweep: MakeSweep, robust201: RunCommand
     assert robust201("verify", config.results).code == 0
 
 
-def test_a_measures_images_are_not_the_sweeps(make_sweep: MakeSweep) -> None:
+def test_measure_results_do_not_depend_on_sweep_images(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=JACOBIAN_KEYS, images={"count": 10, "seed": 0})
     run(config)
     ids = {unit.id: unit.key for unit in load_plan(config.results).units}
@@ -121,7 +121,7 @@ def test_a_measures_images_are_not_the_sweeps(make_sweep: MakeSweep) -> None:
 
 
 @pytest.mark.parametrize("projections", ["exact", 3])
-def test_engines_measure_the_same(make_sweep: MakeSweep, tmp_path: Path, projections: object) -> None:
+def test_engines_give_equal_measures(make_sweep: MakeSweep, tmp_path: Path, projections: object) -> None:
     keys = {"jacobian": {"images": 20, "projections": projections}}
     found = []
     for engine, batch_size in (("fused", 7), ("reference", 20)):
@@ -131,14 +131,14 @@ def test_engines_measure_the_same(make_sweep: MakeSweep, tmp_path: Path, project
     assert found[0] == pytest.approx(found[1], rel=1e-4)
 
 
-def test_more_images_than_there_are_are_refused(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_run_rejects_more_images_than_exist(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     message = robust201("run", write_sweep(keys={"jacobian": {}})).refusal(2)
     assert "2,560" in message
     assert "keys" in message
     assert not (tmp_path / "results").exists()
 
 
-def test_train_images_do_not_come_from_the_file_of_the_test_images(
+def test_run_rejects_train_split_of_single_file(
     write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     images = write_parquet(tmp_path / "images.parquet")
@@ -151,7 +151,7 @@ def test_train_images_do_not_come_from_the_file_of_the_test_images(
     assert "Name the folder, or set split: test for jacobian." in message
 
 
-def test_without_train_images_the_keys_that_want_them_are_named(
+def test_missing_train_images_error_names_keys(
     write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     (tmp_path / "mine").mkdir()
@@ -185,7 +185,7 @@ def two_recipes(tmp_path: Path) -> Path:
     return folder
 
 
-def test_several_trainings_are_an_axis(make_sweep: MakeSweep, two_recipes: Path, robust201: RunCommand) -> None:
+def test_sweep_over_several_trainings_per_network(make_sweep: MakeSweep, two_recipes: Path, robust201: RunCommand) -> None:
     def sweep(**chosen: object) -> SweepConfig:
         return make_sweep(checkpoints=None, weights={"path": str(two_recipes), **chosen}, keys=JACOBIAN_KEYS)
 
@@ -206,7 +206,7 @@ def test_several_trainings_are_an_axis(make_sweep: MakeSweep, two_recipes: Path,
     assert robust201("status", first.results).code == 0
 
 
-def test_snapshots_within_an_epoch_are_weights_like_others(
+def test_snapshots_within_epoch_are_evaluated_and_exported(
     make_sweep: MakeSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     with CheckpointStore(tmp_path / "store") as store:
@@ -245,7 +245,7 @@ def test_snapshots_within_an_epoch_are_weights_like_others(
     assert "ours-i6-s777" in robust201("export", preview.plan.config.results, *absent).refusal(2)
 
 
-def test_one_training_by_either_field_is_one_result(make_sweep: MakeSweep, two_recipes: Path) -> None:
+def test_checkpoints_and_weights_sections_give_same_units(make_sweep: MakeSweep, two_recipes: Path) -> None:
     only = str(_keep_one_recipe(two_recipes))
     run(make_sweep(checkpoints={"path": only, "epochs": 2, "seed": 1}, keys=CLEAN))
     several = make_sweep(checkpoints=None, weights={"path": only, "epochs": [2], "seeds": [1]}, keys=CLEAN)
@@ -260,7 +260,7 @@ def _keep_one_recipe(store: Path) -> Path:
 
 
 @pytest.mark.parametrize("section", ["checkpoints", "weights"])
-def test_one_of_several_recipes_must_be_named(
+def test_run_rejects_unnamed_recipe_if_store_has_several(
     write_sweep: WriteSweep, robust201: RunCommand, two_recipes: Path, tmp_path: Path, section: str
 ) -> None:
     sweep = write_sweep(**({"checkpoints": None} | {section: {"path": str(two_recipes)}}), keys=CLEAN)
@@ -269,7 +269,7 @@ def test_one_of_several_recipes_must_be_named(
     assert not (tmp_path / "results").exists()
 
 
-def test_a_training_that_is_added_leaves_planned_weights_to_be_loaded(make_sweep: MakeSweep, two_recipes: Path) -> None:
+def test_planned_weights_load_after_store_grows(make_sweep: MakeSweep, two_recipes: Path) -> None:
     config = make_sweep(checkpoints={"path": str(_keep_one_recipe(two_recipes))}, keys=CLEAN)
     _, preview = run(config)
     with CheckpointStore(two_recipes) as store:
@@ -289,7 +289,7 @@ def test_a_training_that_is_added_leaves_planned_weights_to_be_loaded(make_sweep
         ({"recipe": "pgd7", "epochs": [2], "seeds": [0, 9]}, "recipe pgd7 and 2 epochs and seed 9"),
     ],
 )
-def test_a_combination_that_is_not_there_is_refused(
+def test_run_rejects_missing_combination_of_weights(
     write_sweep: WriteSweep,
     robust201: RunCommand,
     two_recipes: Path,
@@ -303,7 +303,7 @@ def test_a_combination_that_is_not_there_is_refused(
     assert not (tmp_path / "results").exists()
 
 
-def test_equal_weights_under_two_names_are_refused(
+def test_run_rejects_identical_weights_under_two_names(
     write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     network = build_network(cells.specs()[21], channels=4, cells=1, n_classes=10)
@@ -315,7 +315,7 @@ def test_equal_weights_under_two_names_are_refused(
     assert "equal" in robust201("run", sweep).refusal(2)
 
 
-def test_random_weights_follow_from_their_seed(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_random_weights_depend_on_seed_only(make_sweep: MakeSweep, tmp_path: Path) -> None:
     found = []
     for number in (0, 1):
         torch.manual_seed(number)  # the process's own state decides nothing
@@ -353,7 +353,7 @@ SMALL_NETWORKS = [
 ]
 
 
-def test_all_kinds_of_networks_by_name_and_width(make_sweep: MakeSweep) -> None:
+def test_sweep_over_all_zoo_families(make_sweep: MakeSweep) -> None:
     keys = {"clean": {}, "pgd": {"epsilons_255": [8], "steps": 1}}
     config = make_sweep(**zoo_fields({"random": {}}, architectures=SMALL_NETWORKS, keys=keys))
     tally, preview = run(config)
@@ -362,14 +362,14 @@ def test_all_kinds_of_networks_by_name_and_width(make_sweep: MakeSweep) -> None:
 
 
 @pytest.mark.slow
-def test_measures_of_all_kinds_of_networks(make_sweep: MakeSweep) -> None:
+def test_measures_of_all_zoo_families(make_sweep: MakeSweep) -> None:
     """Second derivatives included, which `grid_sample` has not."""
     keys = {"jacobian": {"images": 4}, "hessian_input": {"images": 4}, "proxies": {"images": 8}}
     config = make_sweep(**zoo_fields({"random": {}}, architectures=SMALL_NETWORKS, keys=keys))
     assert run(config)[0].evaluations == 3 * len(SMALL_NETWORKS)
 
 
-def test_networks_of_one_image_size_are_refused_before_a_run(
+def test_run_rejects_zoo_network_with_wrong_image_size(
     write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     images = write_parquet(tmp_path / "small.parquet", size=16)
@@ -381,11 +381,11 @@ def test_networks_of_one_image_size_are_refused_before_a_run(
 
 
 @pytest.mark.skipif(not has_avx512(), reason="rejected on CPUs without AVX-512")
-def test_precision_bf16(make_sweep: MakeSweep) -> None:
+def test_sweep_in_bf16_completes(make_sweep: MakeSweep) -> None:
     run(make_sweep(**zoo_fields({"random": {}}, keys=CLEAN, precision="bf16")))
 
 
-def test_files_that_hold_no_weights_are_refused(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_run_rejects_missing_weights_files(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     sweep = write_sweep(**zoo_fields({"files": {"resnet18": str(tmp_path / "none")}}, keys=CLEAN))
     assert "weights.files" in robust201("run", sweep).refusal(2)
     sweep = write_sweep(**zoo_fields({"files": {"resnet81": str(tmp_path / "none")}}, keys=CLEAN))
@@ -414,7 +414,7 @@ def write_parquet(file: Path, *, n_images: int = 30, n_classes: int = 10, size: 
     return file
 
 
-def test_images_of_ones_own(make_sweep: MakeSweep, tmp_path: Path, robust201: RunCommand) -> None:
+def test_sweep_on_custom_dataset(make_sweep: MakeSweep, tmp_path: Path, robust201: RunCommand) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     write_parquet(folder / "test.parquet", n_classes=7, size=16)
@@ -442,7 +442,7 @@ def test_images_of_ones_own(make_sweep: MakeSweep, tmp_path: Path, robust201: Ru
     assert run(make_sweep(**fields))[1].done == 0
 
 
-def test_an_archive_of_images(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_sweep_on_npz_archive(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     for split, count in (("test", 12), ("train", 20)):
         images = generator.integers(0, 256, (count, 3, 32, 32), np.uint8)
@@ -456,7 +456,7 @@ def test_an_archive_of_images(write_sweep: WriteSweep, robust201: RunCommand, tm
     assert robust201("run", write_sweep(**fields)).code == 0
 
 
-def test_a_share_shows_networks_what_the_plan_says(
+def test_share_rejects_changed_normalisation(
     write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     section = {"path": str(write_parquet(tmp_path / "images.parquet")), "form": "parquet", "classes": 10}
@@ -468,7 +468,7 @@ def test_a_share_shows_networks_what_the_plan_says(
     assert "dataset_fields.mine.normalisation" in line
 
 
-def test_the_zoo_is_computed_in_channels_last(make_sweep: MakeSweep) -> None:
+def test_zoo_networks_use_channels_last(make_sweep: MakeSweep) -> None:
     config = make_sweep(
         space="zoo", network={}, architectures=["resnet18"], checkpoints=None, weights=RANDOM, keys=CLEAN
     )

@@ -100,7 +100,7 @@ def end_a_capture_after(error: Exception) -> None:
         torch.AcceleratorError("CUDA error: out of memory"),
     ],
 )
-def test_every_library_s_word_for_no_memory_is_understood(error: Exception) -> None:
+def test_is_out_of_memory_recognises_errors_of_all_libraries(error: Exception) -> None:
     assert is_out_of_memory(error)
     assert not is_out_of_memory(RuntimeError("shapes differ"))
     with pytest.raises(RuntimeError, match="not ended") as masked:
@@ -111,7 +111,7 @@ def test_every_library_s_word_for_no_memory_is_understood(error: Exception) -> N
 @pytest.mark.parametrize(
     "error", [torch.AcceleratorError("CUDA error: an illegal memory access"), torch.OutOfMemoryError()]
 )
-def test_a_failing_device_is_not_called_a_bad_network(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_network_raises_device_errors_unchanged(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_arguments: object) -> torch.Tensor:
         raise error
 
@@ -121,14 +121,14 @@ def test_a_failing_device_is_not_called_a_bad_network(error: Exception, monkeypa
         check_network(classifier, torch.zeros(2, 3, 8, 8), name="tiny")
 
 
-def test_the_reference_engine_halves_what_it_showed(make_sweep: MakeSweep, small_memory) -> None:
+def test_reference_engine_halves_micro_batch(make_sweep: MakeSweep, small_memory) -> None:
     sizes = small_memory(2)
     tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="reference", batch_size=250), make_executor)
     assert tally.complete
     assert falling(sizes) == [N_IMAGES, N_IMAGES // 2, N_IMAGES // 4]
 
 
-def test_the_fused_engine_halves_what_it_showed(make_sweep: MakeSweep, small_memory) -> None:
+def test_fused_engine_halves_micro_batch(make_sweep: MakeSweep, small_memory) -> None:
     sizes = small_memory(8)
     tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="fused", batch_size=250), make_executor)
     assert tally.complete
@@ -136,18 +136,18 @@ def test_the_fused_engine_halves_what_it_showed(make_sweep: MakeSweep, small_mem
     assert falling(sizes) == [N_SAMPLES, N_SAMPLES // 2, 8]
 
 
-def test_halving_is_reported_in_metrics_and_logs(make_sweep: MakeSweep, small_memory) -> None:
+def test_micro_batch_halving_is_reported_in_metrics_and_logs(make_sweep: MakeSweep, small_memory) -> None:
     small_memory(8)
     config = make_sweep(architectures=[21], keys=PGD, engine="fused", batch_size=250)
     preview = prepare_sweep(config)
-    told: list[tuple[str, dict[str, str]]] = []
-    metrics = SimpleNamespace(record=lambda name, value=1.0, **tags: told.append((name, tags)))
+    messages: list[tuple[str, dict[str, str]]] = []
+    metrics = SimpleNamespace(record=lambda name, value=1.0, **tags: messages.append((name, tags)))
     facts = load_plan(config.results).facts
     halving = worker.Worker(config, facts, metrics)
     assert (
         len([outcome for bundle in make_bundles(preview.plan, preview.missing) for outcome in halving.run(bundle)]) == 1
     )
-    assert told == [("robust201_micro_batch_halvings_total", {"dataset": "digits", "key": "pgd"})] * 2
+    assert messages == [("robust201_micro_batch_halvings_total", {"dataset": "digits", "key": "pgd"})] * 2
     (log,) = (config.results / "logs").iterdir()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["event"] for line in lines] == [
@@ -159,7 +159,7 @@ def test_halving_is_reported_in_metrics_and_logs(make_sweep: MakeSweep, small_me
 
 
 @pytest.mark.parametrize("key", ["clean", "fgsm", "pgd", "aa_square", "brightness"])
-def test_a_device_halves_the_bucket_that_it_showed(make_sweep: MakeSweep, small_memory, device_memory, key) -> None:
+def test_device_halves_bucket_size(make_sweep: MakeSweep, small_memory, device_memory, key) -> None:
     device_memory(0.001)
     sizes = small_memory(40)
     config = make_sweep(architectures=[21], keys={key: TINY_KEYS[key]}, engine="fused")
@@ -168,7 +168,7 @@ def test_a_device_halves_the_bucket_that_it_showed(make_sweep: MakeSweep, small_
 
 
 @pytest.mark.parametrize("engine", ["reference", "fused"])
-def test_a_part_that_needed_less_memory_leaves_the_next_one_its_batch(
+def test_micro_batch_is_reset_for_next_part(
     make_sweep: MakeSweep, small_memory, monkeypatch: pytest.MonkeyPatch, engine
 ) -> None:
     sizes = small_memory(8)
@@ -190,14 +190,14 @@ def test_a_part_that_needed_less_memory_leaves_the_next_one_its_batch(
 
 
 @pytest.mark.parametrize(("engine", "attempts"), [("reference", 4), ("fused", 3)])
-def test_memory_that_no_smaller_batch_saves_is_reported(make_sweep: MakeSweep, small_memory, engine, attempts) -> None:
+def test_out_of_memory_with_smallest_batch_is_reported(make_sweep: MakeSweep, small_memory, engine, attempts) -> None:
     small_memory(0)
     tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine=engine, batch_size=250), make_executor)
     # 10, 5, 2 and 1 images; 20, 10 and 8 samples.
     assert [(failure.kind, failure.attempt) for failure in tally.failures] == [("memory", attempts)]
 
 
-def test_memory_that_runs_out_before_a_network_is_shown_anything_is_reported(
+def test_out_of_memory_before_first_batch_is_reported(
     make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_arguments, **_options):
@@ -208,7 +208,7 @@ def test_memory_that_runs_out_before_a_network_is_shown_anything_is_reported(
     assert [(failure.kind, failure.attempt) for failure in tally.failures] == [("memory", 1)]
 
 
-def test_batches_planned_by_memory_leave_no_trace(make_sweep: MakeSweep, device_memory, tmp_path) -> None:
+def test_results_do_not_depend_on_device_memory(make_sweep: MakeSweep, device_memory, tmp_path) -> None:
     exports = []
     for name, gigabytes, execution in (("cpu", None, {}), ("large", 24, {}), ("small", 24, {"micro_batch": 12})):
         if gigabytes is not None:
@@ -220,7 +220,7 @@ def test_batches_planned_by_memory_leave_no_trace(make_sweep: MakeSweep, device_
     assert exports[0] == exports[1] == exports[2]
 
 
-def test_networks_that_are_left_give_their_memory_back(
+def test_network_is_released_before_next_is_loaded(
     make_sweep: MakeSweep, device_memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device_memory(1)
@@ -244,7 +244,7 @@ def test_networks_that_are_left_give_their_memory_back(
 
 
 @pytest.mark.parametrize(("gpus_per_worker", "share"), [(0.5, 0.5), (1, 1), (2, 1)])
-def test_workers_that_share_a_device_share_its_memory(
+def test_device_memory_is_divided_among_its_workers(
     make_sweep: MakeSweep, device_memory, monkeypatch: pytest.MonkeyPatch, gpus_per_worker, share
 ) -> None:
     device_memory(8)
@@ -262,7 +262,7 @@ def test_workers_that_share_a_device_share_its_memory(
     assert shares == [(share, 32)]
 
 
-def test_images_are_copied_to_the_device_once_a_dataset(make_sweep: MakeSweep, monkeypatch) -> None:
+def test_images_are_copied_to_device_once_per_dataset(make_sweep: MakeSweep, monkeypatch) -> None:
     copies = []
     resident = worker.resident
 

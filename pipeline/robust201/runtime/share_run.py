@@ -65,7 +65,7 @@ def run_share(
     on_code(prepared.facts.code)
     narrowed, undrawn = split_off_undrawn(filters.narrow(prepared))
     keys_without_images = sorted({unit.key for unit in narrowed.units if unit.id not in narrowed.known_ids})
-    if keys_without_images:  # shares make none, as several would make the same
+    if keys_without_images:  # shares do not generate images, because several would generate the same ones
         raise InputError(_missing_images_message(config, "corrupted", keys_without_images))
     bundles = share.bundles(all_bundles(narrowed))
     folder = share.folder(config.results)
