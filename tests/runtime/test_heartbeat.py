@@ -1,4 +1,4 @@
-"""Heartbeats: a file as long as a process is at work, which says on what."""
+"""Heartbeats: a file that exists while a process works, with its current part."""
 
 import errno
 import json
@@ -46,11 +46,11 @@ def test_heartbeat_reports_current_part_until_the_end(tmp_path: Path, monkeypatc
         wait_for(beats.path.exists)
         beats.begin(Part(UNIT, (8.0,), 2, 5))
         wait_for(lambda: read(tmp_path)[0].unit is not None)
-        (messages,) = read(tmp_path)
-        assert (messages.unit, messages.strengths, messages.images, messages.share) == (UNIT.id, (8.0,), (2, 5), None)
-        assert 0 <= messages.seconds < 20
-        assert not messages.is_silent
-        first = messages
+        (beat,) = read(tmp_path)
+        assert (beat.unit, beat.strengths, beat.images, beat.share) == (UNIT.id, (8.0,), (2, 5), None)
+        assert 0 <= beat.seconds < 20
+        assert not beat.is_silent
+        first = beat
         beats.begin(Part(UNIT, (1.0,), 2, 5))
         wait_for(lambda: read(tmp_path)[0].strengths != first.strengths)
     assert list((tmp_path / HEARTBEATS_FOLDER).iterdir()) == []
@@ -101,7 +101,7 @@ def test_heartbeat_continues_during_long_part(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.02)
     with Heartbeat(tmp_path, share="3-of-64") as beats:
         wait_for(beats.path.exists)
-        beats.path.unlink()  # whoever cleans up: the next beat makes it again
+        beats.path.unlink()  # as in a cleanup: the next beat creates it again
         wait_for(beats.path.exists)
         assert working_shares(tmp_path) == ("3-of-64",)
 
@@ -117,14 +117,14 @@ def test_killed_process_becomes_silent_and_is_removed_by_next_run(tmp_path: Path
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
-    (left,) = (tmp_path / HEARTBEATS_FOLDER).glob("*.json")
+    (stale,) = (tmp_path / HEARTBEATS_FOLDER).glob("*.json")
     remove_silent_heartbeats(tmp_path)
-    assert left.exists()  # it may live
-    os.utime(left, (time.time() - 60,) * 2)
+    assert stale.exists()  # the process may be alive
+    os.utime(stale, (time.time() - 60,) * 2)
     assert working_shares(tmp_path) == ()
     assert [beat.is_silent for beat in read(tmp_path)] == [True]
     remove_silent_heartbeats(tmp_path)
-    assert not left.exists()
+    assert not stale.exists()
 
 
 def test_heartbeat_ignores_unwritable_folder(tmp_path: Path) -> None:
@@ -141,9 +141,7 @@ def test_read_heartbeats_ignores_other_files(tmp_path: Path, text: str) -> None:
     assert read(tmp_path) == ()
 
 
-def test_heartbeat_that_cannot_be_removed_looks_silent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_heartbeat_that_cannot_be_removed_looks_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, **_options: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 

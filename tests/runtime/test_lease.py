@@ -1,4 +1,4 @@
-"""One driver at a time: the living are left alone, the dead are replaced by exactly one."""
+"""The lease allows one driver at a time: live holders keep it, and dead holders are replaced by exactly one driver."""
 
 import contextlib
 import dataclasses
@@ -26,9 +26,9 @@ def debris(root):
 
 def test_lease_file_exists_until_release(tmp_path):
     with acquire(tmp_path) as lease:
-        found = Holder.read(tmp_path / LEASE_NAME)
-        assert found.pid == os.getpid()
-        assert found.host_id == HERE
+        holder = Holder.read(tmp_path / LEASE_NAME)
+        assert holder.pid == os.getpid()
+        assert holder.host_id == HERE
         assert not lease.lost.is_set()
         lease.check()
     assert list(tmp_path.iterdir()) == []
@@ -72,7 +72,7 @@ def test_heartbeat_beats_in_place(tmp_path):
         {"host_id": dataclasses.replace(HERE, boot_id="an-earlier-boot")},
         {"process_start": 1},
     ],
-    ids=["earlier boot", "process id used again"],
+    ids=["earlier boot", "reused process id"],
 )
 def test_dead_holder_on_this_host_is_replaced_immediately(tmp_path, changes):
     leave_behind(tmp_path, **changes)
@@ -199,12 +199,12 @@ def test_live_successor_keeps_claim(tmp_path):
 
 
 def test_late_successor_detects_replaced_lease(tmp_path, monkeypatch):
-    """A taker judges the holder dead, and before it can act another has replaced it and tidied up."""
+    """A driver finds the holder dead, but another driver replaces the lease before it can act."""
     leave_behind(tmp_path, process_start=1)
-    real, winners = Holder.is_dead_for, []
+    is_dead_for, winners = Holder.is_dead_for, []
 
     def judge(holder, observer):
-        dead = real(holder, observer)
+        dead = is_dead_for(holder, observer)
         if dead and not winners:
             winners.append(None)
             winners[0] = acquire(tmp_path)
@@ -256,28 +256,28 @@ def test_lease_reports_missing_hard_links(tmp_path, monkeypatch):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     monkeypatch.setattr(os, "link", refuse)
-    with pytest.raises(StorageError, match="with hard links"):
+    with pytest.raises(StorageError, match="does not support hard links"):
         acquire(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_lease_accepts_link_whose_reply_was_lost(tmp_path, monkeypatch):
-    real = os.link
+    link = os.link
 
     def lose(*args):
-        real(*args)
-        raise FileExistsError(errno.EEXIST, "sent again after the answer was lost")
+        link(*args)
+        raise FileExistsError(errno.EEXIST, "sent again after the reply was lost")
 
     monkeypatch.setattr(os, "link", lose)
     with acquire(tmp_path) as lease:
         lease.check()
 
 
-@pytest.mark.parametrize("what", OBSTACLES)
-def test_lease_path_that_is_not_a_small_file_is_rejected(tmp_path, what):
-    replace(tmp_path / LEASE_NAME, what)
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_lease_path_that_is_not_a_small_file_is_rejected(tmp_path, obstacle):
+    replace(tmp_path / LEASE_NAME, obstacle)
     clock = Clock()
-    with pytest.raises(StorageError, match=r"lease\.json: expected a lease or no file, got .*Move it away"):
+    with pytest.raises(StorageError, match=r"lease\.json: expected a lease or no file, got .*Move it elsewhere"):
         acquire(tmp_path, clock)
     assert clock.now == 0
     assert [path.name for path in tmp_path.iterdir()] == [LEASE_NAME]

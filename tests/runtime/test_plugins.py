@@ -1,4 +1,4 @@
-"""Tasks and spaces of installed packages: found when named, run like a user's files, identified by their package."""
+"""Tasks and spaces of installed packages: lookup by name, execution like user files, and identity."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ small = shift_package.declared:SMALL
 
 
 def install(site: Path, name: str = "shift-package", version: str = "1.2", entry_points: str = ENTRY_POINTS) -> Path:
-    """Lay a package out as pip does."""
+    """Write an installed package, with the layout that pip creates."""
     site.mkdir()
     package = site / "shift_package"
     package.mkdir()
@@ -100,16 +100,16 @@ def test_installed_plugin_needs_no_consent(
     output: list[str] = []
     announce_code(config, path, allowed=(), say=output.append)
     assert len(output) == 2
-    # A YAML that says so of a file of its own changes nothing.
+    # A YAML cannot avoid consent by claiming a distribution for its own file.
     (tmp_path / "mine.py").write_text(ATTACK)
-    mine = {"file": str(tmp_path / "mine.py"), "distribution": "shift-package==1.2", "norm": "Linf", "strengths": [1]}
-    claimed = load_config(write_plugins({"mine": mine}))
-    with pytest.raises(ConfigError, match=r"consent to execute .*mine\.py"):
+    claim = {"file": str(tmp_path / "mine.py"), "distribution": "shift-package==1.2", "norm": "Linf", "strengths": [1]}
+    claimed = load_config(write_plugins({"mine": claim}))
+    with pytest.raises(ConfigError, match=r"mine\.py came with data"):
         announce_code(claimed, path, allowed=(), say=output.append)
     for name in [name for name in sys.modules if name.startswith("shift_package")]:
         monkeypatch.delitem(sys.modules, name)
     assert not is_installed(TASKS_GROUP, tmp_path / "mine.py", "shift-package==1.2")
-    assert not any(name.startswith("shift_package") for name in sys.modules)  # a claim imports nothing
+    assert not any(name.startswith("shift_package") for name in sys.modules)  # the package is not imported
     assert not is_installed(TASKS_GROUP, package / "shift.py", "shift-package==1.1")
     assert is_installed(TASKS_GROUP, package / "shift.py", "shift-package==1.2")
 
@@ -126,9 +126,9 @@ def test_plugin_errors_name_the_problem(
     other = "[robust201.tasks]\nanswers = shift_package.declared:ANSWERS\nnothing = shift_package.declared:__name__"
     monkeypatch.syspath_prepend(tmp_path / "other")
     install(tmp_path / "other", "other-package", "0.1", other)
-    with pytest.raises(ConfigError, match=r"got other-package==0\.1, shift-package==1\.2\. Uninstall one"):
+    with pytest.raises(ConfigError, match=r"got other-package==0\.1, shift-package==1\.2\. Uninstall all but one"):
         find_plugin(TASKS_GROUP, "answers")
-    with pytest.raises(ConfigError, match="to be a mapping with `file`"):
+    with pytest.raises(ConfigError, match="to be a mapping with the field `file`"):
         load_config(write_plugins({"nothing": {}}))
 
 

@@ -1,4 +1,4 @@
-"""Workers on Ray start from paths of any spelling, and import this package and no other."""
+"""Environment of Ray's workers: interpreter path, number of threads, and import path."""
 
 import shlex
 import sys
@@ -18,15 +18,15 @@ def test_worker_environment_quotes_interpreter_path(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "executable", "/home/a user's/.venv/bin/python")
     environment = worker_environment(ExecutionSection(threads=3))
     assert shlex.split(environment["py_executable"]) == ["/home/a user's/.venv/bin/python"]
-    assert "py_executable" not in worker_environment(ON_A_CLUSTER)  # other machines, other paths
+    assert "py_executable" not in worker_environment(ON_A_CLUSTER)  # paths on other machines may differ
     monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
     assert worker_environment(ExecutionSection()) == {}
 
 
 def test_environments_set_number_of_threads() -> None:
     threads = {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}
-    here = driver_environment({"OMP_NUM_THREADS": "64", "A": "b"}, ExecutionSection(threads=3))
-    assert here.items() >= threads.items() | {"A": "b"}.items()
+    local = driver_environment({"OMP_NUM_THREADS": "64", "A": "b"}, ExecutionSection(threads=3))
+    assert local.items() >= threads.items() | {"A": "b"}.items()
     assert worker_environment(ON_A_CLUSTER) == {"env_vars": threads}
     assert "OMP_NUM_THREADS" not in driver_environment({}, ON_A_CLUSTER)
 
@@ -35,7 +35,7 @@ def test_environments_set_number_of_threads() -> None:
 def test_check_import_path_rejects_other_robust201_package(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
-    with pytest.raises(ConfigError, match="no other Python package named robust201") as error:
+    with pytest.raises(ConfigError, match="another package named robust201") as error:
         check_import_path(tmp_path)
     assert str(tmp_path / name) in str(error.value)
 
@@ -48,12 +48,12 @@ def test_check_import_path_rejects_modules_in_data_folder(tmp_path: Path, name: 
     check_import_path(folder)
     (tmp_path / "dataset" / "SHA256SUMS").touch()
     check_import_path(tmp_path / "dataset")
-    with pytest.raises(ConfigError, match="expected no Python modules in a folder of data"):
+    with pytest.raises(ConfigError, match="the folder came with data"):
         check_import_path(folder)
 
 
 def test_check_import_path_accepts_other_folders(tmp_path: Path) -> None:
     check_import_path(tmp_path)
-    (tmp_path / "robust201").mkdir()  # data of that name
+    (tmp_path / "robust201").mkdir()  # a data folder with this name
     check_import_path(tmp_path)
     check_import_path(Path(robust201.__file__).parent.parent)

@@ -1,4 +1,4 @@
-"""The scheduler against a scripted executor: retries, isolation, draining."""
+"""The scheduler with a scripted executor: retries, isolation and draining."""
 
 from collections import deque
 from dataclasses import replace
@@ -24,7 +24,7 @@ def receipt(part: Part) -> Receipt:
 
 
 class ScriptedExecutor:
-    """Computes bundles in order with a window of two; `deadly` keys kill the worker `deaths` times."""
+    """Computes bundles in order with a window of two; `deadly` units kill the worker the given number of times."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class ScriptedExecutor:
             for causes, preempted in ((self.preempting, True), (self.deadly, False)):
                 if causes.get(part.unit.id, 0) > 0:
                     causes[part.unit.id] -= 1
-                    events.append(BundleLost(bundle, started=True, preempted=preempted, reason="gone"))
+                    events.append(BundleLost(bundle, started=True, preempted=preempted, reason="died"))
                     events.extend(
-                        BundleLost(waiting, started=False, preempted=preempted, reason="gone") for waiting in self.queue
+                        BundleLost(waiting, started=False, preempted=preempted, reason="died") for waiting in self.queue
                     )
                     self.queue.clear()
                     return events
@@ -123,7 +123,7 @@ def test_suspect_part_is_retried_in_middle_of_queue() -> None:
 
 
 def test_partial_bundle_estimate_is_proportional_to_remaining_work() -> None:
-    """An executor queues a second bundle behind a short one only."""
+    """The estimate matters because an executor queues a bundle only behind a short one."""
     whole = replace(make_bundle(0), seconds=600.0)
     assert whole.keep(whole.parts) == whole
     clean, pgd, _ = whole.parts
@@ -131,12 +131,12 @@ def test_partial_bundle_estimate_is_proportional_to_remaining_work() -> None:
 
     seen: list[float] = []
 
-    class Noting(ScriptedExecutor):
+    class Recording(ScriptedExecutor):
         def submit(self, bundle: Bundle) -> None:
             seen.append(bundle.seconds)
             super().submit(bundle)
 
-    Scheduler(Noting(deadly={"0-pgd": 1})).run([whole])
+    Scheduler(Recording(deadly={"0-pgd": 1})).run([whole])
     assert seen == pytest.approx([600, 200, 200])
 
 
@@ -198,8 +198,8 @@ def test_run_ends_if_all_workers_die() -> None:
         Scheduler(Doomed(), max_attempts=3).run([make_bundle(a) for a in range(500)])
 
 
-class SpeechlessExecutor(ScriptedExecutor):
-    """A worker that dies takes with it what it had not told yet."""
+class UnreportingExecutor(ScriptedExecutor):
+    """Simulates workers whose receipts are lost if they die in the same poll."""
 
     def __init__(self, deadly: dict[str, int]):
         super().__init__(deadly=deadly)
@@ -213,23 +213,23 @@ class SpeechlessExecutor(ScriptedExecutor):
 
 
 def test_unreported_results_of_dead_worker_are_counted():
-    executor = SpeechlessExecutor({"1-fog": 99})
-    asked: list[Part] = []
-    heard = []
+    executor = UnreportingExecutor({"1-fog": 99})
+    queried: list[Part] = []
+    events = []
 
     def find_committed(parts):
-        asked.extend(parts)
+        queried.extend(parts)
         ids = {part.unit.id for part in parts}
-        return [found for found in executor.committed if found.unit_id in ids]
+        return [receipt for receipt in executor.committed if receipt.unit_id in ids]
 
     tally = Scheduler(
         executor,
         max_attempts=3,
-        on_event=lambda event, _: heard.append(event),
+        on_event=lambda event, _: events.append(event),
         find_committed=find_committed,
     ).run([make_bundle(1), make_bundle(2)])
     assert sorted(executor.computed) == ["1-clean", "1-pgd", "2-clean", "2-fog", "2-pgd"]
     assert [(failure.part.unit.id, failure.attempt) for failure in tally.failures] == [("1-fog", 3)]
     assert (tally.deaths, tally.parts, tally.remaining) == (3, 5, 0)
-    assert sorted(event.unit_id for event in heard if isinstance(event, Receipt)) == sorted(executor.computed)
-    assert {part.unit.id for part in asked} >= {"1-clean", "1-pgd", "1-fog"}
+    assert sorted(event.unit_id for event in events if isinstance(event, Receipt)) == sorted(executor.computed)
+    assert {part.unit.id for part in queried} >= {"1-clean", "1-pgd", "1-fog"}

@@ -1,4 +1,4 @@
-"""What is wrong with a sweep's weights, workers and files is said before anything is computed."""
+"""Checks of weights, workers and files before anything is computed."""
 
 import os
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def check_workers(**execution: Any) -> None:
     ],
 )
 def test_check_device_rejects_more_workers_than_cores(execution: dict[str, Any], changes: str) -> None:
-    with pytest.raises(ConfigError, match="got 2 in all") as error:
+    with pytest.raises(ConfigError, match="the machine has 2 in total") as error:
         check_workers(**execution)
     assert str(error.value).endswith(f"Set {changes}")
 
@@ -148,7 +148,7 @@ def test_read_shapes_reads_header(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["run", "doctor", "plan"])
-@pytest.mark.parametrize("damage", ["another cell", "other classes", "cut short"])
+@pytest.mark.parametrize("damage", ["another cell", "other classes", "truncated"])
 def test_wrong_weights_are_reported_before_anything_is_computed(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, verb: str, damage: str
 ) -> None:
@@ -159,7 +159,7 @@ def test_wrong_weights_are_reported_before_anything_is_computed(
         n_classes = 9 if is_wrong and damage == "other classes" else 10
         files[str(architecture)] = str(tmp_path / f"{architecture}.safetensors")
         save_file(CELLS.build(built, n_classes=n_classes).state_dict(), files[str(architecture)])
-    if damage == "cut short":
+    if damage == "truncated":
         os.truncate(files["21"], 2000)
     sweep = write_sweep(architectures=[0, 21], checkpoints=None, weights={"files": files}, keys={"clean": {}})
     result = robust201(verb, sweep, *(["--check"] if verb == "plan" else []))
@@ -190,5 +190,5 @@ def test_wrong_weights_of_user_network_are_reported_before_anything_is_computed(
     result = robust201("run", sweep, "--executor", executor)
     assert "Loading weights failed for narrow digits from" in result.refusal(2)
     assert not (tmp_path / "results").exists()
-    # Neither planning nor doctor executes a file.
+    # Planning and doctor do not execute the file.
     assert robust201("plan", "--check", sweep).code == 0

@@ -1,4 +1,4 @@
-"""Whole sweeps over tiny networks: complete, resumed, narrowed, damaged, contended; inline and Ray alike."""
+"""Sweeps over tiny networks: completion, resumption, filters, damage and concurrent drivers; inline and on Ray."""
 
 import itertools
 import json
@@ -76,19 +76,19 @@ def test_ray_and_inline_runs_export_same_bytes(
 def test_cuts_and_order_of_parts_do_not_change_results(
     make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, seed: int
 ) -> None:
-    """Bundles as no rule would make them: cut anywhere, in any order, and what is lost is cut in other ways."""
+    """Bundles are cut and ordered at random; after shards are lost, missing parts are cut differently."""
     rng = random.Random(seed)
 
     def cut(part: Part) -> list[Part]:
-        step = 4 if engine == "reference" else 1  # images that share their draws stay together
+        step = 4 if engine == "reference" else 1  # a batch shares its random numbers and must not be cut
         strengths = list(part.strengths)
         rng.shuffle(strengths)
         pieces = []
-        for chosen in (strengths[:1], strengths[1:]):
-            places = [place for place in range(part.start + 1, part.stop) if place % step == 0]
-            cuts = sorted(rng.sample(places, min(len(places), rng.randrange(3))))
+        for selected in (strengths[:1], strengths[1:]):
+            positions = [position for position in range(part.start + 1, part.stop) if position % step == 0]
+            cuts = sorted(rng.sample(positions, min(len(positions), rng.randrange(3))))
             edges = itertools.pairwise([part.start, *cuts, part.stop])
-            pieces += [Part(part.unit, tuple(sorted(chosen)), a, b) for a, b in edges if chosen]
+            pieces += [Part(part.unit, tuple(sorted(selected)), a, b) for a, b in edges if selected]
         return pieces
 
     def make_bundles(_plan: Plan, parts: Sequence[Part], **_options: object) -> list[Bundle]:
@@ -110,9 +110,7 @@ def test_cuts_and_order_of_parts_do_not_change_results(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_number_of_workers_changes_cuts_but_not_results(
-    make_sweep: MakeSweep, tmp_path: Path, engine: str
-) -> None:
+def test_number_of_workers_changes_cuts_but_not_results(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
     fields = {"engine": engine, "architectures": [21], "keys": {"pgd": TINY_KEYS["pgd"]}}
     (unit,) = (plan := make_plan(config := make_sweep(**fields), assumed_facts(config))).units
     speed = plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) / 1e9 / (10 * MIN_SECONDS)
@@ -135,7 +133,9 @@ def test_number_of_workers_changes_cuts_but_not_results(
 
 
 @pytest.mark.parametrize("engine", ["fused", pytest.param("reference", marks=pytest.mark.slow)])
-def test_epsilons_evaluated_together_or_separately_give_same_results(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
+def test_epsilons_evaluated_together_or_separately_give_same_results(
+    make_sweep: MakeSweep, tmp_path: Path, engine: str
+) -> None:
     def keys(*epsilons: int) -> dict[str, dict[str, object]]:
         return {
             key: TINY_KEYS[key] | {"epsilons_255": list(epsilons)} for key in ("fgsm", "pgd", "aa_apgd-ce", "aa_square")

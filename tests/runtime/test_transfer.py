@@ -1,4 +1,4 @@
-"""Transfers: adversarial images are made once on their source, shown to every network, and decide what a result is."""
+"""Transfer attacks: images are generated once on the source, evaluated on all networks, and part of the identity."""
 
 import json
 import shutil
@@ -45,8 +45,14 @@ WRONG = [
     ({"source": 0, "key": "pgb"}, r"Did you mean 'pgd'"),
     ({"source": 0, "key": "pgd", "epsilon": [1]}, r"keys.shown.epsilon"),
     ({"source": [0, 0], "key": "pgd"}, r"expected one or more different architectures"),
-    ({"source": [0, 0.0], "key": "pgd"}, r"expected one or more different architectures, got \[0, 0.0\]"),
-    ({"source": [0, cells.specs()[0]], "key": "pgd"}, r"in a list of sources, got #0 twice, as shown_0 too"),
+    (
+        {"source": [0, 0.0], "key": "pgd"},
+        r"expected one or more different architectures, got \[0, 0.0\]",
+    ),
+    (
+        {"source": [0, cells.specs()[0]], "key": "pgd"},
+        r"in a list of sources, got #0 twice \(also shown_0\)",
+    ),
     ({"source": 0, "key": "aa_fab", "queries": 3}, r"keys.shown.queries"),
     ({"source": 0, "key": "shown"}, r"keys.shown.key: expected an attack, such as pgd, got 'shown'"),
 ]
@@ -63,10 +69,10 @@ def export(config: SweepConfig, out: Path) -> RobustnessDataset:
 
 
 def read(data: RobustnessDataset, key: str, what: str) -> dict[str, Any]:
-    """What is exported of a key, by architecture."""
+    """Return the exported values of a key, by architecture."""
     path = data.path / "digits" / f"{key}_{what}.json"
-    found: dict[str, Any] = json.loads(path.read_text())["digits"][key][what]
-    return found
+    values: dict[str, Any] = json.loads(path.read_text())["digits"][key][what]
+    return values
 
 
 def images_of(config: SweepConfig) -> list[str]:
@@ -74,16 +80,16 @@ def images_of(config: SweepConfig) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.npy"))
 
 
-@pytest.mark.parametrize(("given", "message"), WRONG)
-def test_invalid_transfer_is_rejected(make_sweep: MakeSweep, given: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("fields", "message"), WRONG)
+def test_invalid_transfer_is_rejected(make_sweep: MakeSweep, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        make_sweep(keys={"clean": {}, "shown": given})
+        make_sweep(keys={"clean": {}, "shown": fields})
 
 
-@pytest.mark.parametrize("given", [{"source": 0, "key": "fgsm"}, {"file": "own.py"}])
-def test_too_long_key_is_rejected(make_sweep: MakeSweep, given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="of up to 100 bytes, for a t"):
-        make_sweep(keys={"clean": {}, "é".join("a" * 61): given})
+@pytest.mark.parametrize("fields", [{"source": 0, "key": "fgsm"}, {"file": "own.py"}])
+def test_too_long_key_is_rejected(make_sweep: MakeSweep, fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="of up to 100 bytes, for a"):
+        make_sweep(keys={"clean": {}, "é".join("a" * 61): fields})
 
 
 def test_filtered_run_attacks_excluded_source(make_sweep: MakeSweep) -> None:
@@ -96,7 +102,7 @@ def test_transfer_to_its_source_equals_attack(make_sweep: MakeSweep, tmp_path: P
     config = make_sweep(keys=KEYS)
     tally = run(config)
     assert (tally.complete, tally.computed) == (True, 2 * (1 + 2 + 2 + 2))
-    assert len(images_of(config)) == 2 * 2  # one block per source and strength, whatever it is shown to
+    assert len(images_of(config)) == 2 * 2  # one block per source and strength, for all networks
     data = export(config, tmp_path / "out")
     assert data.data == ["digits"]
     for what in ("accuracy", "cm", "confidence"):
@@ -104,12 +110,14 @@ def test_transfer_to_its_source_equals_attack(make_sweep: MakeSweep, tmp_path: P
         for source, other in (("0", "21"), ("21", "0")):
             shown = read(data, f"transfer_{source}", what)
             assert shown[source] == white_box[source]
-            assert what != "confidence" or shown[other] != white_box[other]  # untrained networks answer alike
+            assert (
+                what != "confidence" or shown[other] != white_box[other]
+            )  # untrained networks may have equal predictions
     assert {data.files.kind_of(key) for key in ("transfer_0", "transfer_21")} == {"attack"}
     assert list(data.strengths("digits", "transfer_0")) == [1, 8]
     sweep = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
-    of_attack = config.parameters["pgd"].model_dump(mode="json")
-    assert sweep["keys"]["transfer_21"] == {"source": 21, "key": "pgd"} | of_attack
+    attack_fields = config.parameters["pgd"].model_dump(mode="json")
+    assert sweep["keys"]["transfer_21"] == {"source": 21, "key": "pgd"} | attack_fields
     assert run(config).evaluations == 0
 
 
@@ -171,13 +179,11 @@ def test_transfer_protocol_depends_on_source_and_attack(make_sweep: MakeSweep) -
         return replace(facts, weights={"digits": states})
 
     base = protocol()
-    assert base == protocol(epsilons_255=[3])  # a strength names an evaluation, as of any key
+    assert base == protocol(epsilons_255=[3])  # strengths are not part of a protocol
     assert len({base, protocol(steps=3), protocol(source=21), protocol(key="pgd_linf7", steps=7)}) == 4
 
 
-def test_failed_source_fails_only_its_transfer(
-    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_source_fails_only_its_transfer(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail_on_21(context: Any, row: Any, parameters: Any, part: Any, *rest: Any, **options: Any) -> Any:
         if part.unit.architecture == 21:
             raise RuntimeError("no such luck")
@@ -197,7 +203,7 @@ def test_failed_source_fails_only_its_transfer(
 def test_shares_do_not_generate_adversarial_images(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=KEYS)
     prepare_sweep(config, filters=Filters(keys=("clean", "transfer_0")))
-    with pytest.raises(InputError, match=r"expected adversarial images of transfer_21, got none.+plan --save"):
+    with pytest.raises(InputError, match=r"prepared without the adversarial images of transfer_21.+plan --save"):
         run_share(config, Share(1, 1), make_executor)
     assert run_share(config, Share(1, 1), make_executor, filters=Filters(keys=("clean", "transfer_0"))).computed == 6
     prepare_sweep(config)
@@ -225,7 +231,7 @@ def test_invalid_adversarial_block_is_named(tmp_path: Path, damage: str) -> None
     store.write(4.0, 0, np.zeros((20, 3, 2, 2), np.float32))
     (block,) = tmp_path.glob("*.npy")
     block.unlink()
-    if damage == "shape":  # a hash that is right, of other images
+    if damage == "shape":  # a valid block of fewer images
         store.write(4.0, 0, np.zeros((5, 3, 2, 2), np.float32))
         (block,) = tmp_path.glob("*.npy")
         block.rename(tmp_path / block.name.replace("000005", "000020"))
@@ -239,7 +245,7 @@ def test_invalid_adversarial_block_is_named(tmp_path: Path, damage: str) -> None
 
 def test_adversarial_blocks_align_with_batches_and_are_read_together(tmp_path: Path) -> None:
     indices = np.arange(0, 1400, 2)
-    store = AdversarialStore(tmp_path / "held", indices, batch_size=120)
+    store = AdversarialStore(tmp_path / "store", indices, batch_size=120)
     pixels = np.random.default_rng(0).random((len(indices), 3, 2, 2), dtype=np.float32)
     assert list(store.missing([1.0, 2.0])) == [((1.0, 2.0), start, min(start + 360, 700)) for start in (0, 360)]
     for start in (0, 360):
@@ -253,7 +259,7 @@ def test_adversarial_blocks_align_with_batches_and_are_read_together(tmp_path: P
 
 def test_transfer_rejects_weights_name_if_source_has_single_weights(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"shown": {"source": 0, "key": "pgd", "weights": "nope"}})
-    with pytest.raises(ConfigError, match=r"expected no `weights`.*got 'nope'\. Leave the field out"):
+    with pytest.raises(ConfigError, match=r"unnamed set of weights, but `weights` is 'nope'\. Remove the field"):
         run(config)
 
 

@@ -1,4 +1,4 @@
-"""Logs of workers: whole lines, the unit on each, bounded, and never a reason for a run to fail."""
+"""Logs of workers: complete lines with units, bounded size, and no effect on the run."""
 
 import json
 import logging
@@ -48,12 +48,12 @@ def test_library_warnings_are_logged_with_unit(tmp_path: Path) -> None:
             logging.getLogger("some.library").warning("%s is odd", "this")
             logging.getLogger("some.library").info("nothing to see")
         logging.getLogger("some.library").warning("after the part")
-    found = [(line["event"], line["message"], line["unit"]) for line in lines_of(log.path)]
-    assert found == [
+    logged = [(line["event"], line["message"], line["unit"]) for line in lines_of(log.path)]
+    assert logged == [
         ("library_warning", "FutureWarning: old function", UNIT.id),
         ("library_log", "this is odd", UNIT.id),
     ]
-    assert [str(one.message) for one in shown] == ["old function"]
+    assert [str(warning.message) for warning in shown] == ["old function"]
 
 
 def test_log_file_size_is_bounded(tmp_path: Path) -> None:
@@ -63,8 +63,8 @@ def test_log_file_size_is_bounded(tmp_path: Path) -> None:
     first, second = sorted((tmp_path / "logs").iterdir())
     assert {first.stem, second.stem} == {f"{log.worker}.1", log.worker}
     assert all(path.stat().st_size <= 2_000 for path in (first, second))
-    kept = [line["message"] for line in (*lines_of(first), *lines_of(second))]
-    assert kept == [f"line {number}" for number in range(100 - len(kept), 100)]
+    texts = [line["message"] for line in (*lines_of(first), *lines_of(second))]
+    assert texts == [f"line {number}" for number in range(100 - len(texts), 100)]
     log.write("part_failed", "x" * 50_000, traceback="y" * 50_000)
     assert len(lines_of(log.path)[-1]["message"]) == 20_000
 

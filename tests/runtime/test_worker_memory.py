@@ -1,4 +1,4 @@
-"""What a worker shows a network at once, and what it does when memory runs out. Devices are simulated."""
+"""Batch sizes of workers, and halving of micro-batches when memory runs out. Devices are simulated."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -40,13 +40,13 @@ def results_of(config: SweepConfig, tmp_path, name: str) -> dict[str, bytes]:
 
 @pytest.fixture
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
-    """Let memory run out above a number of images in a network; gives the sizes that the network was shown."""
+    """Simulate running out of memory above a number of images; return the list of batch sizes seen by the network."""
 
     def make(limit: int) -> list[int]:
         sizes: list[int] = []
-        network.usable_library()  # its proof is no part of what is watched here
+        network.usable_library()  # loaded first, so that its self-test is not recorded
 
-        def watched(compute):
+        def recording(compute):
             def compute_in_small_memory(self, pixels, *arguments):
                 sizes.append(len(pixels))
                 if len(pixels) > limit:
@@ -55,11 +55,11 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
 
             return compute_in_small_memory
 
-        # Nor are the few images that come first.
+        # The checks' batches are not recorded either.
         monkeypatch.setattr(networks, "check_compiled", lambda *_arguments, **_named: None)
         monkeypatch.setattr(networks, "check_network", lambda *_arguments, **_named: None)
-        monkeypatch.setattr(Classifier, "_logits", watched(Classifier._logits))
-        monkeypatch.setattr(InferenceNetwork, "_forward", watched(InferenceNetwork._forward))
+        monkeypatch.setattr(Classifier, "_logits", recording(Classifier._logits))
+        monkeypatch.setattr(InferenceNetwork, "_forward", recording(InferenceNetwork._forward))
         return sizes
 
     return make
@@ -67,18 +67,18 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
 
 @pytest.fixture
 def device_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Let the CPU say that it has some gigabytes, as a GPU does."""
+    """Make the CPU report a limited memory, as a GPU does."""
 
     def make(gigabytes: float) -> None:
-        found = round(gigabytes * GIGABYTE), round(gigabytes * GIGABYTE)
-        monkeypatch.setattr(networks, "device_memory", lambda _: found)
+        free_and_total = round(gigabytes * GIGABYTE), round(gigabytes * GIGABYTE)
+        monkeypatch.setattr(networks, "device_memory", lambda _: free_and_total)
         monkeypatch.setattr(network, "CPU_CHUNK", None)
 
     return make
 
 
-def falling(sizes: list[int]) -> list[int]:
-    """The sizes at which a smaller one than ever before was shown."""
+def decreasing(sizes: list[int]) -> list[int]:
+    """Return the sizes that are smaller than all sizes before them."""
     return [size for i, size in enumerate(sizes) if size < min(sizes[:i], default=size + 1)]
 
 
@@ -125,15 +125,15 @@ def test_reference_engine_halves_micro_batch(make_sweep: MakeSweep, small_memory
     sizes = small_memory(2)
     tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="reference", batch_size=250), make_executor)
     assert tally.complete
-    assert falling(sizes) == [N_IMAGES, N_IMAGES // 2, N_IMAGES // 4]
+    assert decreasing(sizes) == [N_IMAGES, N_IMAGES // 2, N_IMAGES // 4]
 
 
 def test_fused_engine_halves_micro_batch(make_sweep: MakeSweep, small_memory) -> None:
     sizes = small_memory(8)
     tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="fused", batch_size=250), make_executor)
     assert tally.complete
-    # No fewer than eight images go through an inference network.
-    assert falling(sizes) == [N_SAMPLES, N_SAMPLES // 2, 8]
+    # The minimum batch size of an inference network is eight.
+    assert decreasing(sizes) == [N_SAMPLES, N_SAMPLES // 2, 8]
 
 
 def test_micro_batch_halving_is_reported_in_metrics_and_logs(make_sweep: MakeSweep, small_memory) -> None:
@@ -164,7 +164,7 @@ def test_device_halves_bucket_size(make_sweep: MakeSweep, small_memory, device_m
     sizes = small_memory(40)
     config = make_sweep(architectures=[21], keys={key: TINY_KEYS[key]}, engine="fused")
     assert run_sweep(config, make_executor).complete
-    assert falling(sizes) == [256, 128, 64, 32]
+    assert decreasing(sizes) == [256, 128, 64, 32]
 
 
 @pytest.mark.parametrize("engine", ["reference", "fused"])
@@ -172,20 +172,20 @@ def test_micro_batch_is_reset_for_next_part(
     make_sweep: MakeSweep, small_memory, monkeypatch: pytest.MonkeyPatch, engine
 ) -> None:
     sizes = small_memory(8)
-    begun: list[tuple[str, int]] = []
+    started: list[tuple[str, int]] = []
 
-    def noted(context, row, *arguments, **options) -> Iterator:
-        begun.append((row.key, len(sizes)))
+    def recorded(context, row, *arguments, **options) -> Iterator:
+        started.append((row.key, len(sizes)))
         return evaluate_part(context, row, *arguments, **options)
 
-    monkeypatch.setattr(worker, "evaluate_part", noted)
+    monkeypatch.setattr(worker, "evaluate_part", recorded)
     config = make_sweep(
         architectures=[21], keys={"fgsm": TINY_KEYS["fgsm"], "clean": {}}, engine=engine, batch_size=250
     )
     assert run_sweep(config, make_executor).complete
-    assert sorted({key for key, _ in begun}) == ["clean", "fgsm"]
+    assert sorted({key for key, _ in started}) == ["clean", "fgsm"]
     for key in ("clean", "fgsm"):
-        first = next(position for name, position in begun if name == key)
+        first = next(position for name, position in started if name == key)
         assert sizes[first] == N_IMAGES
 
 
@@ -197,9 +197,7 @@ def test_out_of_memory_with_smallest_batch_is_reported(make_sweep: MakeSweep, sm
     assert [(failure.kind, failure.attempt) for failure in tally.failures] == [("memory", attempts)]
 
 
-def test_out_of_memory_before_first_batch_is_reported(
-    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_out_of_memory_before_first_batch_is_reported(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_arguments, **_options):
         raise torch.OutOfMemoryError("no room for weights")
 
@@ -227,20 +225,20 @@ def test_network_is_released_before_next_is_loaded(
     events: list[tuple[str, int]] = []
     release, start = Bucketed.release, Bucketed.__init__
 
-    def noted_release(self):
+    def recorded_release(self):
         events.append(("release", id(self)))
         release(self)
 
-    def noted_start(self, *arguments, **options):
+    def recorded_start(self, *arguments, **options):
         events.append(("start", id(self)))
         start(self, *arguments, **options)
 
-    monkeypatch.setattr(Bucketed, "release", noted_release)
-    monkeypatch.setattr(Bucketed, "__init__", noted_start)
+    monkeypatch.setattr(Bucketed, "release", recorded_release)
+    monkeypatch.setattr(Bucketed, "__init__", recorded_start)
     assert run_sweep(make_sweep(engine="fused", keys={"clean": {}}), make_executor).complete
-    (first, one), (second, other), (third, _) = events
+    (first, started_id), (second, released_id), (third, _) = events
     assert (first, second, third) == ("start", "release", "start")
-    assert one == other
+    assert started_id == released_id
 
 
 @pytest.mark.parametrize(("gpus_per_worker", "share"), [(0.5, 0.5), (1, 1), (2, 1)])
@@ -251,11 +249,11 @@ def test_device_memory_is_divided_among_its_workers(
     shares = []
     choose = networks.choose_capacity
 
-    def noted(**options):
+    def recorded(**options):
         shares.append((options["share"], options["image_size"]))
         return choose(**options)
 
-    monkeypatch.setattr(networks, "choose_capacity", noted)
+    monkeypatch.setattr(networks, "choose_capacity", recorded)
     execution = {"gpus_per_worker": gpus_per_worker}
     config = make_sweep(architectures=[21], keys={"clean": {}}, engine="fused", execution=execution)
     assert run_sweep(config, make_executor).complete
@@ -266,11 +264,11 @@ def test_images_are_copied_to_device_once_per_dataset(make_sweep: MakeSweep, mon
     copies = []
     resident = worker.resident
 
-    def noted(images, device):
+    def recorded(images, device):
         copies.append(images.dataset)
         return resident(images, device)
 
-    monkeypatch.setattr(worker, "resident", noted)
+    monkeypatch.setattr(worker, "resident", recorded)
     sweep = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}})
     assert run_sweep(sweep, make_executor).complete
     assert copies == ["digits"]

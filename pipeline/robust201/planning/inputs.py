@@ -111,9 +111,9 @@ class Inputs:
             images = self.images(dataset)
             if images.sha256 != sample.images_sha256:
                 raise ConfigError(
-                    f"Sampling failed for {dataset} {key}: expected images with SHA-256 {sample.images_sha256[:16]}…, "
-                    f"from which the sample in {self._config.results} was drawn, got {images.sha256[:16]}…. Restore "
-                    "them, or choose another results folder."
+                    f"Sampling failed for {dataset} {key}: expected the images {sample.images_sha256[:16]}, of which "
+                    f"the sample in {self._config.results} was drawn, got {images.sha256[:16]}. Restore them, or "
+                    "choose another results folder."
                 )
             for increment in sample.increments:
                 keep_copy(self._config, dataset, choose_images(images, increment.positions))

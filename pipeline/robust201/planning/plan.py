@@ -455,8 +455,8 @@ def check_sampled_protocols(plan: Plan) -> None:
         sample = samples.get((planned.dataset, planned.key))
         if sample is not None and not is_sampled(plan, planned) and planned.protocol != sample.protocol:
             raise ConfigError(
-                f"Sampling failed for {planned.dataset} {planned.key} in {plan.config.results}: the protocol differs "
-                "from the one its sample was drawn for, because parameters, seed, images or code have changed. "
+                f"Sampling failed for {planned.dataset} {planned.key} in {plan.config.results}: expected the protocol "
+                "with which its sample was drawn, got another, as its parameters, seed, images or code changed. "
                 "Restore them, or choose another results folder."
             )
 
