@@ -23,7 +23,7 @@ from robust201.runtime.heartbeat import (
     file_server_time,
     read_heartbeats,
     remove_silent_heartbeats,
-    working_shares,
+    active_shares,
 )
 
 UNIT = Unit("ab" * 16, 21, "digits", "fgsm", (1.0, 8.0), 10, "p" * 32, "c" * 64)
@@ -103,7 +103,7 @@ def test_heartbeat_continues_during_long_part(tmp_path: Path, monkeypatch: pytes
         wait_for(beats.path.exists)
         beats.path.unlink()  # as in a cleanup: the next beat creates it again
         wait_for(beats.path.exists)
-        assert working_shares(tmp_path) == ("3-of-64",)
+        assert active_shares(tmp_path) == ("3-of-64",)
 
 
 def test_killed_process_becomes_silent_and_is_removed_by_next_run(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_killed_process_becomes_silent_and_is_removed_by_next_run(tmp_path: Path
     )
     child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
     try:
-        wait_for(lambda: working_shares(tmp_path) == ("1-of-2",))
+        wait_for(lambda: active_shares(tmp_path) == ("1-of-2",))
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
@@ -121,7 +121,7 @@ def test_killed_process_becomes_silent_and_is_removed_by_next_run(tmp_path: Path
     remove_silent_heartbeats(tmp_path)
     assert stale.exists()  # the process may be alive
     os.utime(stale, (time.time() - 60,) * 2)
-    assert working_shares(tmp_path) == ()
+    assert active_shares(tmp_path) == ()
     assert [beat.is_silent for beat in read(tmp_path)] == [True]
     remove_silent_heartbeats(tmp_path)
     assert not stale.exists()
@@ -147,7 +147,7 @@ def test_heartbeat_that_cannot_be_removed_looks_silent(tmp_path: Path, monkeypat
 
     with Heartbeat(tmp_path, share="1-of-2") as beat:
         wait_for(beat.path.exists)
-        assert working_shares(tmp_path) == ("1-of-2",)
+        assert active_shares(tmp_path) == ("1-of-2",)
         monkeypatch.setattr(Path, "unlink", refuse)
     assert beat.path.exists()
-    assert working_shares(tmp_path) == ()
+    assert active_shares(tmp_path) == ()

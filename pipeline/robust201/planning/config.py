@@ -45,7 +45,7 @@ from robust201.planning.plugins import (
 )
 from robust201.planning.sampling_section import SamplingSection
 from robust201.planning.sweep_yaml import ConfigPath, substitute_variables
-from robust201.planning.transfers import TransferParameters, read_transfers
+from robust201.planning.transfers import TransferParameters, parse_transfers
 from robust201.planning.user_tasks import MAX_NAME_BYTES, UserTaskParameters, is_custom_name
 from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.spaces.base import Space
@@ -822,7 +822,7 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
             custom[name] = custom_task
             continue
         if "source" in fields:
-            for transfer, parameters in read_transfers(name, fields, TASKS, _parse_parameters):
+            for transfer, parameters in parse_transfers(name, fields, TASKS, _parse_parameters):
                 if transfer in custom or (transfer in keys and transfer != name):
                     raise ValueError(f"expected different names, got {transfer!r} twice. Rename one of them.")
                 custom[transfer] = parameters

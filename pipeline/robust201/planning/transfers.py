@@ -112,7 +112,7 @@ class TransferParameters(Parameters):
         return matching[0]
 
 
-def read_transfers(
+def parse_transfers(
     name: str, fields: Mapping[str, Any], reserved: Collection[str], parse: ParseParameters
 ) -> Iterator[tuple[str, TransferParameters]]:
     """Parse a transfer, or, for a list of sources, one per source, named after it; `reserved` are names of other keys.

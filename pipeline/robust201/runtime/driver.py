@@ -93,7 +93,7 @@ class Driver:
         self._log.write("run_ended", self.tally.end_state, failures=len(self.tally.failures))
 
     @contextmanager
-    def recording_an_error(self) -> Iterator[None]:
+    def recording_errors(self) -> Iterator[None]:
         try:
             yield
         except BaseException as error:

@@ -251,15 +251,15 @@ def read_file_time(folder: Path) -> float:
         return time.time()
 
 
-def working_shares(results: Path) -> tuple[str, ...]:
+def active_shares(results: Path) -> tuple[str, ...]:
     """Return the names of the shares working in a results folder, which must be writable."""
     beats = read_heartbeats(results, file_server_time(results))
     return tuple(sorted({beat.share for beat in beats if beat.share and not beat.is_silent}))
 
 
-def warn_of_shares(results: Path, say: Callable[[str], None]) -> None:
+def report_active_shares(results: Path, say: Callable[[str], None]) -> None:
     """Report shares that are working in a results folder in which another run is about to start."""
-    count = len(working_shares(results))
+    count = len(active_shares(results))
     if count:
         say(
             f"{count} {'run' if count == 1 else 'runs'} with --share working in {results}: results that two workers "

@@ -293,8 +293,8 @@ class _Attempt:
             new_file.unlink(missing_ok=True)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StorageFullError(
-                    f"Taking the lease failed for {self.path}: the disk is full ({error.strerror}). Free some space "
-                    "and rerun the same command."
+                    f"Taking the lease failed for {self.path}: expected free space on the disk, got none "
+                    f"({error.strerror}). Free some space and rerun the same command."
                 ) from error
             raise
         return descriptor

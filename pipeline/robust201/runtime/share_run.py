@@ -82,7 +82,7 @@ def run_share(
         preview = RunPreview(plan, parts, plan.n_evaluations - n_missing, (), ())
         on_preview(preview)
         driver = make_driver(preview, folder, on_progress=on_progress, say=say)
-        with driver.recording_an_error():
+        with driver.recording_errors():
             compute(driver, plan, parts, make_executor)
         if undrawn:
             driver.tally.remaining += undrawn

@@ -21,7 +21,7 @@ from robust201.planning.plan_file import PLAN_FILE, load_facts, load_plan, save_
 from robust201.planning.samples import SAMPLE_FILE, check_samples, read_samples
 from robust201.runtime.driver import Driver, OnProgress
 from robust201.runtime.executors.base import Executor
-from robust201.runtime.heartbeat import remove_silent_heartbeats, warn_of_shares
+from robust201.runtime.heartbeat import remove_silent_heartbeats, report_active_shares
 from robust201.runtime.lease import Lease
 from robust201.runtime.preview import RunPreview, preview_run
 from robust201.runtime.progress import Tracker
@@ -91,7 +91,7 @@ def run_sweep(
         # The lease is also checked between events, because another driver may have taken over.
         driver = make_driver(preview, config.results, on_progress=on_progress, check=lease.check, say=say)
         planned = preview.plan
-        with driver.recording_an_error():
+        with driver.recording_errors():
             blocks = inputs.missing_adversarial_blocks(preview.plan, preview.missing)
             now, later = _split_by_readiness(preview.plan, preview.missing, inputs, blocks)
             compute(driver, preview.plan, now, make_executor, blocks)
@@ -159,7 +159,7 @@ def _prepared(
         save_plan(full, store)
         inputs.copy_images()
         inputs.keep_code()
-        warn_of_shares(config.results, say)
+        report_active_shares(config.results, say)
         remove_silent_heartbeats(config.results)
         store.folder.remove_leftovers()
         say("Checking finished results")

@@ -188,7 +188,7 @@ class _Run:
     def run(self) -> RunTally:
         """Run the trainings that are ready, stage by stage, until no stage makes progress."""
         tally = self._driver.tally
-        with self._driver.recording_an_error():
+        with self._driver.recording_errors():
             while not tally.drained:
                 failed = {failure.part.unit.id for failure in tally.failures}
                 ready = [
