@@ -29,7 +29,7 @@ def run_out_of_memory(trial: Trial) -> None:
     trial.write_sweep()
     trial.order(memory={"images": 8})
     trial.run(*INLINE)
-    trial.injected["allocations refused"] += len(trial.claims("memory-"))
+    trial.injected["failed allocations"] += len(trial.claims("memory-"))
 
 
 def poison_unit(trial: Trial) -> None:

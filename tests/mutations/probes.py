@@ -101,7 +101,7 @@ _RESULTS = _probes_of_results("results") | {
     "merge": _command("merge", "@results", "--out", "@merged"),
     "diff": _command("diff", "@results", "@json"),
 }
-_INPUTS = {"run anew": Probe(_run_from_scratch), "plan": _command("plan", "@sweep.yaml")}
+_INPUTS = {"run from scratch": Probe(_run_from_scratch), "plan": _command("plan", "@sweep.yaml")}
 _JSON = {
     "read": Probe(lambda root: _read(root, "json"), is_compared=False),
     "report": _command("report", "@json", "--out", "@page.html"),

@@ -180,8 +180,8 @@ def test_run_rejects_results_folder_with_other_files(
         (tmp_path / "results" / name).write_text("mine")
     sweep = write_sweep()
     before = read_tree(tmp_path)
-    refusal = robust201("run", sweep).refusal(2)
-    assert "expected a new or an empty folder, got one with notes.txt and 1 more but without format.json" in refusal
+    error = robust201("run", sweep).refusal(2)
+    assert "expected a new or an empty folder, got one with notes.txt and 1 more but without format.json" in error
     assert read_tree(tmp_path) == before
 
 
@@ -305,18 +305,18 @@ def test_error_names_line_of_wrong_field(
     monkeypatch.delenv("NOWHERE_AT_ALL", raising=False)
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(f"name: x\nresults: r\ndatasets: {{digits: {{}}}}\n{wrong}")
-    refusal = robust201("plan", sweep).refusal(2)
-    assert f"failed for {sweep}, line {line}: " in refusal
-    assert message in refusal
+    error = robust201("plan", sweep).refusal(2)
+    assert f"failed for {sweep}, line {line}: " in error
+    assert message in error
 
 
 @pytest.mark.parametrize(("text", "location"), [("name: [", "line 2, column 1"), ("a: 1\na: 2\n", "line 2, column 1")])
 def test_error_names_line_of_invalid_yaml(robust201: RunCommand, tmp_path: Path, text: str, location: str) -> None:
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(text)
-    refusal = robust201("plan", sweep).refusal(2)
-    assert location in refusal
-    assert "unicode string" not in refusal
+    error = robust201("plan", sweep).refusal(2)
+    assert location in error
+    assert "unicode string" not in error
 
 
 def test_plan_check_names_missing_data_folder(
@@ -344,8 +344,8 @@ def test_plan_check_names_missing_data_folder(
 def test_error_names_option_that_set_the_field(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     sweep = write_sweep()
     assert "failed for --out: results: expected a path" in robust201("run", sweep, "--out", "").refusal(2)
-    refusal = robust201("run", sweep, "--executor", "dask").refusal(2)
-    assert "failed for --executor: execution.executor: expected 'inline' or 'ray', got 'dask'." in refusal
+    error = robust201("run", sweep, "--executor", "dask").refusal(2)
+    assert "failed for --executor: execution.executor: expected 'inline' or 'ray', got 'dask'." in error
     assert "failed for --workers: execution.workers: " in robust201("run", sweep, "--workers", "0").refusal(2)
 
 

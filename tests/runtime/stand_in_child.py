@@ -41,7 +41,7 @@ class _Executor:
         self.polls += 1
         if self.order == "die at a poll" or (self.order == "die after a receipt" and self.polls > 2):
             os._exit(1)
-        if self.order == "refuse at a poll":
+        if self.order == "reject at a poll":
             raise ConfigError("Running workers failed for one of them: it raised an error. Correct it.")
         if self.polls == 1 or self.order == "be slow":
             time.sleep(timeout)
@@ -69,7 +69,7 @@ def run_child(descriptor: int, folder: str) -> None:
             os._exit(1)
         if order == "raise":
             raise Exception("The current node timed out during startup. This could happen")
-        if order == "refuse":
+        if order == "reject":
             raise ConfigError("Starting workers failed for 9 of them: expected fewer, got 9. Lower it.")
         return _Executor(order)
 

@@ -20,10 +20,10 @@ from robust201.runtime.heartbeat import (
     Heartbeat,
     LastBeat,
     TrainingSteps,
+    active_shares,
     file_server_time,
     read_heartbeats,
     remove_silent_heartbeats,
-    active_shares,
 )
 
 UNIT = Unit("ab" * 16, 21, "digits", "fgsm", (1.0, 8.0), 10, "p" * 32, "c" * 64)
@@ -142,12 +142,12 @@ def test_read_heartbeats_ignores_other_files(tmp_path: Path, text: str) -> None:
 
 
 def test_heartbeat_that_cannot_be_removed_looks_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, **_options: object) -> None:
+    def raise_read_only(path: Path, **_options: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
     with Heartbeat(tmp_path, share="1-of-2") as beat:
         wait_for(beat.path.exists)
         assert active_shares(tmp_path) == ("1-of-2",)
-        monkeypatch.setattr(Path, "unlink", refuse)
+        monkeypatch.setattr(Path, "unlink", raise_read_only)
     assert beat.path.exists()
     assert active_shares(tmp_path) == ()

@@ -36,12 +36,12 @@ def test_lease_file_exists_until_release(tmp_path):
 
 
 def test_lease_that_cannot_be_removed_looks_dead(tmp_path, monkeypatch):
-    def refuse(path, **_options):
+    def raise_error(path, **_options):
         raise OSError(errno.EROFS, "Read-only file system")
 
     lease = acquire(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", refuse)
+        patch.setattr(Path, "unlink", raise_error)
         with pytest.raises(OSError, match="Read-only"):
             lease.release()
     assert (tmp_path / LEASE_NAME).stat().st_mtime == 0
@@ -252,10 +252,10 @@ def test_lease_reports_full_disk(tmp_path, monkeypatch):
 
 
 def test_lease_reports_missing_hard_links(tmp_path, monkeypatch):
-    def refuse(*_args):
+    def raise_error(*_args):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
-    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "link", raise_error)
     with pytest.raises(StorageError, match="does not support hard links"):
         acquire(tmp_path)
     assert list(tmp_path.iterdir()) == []

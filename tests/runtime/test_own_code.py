@@ -244,7 +244,7 @@ def test_commands_require_consent_to_code_in_dataset(
     code = received.with_name("spy.py")
     (tmp_path / "link.yaml").symlink_to(received)
     copied = tmp_path / "copied.yaml"
-    copied.write_text(received.read_text())  # its code still lies in the dataset
+    copied.write_text(received.read_text())  # its code is still in the dataset
     for sweep in (received, tmp_path / "link.yaml", received.parent / ".." / "more" / "sweep.yaml", copied):
         line = robust201(*arguments, sweep, "--allow-code", tmp_path / "my_models.py").refusal(2)
         assert line.endswith(f"add: --allow-code {code}"), line

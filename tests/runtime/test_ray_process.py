@@ -118,14 +118,14 @@ def test_lost_cluster_is_not_restarted(start: StartExecutor, tmp_path: Path) -> 
 def test_config_error_of_child_is_raised_immediately(start: StartExecutor, tmp_path: Path, address: str | None) -> None:
     began = time.monotonic()
     with pytest.raises(ConfigError, match=r"^Starting workers failed for 9 of them"):
-        start("refuse", ray_address=address)
+        start("reject", ray_address=address)
     assert time.monotonic() - began < ray_process._CLOSE_SECONDS
     assert len(starts(tmp_path)) == 1
     expect_nothing_left(tmp_path)
 
 
 def test_executor_on_cluster_is_closed_after_error(start: StartExecutor, tmp_path: Path) -> None:
-    executor = start("refuse at a poll", ray_address="10.0.0.1:6379")
+    executor = start("reject at a poll", ray_address="10.0.0.1:6379")
     with pytest.raises(ConfigError, match=r"^Running workers failed for one of them"):
         executor.poll(0.1)
     began = time.monotonic()

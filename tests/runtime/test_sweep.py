@@ -208,12 +208,12 @@ def test_status_is_running_before_first_event(make_sweep: MakeSweep) -> None:
 def test_status_is_not_running_if_final_state_cannot_be_written(
     make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_arguments: object, **_options: object) -> None:
+    def raise_full(*_arguments: object, **_options: object) -> None:
         raise StorageFullError("full")
 
     def fill_the_disk(_progress: RunProgress, event: Event | None) -> None:
         if event is not None:
-            monkeypatch.setattr(progress_module, "write_text", refuse)
+            monkeypatch.setattr(progress_module, "write_text", raise_full)
             raise StorageFullError("full")
 
     config = make_sweep(keys={"clean": {}})

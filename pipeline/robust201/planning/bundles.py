@@ -130,9 +130,9 @@ class _Cutter:
             if seconds <= limit:
                 return (part,)
             n_strengths = max(1, len(part.strengths) // math.ceil(seconds / limit))
-            first = Part(part.unit, part.strengths[:n_strengths], part.start, part.stop)
-            rest = Part(part.unit, part.strengths[n_strengths:], part.start, part.stop)
-            return (*(self.cut(first, limit) if n_strengths == 1 else (first,)), rest)
+            first_part = Part(part.unit, part.strengths[:n_strengths], part.start, part.stop)
+            other_strengths = Part(part.unit, part.strengths[n_strengths:], part.start, part.stop)
+            return (*(self.cut(first_part, limit) if n_strengths == 1 else (first_part,)), other_strengths)
         n_images, batch = part.stop - part.start, self._plan.config.batch_size
         step, max_slices = batch, -(-n_images // batch)
         if self._plan.tasks[part.unit.key].draws_by_batch(self._plan.config.engine):

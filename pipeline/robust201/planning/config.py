@@ -545,10 +545,10 @@ class SweepConfig(WorkSection):
             return fields
         sections = fields.get("datasets")
         counts = [_stated_classes(section) for section in sections.values()] if isinstance(sections, Mapping) else []
-        chosen = ("accuracy",) if max(counts, default=0) > MAX_COUNTED_CLASSES else PUBLISHED
+        measurements = ("accuracy",) if max(counts, default=0) > MAX_COUNTED_CLASSES else PUBLISHED
         if fields.get("sampling") is not None:
-            chosen = (*chosen, PREDICTIONS)
-        return fields if chosen == PUBLISHED else {**fields, "measurements": chosen}
+            measurements = (*measurements, PREDICTIONS)
+        return fields if measurements == PUBLISHED else {**fields, "measurements": measurements}
 
     @model_validator(mode="after")
     def _check_matrices(self) -> Self:
@@ -591,23 +591,25 @@ class SweepConfig(WorkSection):
     def _check_transfers(self) -> Self:
         transfers = self.transfers
         if transfers:
-            known = self.selected_architectures
+            architectures = self.selected_architectures
             for key, source in transfers.items():
-                if source not in known:
+                if source not in architectures:
                     raise ValueError(
                         f"keys.{key}.source: expected one of the sweep's architectures, since their weights are known, "
                         f"got {show_architecture(source)}. Add it to `architectures`."
                     )
-            first: dict[tuple[ArchitectureId, str], str] = {}
+            first_keys: dict[tuple[ArchitectureId, str], str] = {}
             for key, parameters in self.parameters.items():
                 if key not in transfers or key in self.keys:  # not from a list of sources
                     continue
                 source = transfers[key]
-                other = first.setdefault((source, parameters.model_copy(update={"source": ""}).model_dump_json()), key)
-                if other != key:
+                earlier_key = first_keys.setdefault(
+                    (source, parameters.model_copy(update={"source": ""}).model_dump_json()), key
+                )
+                if earlier_key != key:
                     raise ValueError(
                         f"keys.{key}.source: expected different architectures in a list of sources, got "
-                        f"{show_architecture(source)} twice (also {other}). Remove one."
+                        f"{show_architecture(source)} twice (also {earlier_key}). Remove one."
                     )
         return self
 
@@ -663,7 +665,7 @@ class SweepConfig(WorkSection):
 
     @property
     def sampled_keys(self) -> tuple[str, ...]:
-        """Keys that networks other than the pilot's are evaluated under on a sample: attacks that are not cheap."""
+        """Keys under which networks outside the pilot are evaluated on a sample: all attacks that are not cheap."""
         if self.sampling is None:
             return ()
         return tuple(
@@ -765,7 +767,7 @@ class SweepConfig(WorkSection):
 
 
 def _sampling_problems(config: SweepConfig, section: SamplingSection) -> Iterator[str]:
-    """Yield what keeps a sweep from being sampled."""
+    """Yield the reasons why a sweep cannot be sampled."""
     if config.engine == "reference":
         yield (
             "sampling: expected engine fused, since the draws of the reference engine depend on which images are "

@@ -13,10 +13,10 @@ from robust201.planning.transfers import TransferParameters
 def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: InputFacts) -> dict[str, Any]:
     """Return everything that affects the results of a key on a dataset, except architecture, weights and strength."""
     task, parameters = config.tasks[key], config.parameters[key]
-    known = facts.datasets[dataset]
+    dataset_facts = facts.datasets[dataset]
     payload: dict[str, Any] = {
         "dataset": dataset,
-        "images": _images_payload(config, key, known),
+        "images": _images_payload(config, key, dataset_facts),
         "network": dict(config.make_space(facts.code).identity()),
         "key": key,
         "semantics_version": task.semantics_version,
@@ -31,7 +31,7 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: InputFa
     if task.kind == "attack" or parameters.draws:
         payload["seed"] = config.seed
     if task.kind == "corruption":
-        payload["corruption"] = dict(known.corruptions.get(key, {}))
+        payload["corruption"] = dict(dataset_facts.corruptions.get(key, {}))
     if isinstance(parameters, TransferParameters):
         source = config.transfers[key]
         payload["source"] = parameters.identify_source(source, facts.weights[dataset][source])

@@ -68,10 +68,10 @@ class Inputs:
     def weights(self) -> WeightsSource:
         return WeightsSource(self._config, self._config.make_space({}))
 
-    def images(self, dataset: str, own: ImageSelection | None = None) -> ImageSet:
+    def images(self, dataset: str, own_selection: ImageSelection | None = None) -> ImageSet:
         """Return the images of a measure's selection `own`, or the sweep's test images if it is None (cached)."""
-        selection = own or ImageSelection("test", self._config.images.count, self._config.images.seed)
-        if (dataset, own) not in self._images:
+        selection = own_selection or ImageSelection("test", self._config.images.count, self._config.images.seed)
+        if (dataset, own_selection) not in self._images:
             section, spec = self._config.datasets[dataset], self._config.dataset_spec(dataset)
             if selection.split != "test" and section.path is not None and section.path.is_file():
                 raise DatasetError(
@@ -92,18 +92,18 @@ class Inputs:
                 if selection.split == "test":
                     raise
                 raise DatasetError(f"{error} Or {self._test_split_advice(selection)}.") from error
-            self._images[dataset, own] = images
-        return self._images[dataset, own]
+            self._images[dataset, own_selection] = images
+        return self._images[dataset, own_selection]
 
-    def _test_split_advice(self, own: ImageSelection) -> str:
-        keys = [key for key, parameters in self._config.parameters.items() if parameters.own_images == own]
+    def _test_split_advice(self, own_selection: ImageSelection) -> str:
+        keys = [key for key, parameters in self._config.parameters.items() if parameters.own_images == own_selection]
         return f"set split: test for {', '.join(keys)}"
 
     def copy_images(self) -> None:
         """Copy every dataset's selected images to the results folder (see `keep_copy`)."""
         for dataset in self._config.datasets:
-            for own in (None, *self._config.own_images):
-                keep_copy(self._config, dataset, self.images(dataset, own))
+            for own_selection in (None, *self._config.own_images):
+                keep_copy(self._config, dataset, self.images(dataset, own_selection))
 
     def keep_samples(self, samples: Samples | None) -> None:
         """Copy the images of every increment of samples to the results folder (see `keep_copy`)."""
@@ -124,11 +124,11 @@ class Inputs:
             self._samples[sha256] = read_copy(self._config, dataset, sha256)
         return self._samples[sha256]
 
-    def kept_images(self, dataset: str, sha256: str, own: ImageSelection | None = None) -> ImageSet:
+    def kept_images(self, dataset: str, sha256: str, own_selection: ImageSelection | None = None) -> ImageSet:
         """Read images that `copy_images` has copied (cached); they must have the planned hash (see `images`)."""
-        if (dataset, own) not in self._images:
-            self._images[dataset, own] = read_copy(self._config, dataset, sha256)
-        return self._images[dataset, own]
+        if (dataset, own_selection) not in self._images:
+            self._images[dataset, own_selection] = read_copy(self._config, dataset, sha256)
+        return self._images[dataset, own_selection]
 
     def keep_code(self) -> None:
         """Copy the sweep's Python files to the results folder, from which workers execute them."""
@@ -252,8 +252,8 @@ class Inputs:
                 if isinstance(parameters, TransferParameters):
                     parameters.choose_weights(self.weights.find(dataset, source))
         for dataset, section in self._config.datasets.items():
-            for own in (None, *self._config.own_images):
-                self.images(dataset, own)
+            for own_selection in (None, *self._config.own_images):
+                self.images(dataset, own_selection)
             if section.corruptions:
                 self._check_corruptions(dataset, section.corruptions)
 
@@ -281,12 +281,17 @@ class Inputs:
             images = self.images(dataset)
             earlier_dataset = earlier.datasets.get(dataset) if earlier else None
             corruptions = self._gather_corruptions(dataset, earlier_dataset)
-            own_images = {own: self.images(dataset, own) for own in self._config.own_images}
+            own_images = {
+                own_selection: self.images(dataset, own_selection) for own_selection in self._config.own_images
+            }
             datasets[dataset] = DatasetFacts(
                 len(images),
                 images.sha256,
                 corruptions,
-                {own: ImageFacts(len(selected), selected.sha256) for own, selected in own_images.items()},
+                {
+                    own_selection: ImageFacts(len(selected), selected.sha256)
+                    for own_selection, selected in own_images.items()
+                },
                 dict(images.decoder),
             )
         code = hash_files(self._config.code_files())

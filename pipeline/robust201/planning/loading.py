@@ -101,9 +101,9 @@ def _find_option(steps: Sequence[str], overrides: Mapping[str, Any]) -> str:
 def _replace(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     replaced = dict(fields)
     for name, value in changes.items():
-        before = fields.get(name)
-        if isinstance(value, Mapping) and (before is None or isinstance(before, Mapping)):
-            replaced[name] = _replace(before or {}, value)
+        section = fields.get(name)
+        if isinstance(value, Mapping) and (section is None or isinstance(section, Mapping)):
+            replaced[name] = _replace(section or {}, value)
         elif value is not None and not isinstance(value, Mapping):
             replaced[name] = value
     return replaced

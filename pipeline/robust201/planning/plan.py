@@ -361,7 +361,7 @@ def plan_without_samples(config: SweepConfig, facts: InputFacts) -> Plan:
 def sample_costs(plan: Plan) -> SampleCosts:
     """Estimate the costs that sampling can reduce, given a plan on all images (`plan_without_samples`), by key."""
     section = plan.config.sampling
-    assert section is not None  # noqa: S101 - asked of sampled sweeps only
+    assert section is not None  # noqa: S101 - called only for sampled sweeps
     pilot, sampled = set(pilot_of(plan)), set(plan.config.sampled_keys)
     fixed, per_image, n_images = plan.source_macs, dict[tuple[str, str], float](), dict[tuple[str, str], int]()
     for planned in plan.planned_keys:
@@ -379,11 +379,11 @@ def sample_costs(plan: Plan) -> SampleCosts:
 
 
 def pilot_of(plan: Plan) -> tuple[ArchitectureId, ...]:
-    """Return the pilot networks of a sampled sweep: those of its samples, or, without samples, a choice by its seed."""
+    """Return a sampled sweep's pilot networks: those of its samples, or a choice by its seed if it has none."""
     if plan.facts.samples is not None:
         return plan.facts.samples.pilot
     section = plan.config.sampling
-    assert section is not None  # noqa: S101 - asked of sampled sweeps only
+    assert section is not None  # noqa: S101 - called only for sampled sweeps
     return choose_pilot(plan.config.selected_architectures, section.pilot, section.seed)
 
 
@@ -393,7 +393,7 @@ def _plan_samples(plan: Plan) -> Plan:
     Images that the budget allows but that have not been drawn yet become units without an identity.
     """
     config, drawn = plan.config, plan.facts.samples
-    assert config.sampling is not None  # noqa: S101 - asked of sampled sweeps only
+    assert config.sampling is not None  # noqa: S101 - called only for sampled sweeps
     sizes = sample_sizes(sample_costs(plan), parse_budget(config.sampling.budget), config.name)
     pilot = set(pilot_of(plan))
     protocols: dict[str, EvaluationProtocol] = {}

@@ -73,14 +73,14 @@ class PartWorker:
             except _CODE_ERRORS as error:
                 may_retry = not isinstance(error, StorageError | SignalInterrupt)
                 if not (may_retry and is_out_of_memory(error) and self.use_less_memory(part)):
-                    rest = Part(part.unit, remaining, part.start, part.stop)
-                    yield self._failure_of(error, rest, attempt)
+                    remaining_part = Part(part.unit, remaining, part.start, part.stop)
+                    yield self._failure_of(error, remaining_part, attempt)
                     return
                 attempt += 1
             else:
                 return
 
-    def _failure_of(self, error: BaseException, rest: Part, attempt: int) -> UnitFailure:
+    def _failure_of(self, error: BaseException, remaining_part: Part, attempt: int) -> UnitFailure:
         """Return a failure for the rest of a part, given the error being handled.
 
         Raises:
@@ -96,9 +96,9 @@ class PartWorker:
         if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
             self._log.write("device_failed", str(error), level="error", traceback=traceback.format_exc())
             raise WorkerBrokenError(
-                f"{self.doing} failed for {rest.label}: the {self.device.type} device failed ({error}). The worker's "
-                "process cannot continue; a new one resumes its work."
+                f"{self.doing} failed for {remaining_part.label}: the {self.device.type} device failed ({error}). The "
+                "worker's process cannot continue; a new one resumes its work."
             ) from error
         kind = "memory" if is_out_of_memory(error) else "application"
         message = " ".join(f"{type(error).__name__}: {error}".split())  # torch may append C++ stack frames
-        return UnitFailure(rest, kind, message, traceback.format_exc(), attempt)
+        return UnitFailure(remaining_part, kind, message, traceback.format_exc(), attempt)

@@ -160,8 +160,8 @@ class RunProgress:
             return 0.0
         if not self._macs_of_this_run:
             return None
-        left = (self.remaining_macs - self.steps_macs) / self.macs_per_second - self.quiet_seconds
-        return left if left > 0 else None
+        seconds = (self.remaining_macs - self.steps_macs) / self.macs_per_second - self.quiet_seconds
+        return seconds if seconds > 0 else None
 
     @property
     def done_evaluations(self) -> int:

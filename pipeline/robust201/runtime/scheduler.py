@@ -121,9 +121,9 @@ class Scheduler:
         self._waiting.extend(bundles)
         for bundle in self._waiting:
             for part in bundle.parts:
-                piece = _slice_of(part)
-                earlier = self._pending.get(piece, ())
-                self._pending[piece] = (*earlier, *part.strengths) if earlier else part.strengths
+                key = _slice_of(part)
+                earlier = self._pending.get(key, ())
+                self._pending[key] = (*earlier, *part.strengths) if earlier else part.strengths
         try:
             self._loop()
         except DrainDeadlineError:
@@ -151,7 +151,7 @@ class Scheduler:
     def _count(self, event: Event) -> None:
         match event:
             case Receipt():
-                self._close((event.unit_id, event.start, event.stop), event.strengths)
+                self._remove_pending((event.unit_id, event.start, event.stop), event.strengths)
                 self._fruitless_deaths = 0
                 self._tally.evaluations += len(event.strengths)
                 self._tally.parts += 1
@@ -181,13 +181,13 @@ class Scheduler:
                 "process with --executor inline."
             )
 
-    def _close(self, piece: _Slice, strengths: tuple[float, ...]) -> None:
-        remaining = tuple(strength for strength in self._pending.pop(piece, ()) if strength not in strengths)
+    def _remove_pending(self, key: _Slice, strengths: tuple[float, ...]) -> None:
+        remaining = tuple(strength for strength in self._pending.pop(key, ()) if strength not in strengths)
         if remaining:
-            self._pending[piece] = remaining
+            self._pending[key] = remaining
 
     def _give_up(self, failure: UnitFailure) -> None:
-        self._close(_slice_of(failure.part), failure.part.strengths)
+        self._remove_pending(_slice_of(failure.part), failure.part.strengths)
         self._tally.failures.append(failure)
 
     def _requeue(self, lost: BundleLost) -> None:
@@ -206,13 +206,13 @@ class Scheduler:
         suspect, *others = remaining
         if others:
             self._waiting.appendleft(lost.bundle.keep(others))
-        piece = _slice_of(suspect), suspect.strengths[0]
-        self._deaths[piece] += 1
-        if self._deaths[piece] == 1:
+        key = _slice_of(suspect), suspect.strengths[0]
+        self._deaths[key] += 1
+        if self._deaths[key] == 1:
             self._count_fruitless_death(lost.reason, suspect.label)
-        if self._deaths[piece] >= self._max_attempts:
+        if self._deaths[key] >= self._max_attempts:
             message = f"{self._doing} failed for {suspect.label}: its worker died each time ({lost.reason})."
-            failure = UnitFailure(suspect, "killed", message, "", self._deaths[piece])
+            failure = UnitFailure(suspect, "killed", message, "", self._deaths[key])
             self._give_up(failure)
             self._on_event(failure, self._tally)
         else:

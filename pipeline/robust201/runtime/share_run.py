@@ -202,8 +202,8 @@ def _check_inputs(plan: Plan, bundles: Sequence[Bundle]) -> None:
     inputs, tasks = Inputs(config, keys=needed_keys), config.tasks
     for dataset in sorted({bundle.dataset for bundle in bundles}):
         dataset_facts = facts.datasets[dataset]
-        for own in (None, *config.own_images):
-            inputs.kept_images(dataset, dataset_facts.images(own).sha256, own)
+        for own_selection in (None, *config.own_images):
+            inputs.kept_images(dataset, dataset_facts.images(own_selection).sha256, own_selection)
         keys = {part.unit.key for bundle in bundles if bundle.dataset == dataset for part in bundle.parts}
         if any(tasks[key].kind == "corruption" for key in keys):
             store = inputs.open_corruptions(dataset)

@@ -82,7 +82,7 @@ class TrainingSelection:
 
     def select(self, config: TrainingConfig) -> list[Training]:
         trainings = config.trainings()
-        selected = [each for each in trainings if self.recipes is None or each.recipe in self.recipes]
+        selected = [training for training in trainings if self.recipes is None or training.recipe in self.recipes]
         return selected[: self.limit]
 
 

@@ -48,19 +48,19 @@ class TrainingWorker(PartWorker):
         training, config = planned.training, self._config
         start = None if planned.start is None else self._store.load(planned.start)
         began = time.perf_counter()
-        first: tuple[int, float] | None = None
+        first_step: tuple[int, float] | None = None
 
         def note_steps(step: int, record: EpochRecord | None) -> None:
-            nonlocal first
+            nonlocal first_step
             now = time.perf_counter()
-            first = first or (step, now)
+            first_step = first_step or (step, now)
             heartbeat.note_steps(
                 TrainingSteps(
                     step=step,
-                    begun=first[0],
+                    begun=first_step[0],
                     last=int(part.strengths[-1]),
                     per_epoch=planned.n_batches,
-                    seconds=now - first[1],
+                    seconds=now - first_step[1],
                     loss=None if record is None else record.loss,
                     accuracy=None if record is None else record.accuracy,
                 )

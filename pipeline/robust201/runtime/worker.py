@@ -155,8 +155,10 @@ class Worker(PartWorker):
     def _image_set(self, unit: Unit) -> ImageSet:
         if unit.images:
             return self._inputs.sampled_images(unit.dataset, unit.images)
-        own = self._config.parameters[unit.key].own_images
-        return self._inputs.kept_images(unit.dataset, self._facts.datasets[unit.dataset].images(own).sha256, own)
+        own_selection = self._config.parameters[unit.key].own_images
+        return self._inputs.kept_images(
+            unit.dataset, self._facts.datasets[unit.dataset].images(own_selection).sha256, own_selection
+        )
 
     def _images_on_device(self, unit: Unit) -> ResidentImages:
         images = self._image_set(unit)

@@ -251,9 +251,9 @@ class RayExecutor:
         """Watch the head and this machine's raylet: without them, most calls to Ray block."""
         context = ray.get_runtime_context()
         addresses = {"head": parse_address(context.gcs_address)}
-        here = context.get_node_id()
+        node_id = context.get_node_id()
         for node in ray.nodes():
-            if node["NodeID"] == here:
+            if node["NodeID"] == node_id:
                 addresses["raylet on this machine"] = node["NodeManagerAddress"], node["NodeManagerPort"]
         is_local = not self._execution.ray_address
         # Through a tunnel or proxy, these addresses may be unreachable from here and cannot be watched.

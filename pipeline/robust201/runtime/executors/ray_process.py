@@ -254,10 +254,10 @@ def end_session(leader: int, *, spare: int | None = None) -> None:
     """Kill all processes of a session except `spare`, and wait until they are gone."""
     end = time.monotonic() + _END_SECONDS
     while time.monotonic() < end:
-        found = [process for process in _session(leader) if process.pid != spare]
-        if not found:
+        processes = [process for process in _session(leader) if process.pid != spare]
+        if not processes:
             return
-        for process in found:
+        for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         time.sleep(0.02)
