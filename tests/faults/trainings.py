@@ -102,9 +102,9 @@ def check_trainings(trial: Trial) -> None:
     assert weight_files(store) == whole
     # Files of killed processes may remain for a day; the next run after that must remove them.
     age(stray_files(store))
-    again = _start(trial, *INLINE)
-    trial.finish(again, {0})
-    again.expect(f": {_N_SNAPSHOTS} done, 0 missing")
+    rerun = _start(trial, *INLINE)
+    trial.finish(rerun, {0})
+    rerun.expect(f": {_N_SNAPSHOTS} done, 0 missing")
     run = store / "training"
     paths = [run / "lease.json", *(run / "states").glob("*"), *(run / "finished").glob("*"), *stray_files(store)]
     assert not [path for path in paths if path.exists()]

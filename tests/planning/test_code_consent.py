@@ -67,25 +67,25 @@ def test_find_data_mark_ignores_broken_links(tmp_path: Path) -> None:
 
 
 def test_check_consent_checks_yaml_and_each_file(dataset: Path, home: Path) -> None:
-    mine, theirs = home / "code.py", dataset / "a/code.py"
-    check_consent([mine], home / "sweep.yaml", [])
+    user_file, dataset_file = home / "code.py", dataset / "a/code.py"
+    check_consent([user_file], home / "sweep.yaml", [])
     check_consent([], dataset / "sweep.yaml", [])
-    for files, source in (([mine], dataset / "a/sweep.yaml"), ([mine, theirs], home / "sweep.yaml")):
+    for files, source in (([user_file], dataset / "a/sweep.yaml"), ([user_file, dataset_file], home / "sweep.yaml")):
         with pytest.raises(ConfigError, match="executed only with your consent"):
             check_consent(files, source, [])
         check_consent(files, source, files)
 
 
 def test_check_consent_accepts_only_named_files(dataset: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = dataset / "a/first.py", dataset / "a/second.py"
+    first_file, second_file = dataset / "a/first.py", dataset / "a/second.py"
     with pytest.raises(ConfigError) as error:
-        check_consent([first, second], home / "sweep.yaml", [first])
-    assert str(error.value).endswith(f"add: --allow-code {second}")
+        check_consent([first_file, second_file], home / "sweep.yaml", [first_file])
+    assert str(error.value).endswith(f"add: --allow-code {second_file}")
     for wrong in (dataset, dataset / "a", home / "first.py"):
         with pytest.raises(ConfigError):
-            check_consent([first], home / "sweep.yaml", [wrong])
+            check_consent([first_file], home / "sweep.yaml", [wrong])
     monkeypatch.chdir(dataset)
-    check_consent([first, second], home / "sweep.yaml", [Path("a/first.py"), Path("a/b/../second.py")])
+    check_consent([first_file, second_file], home / "sweep.yaml", [Path("a/first.py"), Path("a/b/../second.py")])
 
 
 def test_check_consent_quotes_options_for_shell(dataset: Path, home: Path) -> None:

@@ -152,11 +152,11 @@ def test_estimate_includes_bytes_of_all_measurements() -> None:
         return summary["estimated_shard_bytes"], summary["estimated_json_bytes"]
 
     n_rows, n_classes, n_images = 3 * (1 + 2 + 2 + 5 + 5), 10, 100
-    rest, cm = 670, n_classes**2
+    row_bytes, cm = 670, n_classes**2
     means = 2 * n_classes**2 + 2
-    assert estimated_bytes("accuracy") == estimated_bytes("cm") == (n_rows * (rest + cm), n_rows * 3 * cm)
-    assert estimated_bytes("confidence") == (n_rows * (rest + cm + 6 * means), n_rows * (3 * cm + 22 * means))
-    assert estimated_bytes("predictions") == (n_rows * (rest + cm + n_images), n_rows * 3 * (cm + n_images))
+    assert estimated_bytes("accuracy") == estimated_bytes("cm") == (n_rows * (row_bytes + cm), n_rows * 3 * cm)
+    assert estimated_bytes("confidence") == (n_rows * (row_bytes + cm + 6 * means), n_rows * (3 * cm + 22 * means))
+    assert estimated_bytes("predictions") == (n_rows * (row_bytes + cm + n_images), n_rows * 3 * (cm + n_images))
 
 
 def whole_parts(plan: Plan) -> list[Part]:

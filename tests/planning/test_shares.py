@@ -93,9 +93,9 @@ def test_all_bundles_covers_each_image_of_each_evaluation_once(engine: str) -> N
 
 
 def test_shares_depend_on_the_sweep_only() -> None:
-    again = build_plan("reference")
+    rerun = build_plan("reference")
     for share in (Share(1, 7), Share(7, 7)):
-        assert share.bundles(all_bundles(again)) == share.bundles(all_bundles(PLANS["reference"]))
+        assert share.bundles(all_bundles(rerun)) == share.bundles(all_bundles(PLANS["reference"]))
 
 
 @given(data=st.data(), count=st.integers(1, 40))
@@ -221,9 +221,9 @@ def test_signal_drains_share_and_rerun_completes_it(
     assert (tally.drained, tally.time_limit) == (True, is_time_limit)
     assert 0 < tally.evaluations < preview.plan.n_evaluations
     assert tally.remaining == preview.plan.n_evaluations - tally.evaluations
-    again, preview = compute(config, "1/2")
+    rerun, preview = compute(config, "1/2")
     assert preview.done == tally.evaluations
-    assert (again.complete, again.drained, again.time_limit) == (True, False, False)
+    assert (rerun.complete, rerun.drained, rerun.time_limit) == (True, False, False)
     assert status(config).done == preview.plan.n_evaluations
     assert compute(config, "2/2")[0].complete
     assert status(config).done == status(config).total

@@ -167,8 +167,8 @@ def test_plausible_epsilons_give_no_warning() -> None:
 
 
 def test_plan_warns_about_images_it_cannot_count(robust201: RunCommand, write_sweep: WriteSweep) -> None:
-    mine = {"mine": {"path": "no-such-folder", "classes": 10, "image_size": 8}}
-    result = robust201("plan", write_sweep(datasets=mine, keys={"clean": {}}, images={}))
+    datasets = {"mine": {"path": "no-such-folder", "classes": 10, "image_size": 8}}
+    result = robust201("plan", write_sweep(datasets=datasets, keys={"clean": {}}, images={}))
     assert result.code == 0, result.err
     assert "warning: the images of mine cannot be read from no-such-folder" in result.err
 

@@ -85,8 +85,8 @@ def test_sweep_on_class_folders_with_many_classes(
     assert max(predicted) < N_CLASSES
     assert robust201("verify", tmp_path / "both").code == 0
     assert robust201("compact", tmp_path / "results").code == 0
-    again = robust201("run", sweep)
-    assert (again.code, "Nothing to compute" in again.err or "Computed 0" in again.err) == (0, True), again.err
+    rerun = robust201("run", sweep)
+    assert (rerun.code, "Nothing to compute" in rerun.err or "Computed 0" in rerun.err) == (0, True), rerun.err
 
 
 def test_protocol_records_resize_rule_and_plan_records_decoder(

@@ -107,9 +107,9 @@ def test_production_random_numbers_match_cpu(device, key):
     image_set = tiny_images(8, labels=[0] * 8)
     changes = {"queries": 50} if key == "aa_square" else {"steps": 3}
     parameters = TASKS[key].parameters(epsilons_255=(1.0, 8.0), **changes)
-    for place in (torch.device("cpu"), device):
-        model = Recording(tiny_classifier(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0])).to(place))
-        images, labels = on(place, torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels))
+    for target in (torch.device("cpu"), device):
+        model = Recording(tiny_classifier(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0])).to(target))
+        images, labels = on(target, torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels))
         job = AttackJob(
             model, Batching(64, 64), CounterDraws(0, key), images, labels, image_set.indices, (1 / 255, 8 / 255)
         )
@@ -308,14 +308,16 @@ def test_sweeps_with_and_without_graphs_export_same_bytes(make_sweep: MakeSweep,
 def test_gpu_sweep_agrees_with_cpu(make_sweep: MakeSweep, tmp_path: Path) -> None:
     """Random networks have small margins, so a few predictions may differ."""
     predictions = []
-    for place in ("cpu", "cuda"):
+    for device_name in ("cpu", "cuda"):
         config = make_sweep(
             engine="fused",
             measurements=["predictions"],
-            results=str(tmp_path / place),
-            execution={"device": place},
+            results=str(tmp_path / device_name),
+            execution={"device": device_name},
         )
-        texts = [text for name, text in exported(config, tmp_path / f"json {place}").items() if "predictions" in name]
+        texts = [
+            text for name, text in exported(config, tmp_path / f"json {device_name}").items() if "predictions" in name
+        ]
         predictions.append(np.array([int(digits) for text in texts for digits in re.findall(rb"\b\d+\b", text)]))
     assert predictions[0].shape == predictions[1].shape
     assert (predictions[0] == predictions[1]).mean() > 0.95

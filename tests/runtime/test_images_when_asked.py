@@ -109,13 +109,13 @@ def test_results_remain_valid_without_corrupted_images(make_sweep: MakeSweep, tm
     assert run_sweep(config, make_executor).complete
     for path in (tmp_path / "corruptions").iterdir():
         path.unlink()
-    again = run_sweep(config, make_executor)
-    assert (again.complete, again.evaluations, generated(tmp_path)) == (True, 0, [])
+    rerun = run_sweep(config, make_executor)
+    assert (rerun.complete, rerun.evaluations, generated(tmp_path)) == (True, 0, [])
     assert done(config.results) == (10, 10)
     # Lost results are recomputed on regenerated images.
     next((config.results / "shards/digits").glob("*-fog-*")).unlink()
-    again = run_sweep(config, make_executor)
-    assert (again.complete, generated(tmp_path)) == (True, ["fog"])
+    rerun = run_sweep(config, make_executor)
+    assert (rerun.complete, generated(tmp_path)) == (True, ["fog"])
     assert done(config.results) == (10, 10)
 
 

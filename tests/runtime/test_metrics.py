@@ -30,11 +30,11 @@ class Recorded:
 
     def record(self, name: str, value: float = 1.0, **tags: str) -> None:
         assert set(tags) == set(METRICS[name].tags), name
-        place = (name, *(tags[tag] for tag in METRICS[name].tags))
+        metric_key = (name, *(tags[tag] for tag in METRICS[name].tags))
         if METRICS[name].kind == "gauge":
-            self.values[place] = value
+            self.values[metric_key] = value
         else:
-            self.values[place] += value
+            self.values[metric_key] += value
 
 
 def test_metrics_are_documented() -> None:

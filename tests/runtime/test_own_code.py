@@ -138,8 +138,8 @@ def test_documented_example_runs(example: Path, robust201: RunCommand) -> None:
         "Will execute my_measure.py (keys.margins).",
     ]
     check_example(robust201, example / "results")
-    again = robust201("run", "sweep.yaml")
-    assert "0 missing" in again.err
+    rerun = robust201("run", "sweep.yaml")
+    assert "0 missing" in rerun.err
 
 
 @pytest.mark.ray

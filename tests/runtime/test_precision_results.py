@@ -101,8 +101,8 @@ def finish(computed: dict[str, Path], tmp_path: Path):
 def test_bf16_sweep_does_not_use_fp32_results(sweeps, finish, tmp_path: Path) -> None:
     finish("fp32", "shared")
     fp32 = export(tmp_path / "shared", tmp_path / "json")
-    again, preview = run(sweeps("bf16", "shared"))
-    assert (preview.done, again.evaluations) == (0, load_plan(tmp_path / "shared").n_evaluations)
+    rerun, preview = run(sweeps("bf16", "shared"))
+    assert (preview.done, rerun.evaluations) == (0, load_plan(tmp_path / "shared").n_evaluations)
     assert len(preview.stale) == 6
     assert all(line.endswith("are kept but not used: precision: fp32 → bf16") for line in preview.stale)
 

@@ -52,8 +52,8 @@ def test_rerun_of_complete_sweep_computes_nothing(make_sweep: MakeSweep) -> None
     tally, preview = run(config)
     assert tally.complete
     assert (preview.done, preview.plan.n_evaluations, tally.evaluations) == (0, 2 * 13, 2 * 13)
-    again, preview = run(config)
-    assert (preview.missing, preview.done, again.evaluations) == ((), 2 * 13, 0)
+    rerun, preview = run(config)
+    assert (preview.missing, preview.done, rerun.evaluations) == ((), 2 * 13, 0)
 
 
 @pytest.mark.ray

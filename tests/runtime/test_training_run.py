@@ -74,8 +74,8 @@ def test_run_trainings_stores_snapshots_once(tmp_path: Path) -> None:
     assert not (config.results / "lease.json").exists()
     progress = read_progress(config.results)
     assert (progress["state"], progress["done_evaluations"], progress["total_evaluations"]) == ("finished", 3, 3)
-    again = run_trainings(config)
-    assert (again.complete, again.evaluations) == (True, 0)
+    rerun = run_trainings(config)
+    assert (rerun.complete, rerun.evaluations) == (True, 0)
     assert preview_trainings(config).n_done == 3
 
 

@@ -78,8 +78,8 @@ def test_measure_and_attacks_in_one_sweep(
     tally, preview = run(config)
     states = 1 if weights is None else 2
     assert tally.evaluations == preview.plan.n_evaluations == 2 * states * (1 + 2 + 1)
-    again, preview = run(config)
-    assert (preview.missing, again.evaluations) == ((), 0)
+    rerun, preview = run(config)
+    assert (preview.missing, rerun.evaluations) == ((), 0)
     norms = squared_norms(config.results)
     assert len(norms) == 2 * states
     assert all(norm > 0 for norm in norms.values())
@@ -375,9 +375,9 @@ def test_run_rejects_zoo_network_with_wrong_image_size(
     write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     images = write_parquet(tmp_path / "small.parquet", size=16)
-    mine = {"path": str(images), "form": "parquet", "classes": 10, "image_size": 16}
+    dataset = {"path": str(images), "form": "parquet", "classes": 10, "image_size": 16}
     sweep = write_sweep(
-        **zoo_fields({"random": {}}, architectures=["resnet18-w2", "lenet5"], keys=CLEAN, datasets={"mine": mine})
+        **zoo_fields({"random": {}}, architectures=["resnet18-w2", "lenet5"], keys=CLEAN, datasets={"mine": dataset})
     )
     assert "Planning failed for lenet5: expected images of 32x32 pixels" in robust201("run", sweep).refusal(2)
 

@@ -88,7 +88,7 @@ def make_bundles(
             pieces.sort(key=lambda item: item[0])
             bundle = Bundle(architecture, dataset, tuple(piece for _, piece in pieces), total)
             bundles.append((max(size, total), bundle))
-    # Move parts that could not be cut as short as their position requires to bundles of the same length.
+    # A bundle whose part could not be cut short enough for its position moves forward to bundles of its length.
     bundles.sort(key=lambda item: -item[0])
     return tuple(bundle for _, bundle in bundles)
 

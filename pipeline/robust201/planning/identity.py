@@ -54,7 +54,7 @@ def is_drawn(protocol: EvaluationProtocol) -> bool:
 
 
 def sampled_payload(payload: Mapping[str, Any], images_sha256: str) -> dict[str, Any]:
-    """Return the payload of a protocol on a sample, named by the hash of its images; empty: not drawn yet."""
+    """Return the payload of a protocol on a sample with the given hash, which is empty before the sample is drawn."""
     return {**payload, "images": {"sha256": images_sha256, "sample_of": payload["images"]["sha256"]}}
 
 

@@ -29,7 +29,8 @@ from robust201.runtime.sweep import MakeExecutor, compute, make_driver
 from robust201.shards import ShardStore
 
 DRAIN_VARIABLE = "ROBUST201_DRAIN_SECONDS"
-"""Environment variable with the time that a batch file allows for draining; `execution.drain_seconds` also applies."""
+"""Environment variable with the time that a batch file allows for draining, in seconds; the shorter of it and
+`execution.drain_seconds` applies."""
 
 _SHOWN_CHARACTERS = 200
 
