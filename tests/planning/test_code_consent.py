@@ -71,7 +71,7 @@ def test_check_consent_checks_yaml_and_each_file(dataset: Path, home: Path) -> N
     check_consent([user_file], home / "sweep.yaml", [])
     check_consent([], dataset / "sweep.yaml", [])
     for files, source in (([user_file], dataset / "a/sweep.yaml"), ([user_file, dataset_file], home / "sweep.yaml")):
-        with pytest.raises(ConfigError, match="executed only with your consent"):
+        with pytest.raises(ConfigError, match="requires your consent"):
             check_consent(files, source, [])
         check_consent(files, source, files)
 

@@ -104,7 +104,7 @@ def test_installed_plugin_needs_no_consent(
     (tmp_path / "mine.py").write_text(ATTACK)
     claim = {"file": str(tmp_path / "mine.py"), "distribution": "shift-package==1.2", "norm": "Linf", "strengths": [1]}
     claimed = load_config(write_plugins({"mine": claim}))
-    with pytest.raises(ConfigError, match=r"mine\.py came with data"):
+    with pytest.raises(ConfigError, match=r"executing .*mine\.py requires your consent"):
         announce_code(claimed, path, allowed=(), say=output.append)
     for name in [name for name in sys.modules if name.startswith("shift_package")]:
         monkeypatch.delitem(sys.modules, name)

@@ -50,9 +50,9 @@ def check_consent(files: Iterable[Path], source: Path, allowed: Sequence[Path]) 
     if unconfirmed:
         paths = ", ".join(map(show_path, unconfirmed))
         raise ConfigError(
-            f"Executing Python files failed for {show_path(source)}: {paths} came with data "
-            f"({marks[unconfirmed[0]]}) and is executed only with your consent. Read the code first; to execute it, "
-            f"add: {' '.join(f'{ALLOW_CODE} {show_path(path)}' for path in unconfirmed)}"
+            f"Executing Python files failed for {show_path(source)}: executing {paths} requires your consent, because "
+            f"the YAML or the code came with data ({marks[unconfirmed[0]]}). Read the code first; to execute it, add: "
+            f"{' '.join(f'{ALLOW_CODE} {show_path(path)}' for path in unconfirmed)}"
         )
 
 

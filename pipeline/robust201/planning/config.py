@@ -558,7 +558,7 @@ class SweepConfig(WorkSection):
             if matrices and n_classes > MAX_MATRIX_CLASSES:
                 raise ValueError(
                     f"measurements: {COLUMNS[matrices[0]].measurement} of the {n_classes:,} classes of {dataset} is "
-                    f"too large; up to {MAX_MATRIX_CLASSES:,} classes have one. Leave it out."
+                    f"too large; the maximum is {MAX_MATRIX_CLASSES:,} classes. Remove it."
                 )
         return self
 
