@@ -15,8 +15,8 @@ from robust201.planning.plan import assumed_facts, make_plan
 from robust201.planning.plugins import TASKS_GROUP, find_plugin, is_installed, plugin_names
 from robust201.planning.sweep_record import portable_fields
 from tests.conftest import RunCommand, WriteSweep
-from tests.runtime.test_own_code import ATTACK, MEASURE, MODELS
-from tests.runtime.test_widened import values
+from tests.runtime.test_extended_sweeps import values
+from tests.runtime.test_user_code import ATTACK, MEASURE, MODELS
 
 DECLARED = """
 SHIFT = {"file": "shift.py", "norm": "Linf", "strengths": [1, 8]}

@@ -41,7 +41,7 @@ def start(make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         config.results.mkdir()
         return RayProcess(config, print)
 
-    monkeypatch.setattr(ray_process, "CHILD_MODULE", "tests.runtime.stand_in_child")
+    monkeypatch.setattr(ray_process, "CHILD_MODULE", "tests.runtime.simulated_ray_child")
     monkeypatch.setenv("STAND_IN", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(REPOSITORY / "pipeline"), str(REPOSITORY))))
     return start
@@ -141,7 +141,7 @@ from pathlib import Path
 from robust201.planning.loading import load_config
 from robust201.monitoring.doctor import _examine_leftovers
 from robust201.runtime.executors import ray_process
-ray_process.CHILD_MODULE = "tests.runtime.stand_in_child"
+ray_process.CHILD_MODULE = "tests.runtime.simulated_ray_child"
 executor = ray_process.RayProcess(load_config(Path(sys.argv[1])), print)
 Path(sys.argv[2]).touch()
 while True:

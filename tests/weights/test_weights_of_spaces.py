@@ -22,7 +22,7 @@ from robust201.submission.shipment import _paths
 from robust201.weights.manifest import hash_recipe
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
-from tests.runtime.test_widened import write_parquet
+from tests.runtime.test_extended_sweeps import write_parquet
 
 OLD_MANIFEST = Path(__file__).parent / "manifest_format_1.jsonl"
 STATE = {"weight": torch.arange(4.0)}

@@ -23,7 +23,7 @@ from robust201.shards import ShardStore
 from robust201.studies.pages.writer import PAGE
 from robust201.submission.ray_jobs import entrypoint
 from tests.conftest import REPOSITORY, Ended, RunCommand, WriteSweep
-from tests.runtime.test_widened import values
+from tests.runtime.test_extended_sweeps import values
 from tests.support.tiny_trainings import training_fields
 
 MODELS = """
