@@ -66,8 +66,8 @@ def test_sweep_on_class_folders_with_many_classes(
     photos: Path, write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     sweep = write_custom(describe(photos), measurements=["accuracy", "predictions"])
-    ran = robust201("run", sweep)
-    assert ran.code == 0, ran.err
+    result = robust201("run", sweep)
+    assert result.code == 0, result.err
     assert robust201("verify", tmp_path / "results").code == 0
     exported = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--parquet", "--outcomes", "bits")
     assert exported.code == 0, exported.err
@@ -123,11 +123,11 @@ def test_sweep_on_grey_images(write_custom: WriteSweep, robust201: RunCommand, t
     np.savez(tmp_path / "test.npz", images=images, labels=np.arange(N_IMAGES) % 5)
     dataset = {"path": str(tmp_path / "test.npz"), "classes": 5, "image_size": 9, "channels": 1}
     normalised = dataset | {"normalisation": {"mean": [0.5], "std": [0.25]}}
-    ran = robust201("run", write_custom(normalised, architectures=["grey"]))
-    assert ran.code == 0, ran.err
-    error = robust201("run", write_custom(dataset, results=str(tmp_path / "other")))
-    assert error.code == 3
-    assert "1 channels instead" in error.err
+    result = robust201("run", write_custom(normalised, architectures=["grey"]))
+    assert result.code == 0, result.err
+    result = robust201("run", write_custom(dataset, results=str(tmp_path / "other")))
+    assert result.code == 3
+    assert "1 channels instead" in result.err
 
 
 WRONG = {

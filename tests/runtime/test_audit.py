@@ -40,9 +40,9 @@ def test_audit_of_equal_engines_passes(sweep: Path, robust201: RunCommand, tmp_p
     assert len({item["architecture"] for item in evaluations}) == 1
     assert not (tmp_path / "results").exists()
     assert {path.name for path in (tmp_path / "results-audit").iterdir()} == {"reference", "fused"}
-    shown = robust201("audit", sweep, *AUDIT)
-    assert shown.code == 0
-    assert "2 evaluations compared: the engines differ in none." in shown.out
+    text_result = robust201("audit", sweep, *AUDIT)
+    assert text_result.code == 0
+    assert "2 evaluations compared: the engines differ in none." in text_result.out
     assert json.loads(robust201("audit", sweep, *AUDIT, "--json").out) == evaluations
 
 

@@ -308,10 +308,10 @@ def test_actor_returns_outcomes_before_raising_error() -> None:
     actor = _WorkerActor(partial(ReportingWorker, error=StorageFullError("no space")), ".")
     actor.run(BUNDLES[0])
     actor.run(BUNDLES[1])
-    messages = []
-    while len(messages) < len(RECEIPTS):
-        messages += actor.collect()
-    assert messages == RECEIPTS
+    outcomes = []
+    while len(outcomes) < len(RECEIPTS):
+        outcomes += actor.collect()
+    assert outcomes == RECEIPTS
     for _ in range(2):  # bundles submitted before the driver noticed the failure report nothing else
         with pytest.raises(StorageFullError):
             actor.collect()

@@ -155,10 +155,10 @@ def test_wrong_weights_are_reported_before_anything_is_computed(
     files = {}
     for architecture in (0, 21):
         is_wrong = architecture == 21
-        built = 0 if is_wrong and damage == "another cell" else architecture
+        built_architecture = 0 if is_wrong and damage == "another cell" else architecture
         n_classes = 9 if is_wrong and damage == "other classes" else 10
         files[str(architecture)] = str(tmp_path / f"{architecture}.safetensors")
-        save_file(CELLS.build(built, n_classes=n_classes).state_dict(), files[str(architecture)])
+        save_file(CELLS.build(built_architecture, n_classes=n_classes).state_dict(), files[str(architecture)])
     if damage == "truncated":
         os.truncate(files["21"], 2000)
     sweep = write_sweep(architectures=[0, 21], checkpoints=None, weights={"files": files}, keys={"clean": {}})

@@ -140,14 +140,14 @@ def test_micro_batch_halving_is_reported_in_metrics_and_logs(make_sweep: MakeSwe
     small_memory(8)
     config = make_sweep(architectures=[21], keys=PGD, engine="fused", batch_size=250)
     preview = prepare_sweep(config)
-    messages: list[tuple[str, dict[str, str]]] = []
-    metrics = SimpleNamespace(record=lambda name, value=1.0, **tags: messages.append((name, tags)))
+    records: list[tuple[str, dict[str, str]]] = []
+    metrics = SimpleNamespace(record=lambda name, value=1.0, **tags: records.append((name, tags)))
     facts = load_plan(config.results).facts
     halving = worker.Worker(config, facts, metrics)
     assert (
         len([outcome for bundle in make_bundles(preview.plan, preview.missing) for outcome in halving.run(bundle)]) == 1
     )
-    assert messages == [("robust201_micro_batch_halvings_total", {"dataset": "digits", "key": "pgd"})] * 2
+    assert records == [("robust201_micro_batch_halvings_total", {"dataset": "digits", "key": "pgd"})] * 2
     (log,) = (config.results / "logs").iterdir()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["event"] for line in lines] == [

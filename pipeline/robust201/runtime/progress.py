@@ -72,16 +72,16 @@ class KeyCosts:
     """Remaining work by dataset and key, and the worker time that finished work has taken."""
 
     def __init__(self) -> None:
-        self._left: defaultdict[tuple[str, str], _Work] = defaultdict(_Work)
+        self._remaining: defaultdict[tuple[str, str], _Work] = defaultdict(_Work)
         self._measured: defaultdict[tuple[str, str], _Work] = defaultdict(_Work)
 
     def expect(self, key: tuple[str, str], macs: float, evaluations: float) -> None:
         """Add remaining work of a dataset and key; negative amounts remove it."""
-        self._left[key].add(macs, evaluations)
+        self._remaining[key].add(macs, evaluations)
 
     def finish(self, key: tuple[str, str], macs: float, evaluations: float, seconds: float) -> None:
         """Count expected work as finished and record its worker time."""
-        self._left[key].add(-macs, -evaluations)
+        self._remaining[key].add(-macs, -evaluations)
         self._measured[key].add(macs, evaluations, seconds)
 
     @property
@@ -92,7 +92,7 @@ class KeyCosts:
         of multiply-accumulates.
         """
         measured = {key: work for key, work in self._measured.items() if min(work.macs, work.seconds) > 0}
-        remaining = {key: work for key, work in self._left.items() if min(work.macs, work.evaluations) > 0}
+        remaining = {key: work for key, work in self._remaining.items() if min(work.macs, work.evaluations) > 0}
         if not measured or not remaining:
             return 1.0
 
@@ -103,10 +103,10 @@ class KeyCosts:
             )
             return reference.seconds / reference.macs
 
-        macs_left = sum(work.macs for work in remaining.values())
+        remaining_macs = sum(work.macs for work in remaining.values())
         macs_measured = sum(work.macs for work in measured.values())
-        seconds_left = sum(work.macs * seconds_per_mac(key, work) for key, work in remaining.items())
-        return (seconds_left / macs_left) / (sum(work.seconds for work in measured.values()) / macs_measured)
+        remaining_seconds = sum(work.macs * seconds_per_mac(key, work) for key, work in remaining.items())
+        return (remaining_seconds / remaining_macs) / (sum(work.seconds for work in measured.values()) / macs_measured)
 
 
 @dataclass
@@ -277,14 +277,14 @@ class Tracker:
         self._tally = tally
         match event:
             case Receipt():
-                self._receive(event)
+                self._count_receipt(event)
             case UnitFailure():
-                self._record(event)
+                self._record_failure(event)
             case BundleLost(started=True):
                 units = {part.unit.id: part.unit for part in event.bundle.parts if self._pending[part.unit.id] > 0}
-                self._lose(event.preempted, event.reason, list(units.values()))
+                self._record_lost_worker(event.preempted, event.reason, list(units.values()))
             case WorkerLost():
-                self._lose(event.preempted, event.reason, [])
+                self._record_lost_worker(event.preempted, event.reason, [])
         self._is_stale = True
         self.flush()
 
@@ -299,11 +299,11 @@ class Tracker:
             if self._state == "running":
                 self.write(state="draining")
 
-    def _receive(self, receipt: Receipt) -> None:
+    def _count_receipt(self, receipt: Receipt) -> None:
         unit = self._units.get(receipt.unit_id)
         if unit is None:
             return
-        self._measure(receipt.seconds)
+        self._extend_period(receipt.seconds)
         macs = self._plan.macs(Part(unit, receipt.strengths, receipt.start, receipt.stop))
         macs -= sum(self._resumed_macs.pop((unit.id, strength), 0.0) for strength in receipt.strengths)
         self._finished.update((unit.id, strength) for strength in receipt.strengths)
@@ -323,7 +323,7 @@ class Tracker:
         self._metrics.record("robust201_part_seconds", receipt.seconds, **tags)
         self._pending[unit.id] -= len(receipt.strengths) * (receipt.stop - receipt.start)
 
-    def _measure(self, seconds: float) -> None:
+    def _extend_period(self, seconds: float) -> None:
         """Record that a worker has finished `seconds` of work; rates exclude the time spent starting workers."""
         progress, now = self.progress, time.monotonic()
         if progress.measured is None:
@@ -341,7 +341,7 @@ class Tracker:
         self.progress.steps_macs = sum(self._steps_macs.values())
         self.progress.trainings = tuple(in_progress)
         if self._steps_macs:
-            self._measure(max(beat.training.seconds + beat.age for beat in in_progress if beat.training))
+            self._extend_period(max(beat.training.seconds + beat.age for beat in in_progress if beat.training))
             self._is_stale = True
 
     def _count_steps(self, unit: Unit, beat: LastBeat) -> None:
@@ -363,13 +363,13 @@ class Tracker:
         self._costs.expect((unit.dataset, unit.key), change, 0.0)
         self._steps_macs[unit.id] = max(0.0, step - max(last_snapshot, begun)) * macs_per_step
 
-    def _lose(self, preempted: bool, reason: str, units: Collection[Unit]) -> None:
+    def _record_lost_worker(self, preempted: bool, reason: str, units: Collection[Unit]) -> None:
         self._metrics.record(f"robust201_{'preemptions' if preempted else 'worker_deaths'}_total")
         affected: Collection[Unit | None] = units or [None]
         for unit in affected:
             self._log.write("worker_preempted" if preempted else "worker_died", reason, level="warning", unit=unit)
 
-    def _record(self, failure: UnitFailure) -> None:
+    def _record_failure(self, failure: UnitFailure) -> None:
         unit = failure.part.unit
         self._metrics.record("robust201_failures_total", dataset=unit.dataset, key=unit.key, kind=failure.kind)
         if failure.kind == "killed":  # workers log all other failures themselves
