@@ -205,7 +205,7 @@ def test_a_damaged_shard(robust201, write_sweep, finished, tmp_path, damage):
 def test_a_device_that_is_not_there_starts_nothing(robust201, write_sweep, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     ended = robust201("run", write_sweep(execution={"device": "cuda"}))
-    assert "expected a GPU that PyTorch can use, got none" in ended.refusal(2)
+    assert "PyTorch cannot use a GPU on this machine" in ended.refusal(2)
 
 
 def test_a_folder_that_may_not_be_written_to(robust201, write_sweep, finished, monkeypatch):

@@ -1,4 +1,4 @@
-"""What a plan lacks of what an inventory holds, counted for all units at once, and what a run is about to do."""
+"""Comparison of a plan with the results in an inventory, and a preview of what a run will compute."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,7 +17,10 @@ from robust201.tasks import TASKS
 
 
 class Coverage(NamedTuple):
-    """How many evaluations of each unit of a key are complete, and which have rows; in the order of its networks."""
+    """Number of complete evaluations (`complete`) of each unit of a key, and whether it has any rows (`held`).
+
+    Both are in the order of the key's networks.
+    """
 
     planned: PlannedKey
     complete: NDArray[np.int64]
@@ -29,30 +32,31 @@ class Coverage(NamedTuple):
 
 
 def count_coverage(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
-    """Count what is complete of every key of a plan, with the plan's measurements."""
+    """Count the evaluations of each key of a plan that are complete with the plan's measurements."""
     numbers = inventory.find(plan.unit_ids)
-    counts: dict[tuple[Any, ...], NDArray[np.int64]] = {}  # most keys of an experiment have equal strengths
+    counts: dict[tuple[Any, ...], NDArray[np.int64]] = {}  # shared, because most keys have the same strengths
     first = 0
     for planned in plan.planned_keys:
-        found = numbers[first : first + len(planned.networks)]
+        unit_numbers = numbers[first : first + len(planned.networks)]
         first += len(planned.networks)
         columns = columns_needed(planned.unit(0), plan.measurements)
-        kind = planned.strengths, columns
-        if kind not in counts:
-            # The last of the counts stands for the units without a row, whose number is -1.
-            counts[kind] = np.append(inventory.count_complete_at(*kind), 0)
-        yield Coverage(planned, counts[kind][found], found >= 0)
+        query = planned.strengths, columns
+        if query not in counts:
+            # Units without rows have the number -1, which indexes the appended zero.
+            counts[query] = np.append(inventory.count_complete_at(*query), 0)
+        yield Coverage(planned, counts[query][unit_numbers], unit_numbers >= 0)
 
 
 @dataclass(frozen=True)
 class RunPreview:
-    """What a run is about to do.
+    """Summary of a run before it starts.
 
     Attributes:
-        plan: the units of this run, narrowed.
-        done: evaluations of it that are already there.
+        plan: units of this run, after filtering.
+        missing: parts that have to be computed.
+        done: number of evaluations that are already complete.
         damaged: shards that were set aside.
-        stale: lines that say which results in the folder this plan cannot use, and why.
+        stale: descriptions of results in the folder that this plan cannot use, one line each.
     """
 
     plan: Plan
@@ -63,7 +67,7 @@ class RunPreview:
 
 
 def preview_run(plan: Plan, full: Plan, inventory: Inventory) -> RunPreview:
-    """Subtract what is done from what is planned, `plan` being narrowed; results of the `full` plan are not stale."""
+    """Find the missing parts of a filtered `plan`; results of the `full` plan do not count as stale."""
     missing = tuple(
         part
         for covered in count_coverage(plan, inventory)
@@ -81,21 +85,21 @@ def preview_run(plan: Plan, full: Plan, inventory: Inventory) -> RunPreview:
 
 
 def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
-    """Say which results in a folder belong to another protocol or checkpoint, and what differs; by key and field."""
+    """Yield a line per key about results with other protocols or checkpoints, which names the differing fields."""
     by_key: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
     for protocol in plan.protocols.values():
         by_key[protocol.payload["dataset"], protocol.payload["key"]].append(protocol.payload)
-    found: list[tuple[int, str, str, int]] = []
+    stale: list[tuple[int, str, str, int]] = []
     order = list(TASKS)
     for digest, count in inventory.foreign(plan.useful_ids).items():
         if digest in plan.protocols:
-            what = "another checkpoint, or architectures outside this sweep"
+            reason = "another checkpoint, or architectures outside this sweep"
             key = plan.protocols[digest].payload["key"]
         else:
             payload = inventory.protocol(digest)
             key = payload.get("key", "?")
             current = by_key.get((payload.get("dataset", "?"), key))
-            what = "; ".join(describe_difference(payload, current[0])) if current else "a key outside this sweep"
-        found.append((order.index(key) if key in order else len(order), key, what, count))
-    for _, key, what, count in sorted(found):
-        yield f"{count:,} evaluations of {key} are kept but not used: {what}"
+            reason = "; ".join(describe_difference(payload, current[0])) if current else "a key outside this sweep"
+        stale.append((order.index(key) if key in order else len(order), key, reason, count))
+    for _, key, reason, count in sorted(stale):
+        yield f"{count:,} evaluations of {key} are kept but not used: {reason}"
