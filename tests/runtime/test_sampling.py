@@ -23,7 +23,7 @@ from robust201.cli import plan_costs
 from robust201.core.errors import ConfigError, IncompleteError, InputError
 from robust201.export import export_dataset
 from robust201.export.diff import read_result_set
-from robust201.export.verify import verify_results
+from robust201.export.verify import find_gaps, verify_results
 from robust201.monitoring.status import StatusReader
 from robust201.planning.config import SweepConfig
 from robust201.planning.designs import worst_case
@@ -34,6 +34,7 @@ from robust201.planning.shares import Share
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import ESTIMATES_FILE
 from robust201.runtime.executors import make_executor
+from robust201.runtime.preview import RunPreview
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.share_run import run_share
 from robust201.runtime.sweep import prepare_sweep, run_sweep
@@ -444,3 +445,22 @@ def test_a_damaged_record_of_samples_is_named(sampled: MakeSampled) -> None:
     path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
     with pytest.raises(InputError, match=r"Reading the samples failed for .+sample\.json"):
         load_plan(config.results)
+
+
+def test_evaluations_on_increments_are_counted_once(sampled: MakeSampled, robust201: RunCommand) -> None:
+    run(sampled("80%"))
+    config, previews, seen = sampled("85%"), list[RunPreview](), list[int]()
+    tally = run(config, on_preview=previews.append, on_progress=lambda known, _: seen.append(known.done_evaluations))
+    plan, inventory = load_plan(config.results), ShardStore.open(config.results).inventory()
+    state = StatusReader(plan).read(inventory)
+    assert (state.done, state.total, plan.n_evaluations, plan.n_network_keys) == (24, 24, 24, 16)
+    assert plan.n_units == 20  # two increments of pgd and aa_square for two networks
+    assert (previews[0].done, previews[0].plan.n_evaluations, tally.computed) == (18, 24, pytest.approx(6))
+    assert (seen[0], seen[-1]) == (18, 24)
+    assert find_gaps(plan, inventory) == (0, ())
+    larger = load_plan(config.results)
+    next((config.results / "shards").rglob("*-pgd-*")).unlink()
+    left = StatusReader(larger).read(ShardStore.open(config.results).inventory())
+    assert 16 <= left.done < 24
+    shown = robust201("run", config.results, "--budget", "90%")
+    assert "Planned 24 evaluations of 16 network-key pairs" in shown.err

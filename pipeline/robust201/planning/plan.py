@@ -1,5 +1,7 @@
 """From a sweep and the hashes of its inputs to units: pure and deterministic, no torch."""
 
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -166,8 +168,34 @@ class Plan:
         return self.config.tasks
 
     @cached_property
+    def evaluations_by_key(self) -> Counter[tuple[str, str]]:
+        """Count evaluations by dataset and key; the increments of a network's sample are one evaluation together."""
+        counts: Counter[tuple[str, str]] = Counter()
+        sampled: defaultdict[tuple[str, str], set[tuple[ArchitectureId, float]]] = defaultdict(set)
+        for planned in self.planned_keys:
+            place = planned.dataset, planned.key
+            if is_sampled(self, planned):
+                names = (network.architecture for network in planned.networks)
+                sampled[place].update(itertools.product(names, planned.strengths))
+            else:
+                counts[place] += planned.n_evaluations
+        counts.update({place: len(found) for place, found in sampled.items()})
+        return counts
+
+    @property
+    def n_network_keys(self) -> int:
+        """Number of pairs of a network and a key on a dataset, each of which is a unit or several increments."""
+        increments = (planned for planned in self.planned_keys if is_sampled(self, planned))
+        n_networks = Counter[tuple[str, str]]()
+        for planned in increments:
+            place = planned.dataset, planned.key
+            n_networks[place] = max(n_networks[place], len(planned.networks))
+        plain = (planned for planned in self.planned_keys if not is_sampled(self, planned))
+        return n_networks.total() + sum(len(planned.networks) for planned in plain)
+
+    @cached_property
     def n_evaluations(self) -> int:
-        return sum(planned.n_evaluations for planned in self.planned_keys)
+        return sum(self.evaluations_by_key.values())
 
     @cached_property
     def known_ids(self) -> frozenset[str]:
@@ -462,8 +490,8 @@ def check_sampled_protocols(plan: Plan) -> None:
 def split_off_undrawn(plan: Plan) -> tuple[Plan, int]:
     """Leave out the units of samples that are not drawn yet; return how many evaluations they are, too."""
     drawn = [planned for planned in plan.planned_keys if is_drawn(plan.protocols[planned.protocol])]
-    left = replace(plan, planned_keys=tuple(drawn))
-    return left, plan.n_evaluations - left.n_evaluations
+    undrawn = (planned for planned in plan.planned_keys if not is_drawn(plan.protocols[planned.protocol]))
+    return replace(plan, planned_keys=tuple(drawn)), sum(planned.n_evaluations for planned in undrawn)
 
 
 def is_sampled(plan: Plan, planned: PlannedKey) -> bool:

@@ -1,6 +1,6 @@
 """What a plan lacks of what an inventory holds, counted for all units at once, and what a run is about to do."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.records import Part
+from robust201.core.records import ArchitectureId, Part
 from robust201.planning.identity import describe_difference
-from robust201.planning.plan import Plan, PlannedKey
+from robust201.planning.plan import Plan, PlannedKey, is_sampled
+from robust201.runtime.progress import count_evaluations
 from robust201.shards import Inventory
 from robust201.shards.inventory import columns_needed
 from robust201.tasks import TASKS
@@ -44,6 +45,32 @@ def count_coverage(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
         yield Coverage(planned, counts[kind][found], found >= 0)
 
 
+def count_done(plan: Plan, inventory: Inventory) -> Counter[tuple[str, str]]:
+    """Count the evaluations that are complete, by dataset and key, those of samples with all their increments."""
+    done: Counter[tuple[str, str]] = Counter()
+    pieces: defaultdict[tuple[str, str, ArchitectureId], list[tuple[int, PlannedKey, int]]] = defaultdict(list)
+    for covered in count_coverage(plan, inventory):
+        planned = covered.planned
+        if not is_sampled(plan, planned):
+            done[planned.dataset, planned.key] += int(covered.complete.sum())
+            continue
+        for position, count in enumerate(covered.complete.tolist()):
+            network = planned.networks[position]
+            pieces[planned.dataset, planned.key, network.architecture].append((count, planned, position))
+    for (dataset, key, _), increments in pieces.items():
+        done[dataset, key] += _count_shared(increments, plan, inventory)
+    return done
+
+
+def _count_shared(increments: list[tuple[int, PlannedKey, int]], plan: Plan, inventory: Inventory) -> int:
+    """Count the strengths at which all increments of a network are complete."""
+    least, strengths = min(count for count, _, _ in increments), increments[0][1].strengths
+    if least in (0, len(strengths)) or len(increments) == 1:
+        return least
+    units = [planned.unit(position) for _, planned, position in increments]
+    return sum(all(inventory.is_complete(unit, s, plan.measurements) for unit in units) for s in strengths)
+
+
 @dataclass(frozen=True)
 class RunPreview:
     """What a run is about to do.
@@ -70,11 +97,10 @@ def preview_run(plan: Plan, full: Plan, inventory: Inventory) -> RunPreview:
         for position in covered.unfinished
         for part in inventory.missing(covered.planned.unit(position), plan.measurements)
     )
-    missing_strengths = {(part.unit.id, strength) for part in missing for strength in part.strengths}
     return RunPreview(
         plan,
         missing,
-        plan.n_evaluations - len(missing_strengths),
+        plan.n_evaluations - count_evaluations(missing),
         tuple(inventory.damaged),
         tuple(explain_stale(full, inventory)),
     )

@@ -115,7 +115,8 @@ class RunProgress:
 
     Attributes:
         done_macs: estimated work done since the run began.
-        evaluations_of_this_run: evaluations computed since then, slices counted by their fraction of the images.
+        evaluations_of_this_run: evaluations computed since then, slices and increments of samples counted by their
+            fraction of the images.
         started: monotonic seconds when the first part began, later by the time in which no worker had started yet.
         measured: monotonic seconds when work was last finished or reported, which is when rates are taken; None for
             now.
@@ -203,6 +204,15 @@ def _is_state(value: object) -> bool:
     return isinstance(value, str) and value.isidentifier() and len(value) <= _LONGEST_STATE
 
 
+def _network_and_key(unit: Unit) -> tuple[object, ...]:
+    return unit.dataset, unit.key, unit.architecture, unit.weights, unit.checkpoint_sha256
+
+
+def count_evaluations(parts: Collection[Part]) -> int:
+    """Count the evaluations that parts belong to; the increments of a network's sample are one together."""
+    return len({(*_network_and_key(part.unit), strength) for part in parts for strength in part.strengths})
+
+
 class PlannedWork(Protocol):
     """What progress needs of a plan."""
 
@@ -231,6 +241,7 @@ class Tracker:
         self._is_starting = True
         self._units: dict[str, Unit] = {}
         self._pending: Counter[str] = Counter()
+        self._missing_images: defaultdict[tuple[object, ...], dict[str, int]] = defaultdict(dict)
         self._folder = folder
         self._last_write = 0.0
         self._is_stale = False
@@ -243,32 +254,32 @@ class Tracker:
 
     def _expect(self, parts: Collection[Part], sign: int = 1) -> None:
         """Count on parts, or with a negative sign on their not coming."""
+        if sign > 0:
+            for part in parts:
+                self._missing_images[_network_and_key(part.unit)][part.unit.id] = part.unit.n_images
         for part in parts:
             n_images, key = part.stop - part.start, (part.unit.dataset, part.unit.key)
             macs = sign * self._plan.macs(part)
-            n_evaluations = sign * len(part.strengths) * n_images / part.unit.n_images
+            n_evaluations = sign * self._count_evaluations(part.unit, len(part.strengths), n_images)
             self._missing[key] += n_evaluations
             self._costs.expect(key, macs, n_evaluations)
             self._pending[part.unit.id] += sign * len(part.strengths) * n_images
             self.progress.remaining_macs += macs
             self._units[part.unit.id] = part.unit
+        if sign < 0:
+            for part in parts:
+                self._missing_images[_network_and_key(part.unit)].pop(part.unit.id, None)
+
+    def _count_evaluations(self, unit: Unit, n_strengths: int, n_images: int) -> float:
+        """Count slices by their fraction of the images that the network was not shown before this run."""
+        return n_strengths * n_images / sum(self._missing_images[_network_and_key(unit)].values())
 
     def replace(self, expected: Collection[Part], plan: PlannedWork, parts: Collection[Part]) -> None:
         """Replace parts whose units were not known yet by others; what is not among these is done."""
         self._expect(expected, -1)
         self._plan = plan
         self._expect(parts)
-        n_expected, n_missing = (
-            len(
-                {
-                    (part.unit.dataset, part.unit.key, part.unit.architecture, part.unit.weights, strength)
-                    for part in some
-                    for strength in part.strengths
-                }
-            )
-            for some in (expected, parts)
-        )
-        self.progress.evaluations_before += n_expected - n_missing
+        self.progress.evaluations_before += count_evaluations(expected) - count_evaluations(parts)
 
     def attach(self, *, metrics: Metrics, gpus_per_worker: float) -> None:
         """Take over from a started executor where metrics go and what a worker occupies."""
@@ -312,8 +323,8 @@ class Tracker:
         self._finished.update((unit.id, strength) for strength in receipt.strengths)
         self.progress.done_macs += macs
         self.progress.remaining_macs = max(0.0, self.progress.remaining_macs - macs)
-        share = (receipt.stop - receipt.start) / unit.n_images
-        n_evaluations = len(receipt.strengths) * share
+        n_images = receipt.stop - receipt.start
+        n_evaluations = self._count_evaluations(unit, len(receipt.strengths), n_images)
         self.progress.evaluations_of_this_run += n_evaluations
         self._costs.finish((unit.dataset, unit.key), macs, n_evaluations, receipt.seconds)
         self.progress.slowness = self._costs.slowness
@@ -322,9 +333,9 @@ class Tracker:
         self._missing[unit.dataset, unit.key] -= n_evaluations
         tags = {"dataset": unit.dataset, "key": unit.key}
         self._metrics.record("robust201_evaluations_total", n_evaluations, **tags)
-        self._metrics.record("robust201_images_total", n_evaluations * unit.n_images, **tags)
+        self._metrics.record("robust201_images_total", len(receipt.strengths) * n_images, **tags)
         self._metrics.record("robust201_part_seconds", receipt.seconds, **tags)
-        self._pending[unit.id] -= len(receipt.strengths) * (receipt.stop - receipt.start)
+        self._pending[unit.id] -= len(receipt.strengths) * n_images
 
     def _measure(self, seconds: float) -> None:
         """Note that a worker has worked for so long; the time in which workers started is not part of the rate."""
