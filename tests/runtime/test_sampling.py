@@ -1,6 +1,7 @@
 """Sampled sweeps: the pilot, samples, increments, kills and resumes, and what a whole sample is combined into."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -364,7 +365,9 @@ def test_a_ranking_marks_estimates_and_counts_ties(sampled: MakeSampled, tmp_pat
 def test_an_unfinished_sample_is_exported_only_in_part(sampled: MakeSampled, tmp_path: Path) -> None:
     config = sampled("80%")
     run(config, filters=Filters(keys=("clean", "fgsm", "pgd")))
-    with pytest.raises(IncompleteError, match="results on samples for 2 more estimates"):
+    with pytest.raises(
+        IncompleteError, match=r"\(digits aa_square 2\) and 2 estimates \(digits aa_square 2\); no sample is drawn"
+    ):
         files_of(config, tmp_path / "out")
     files_of(config, tmp_path / "out", partial=True)
     assert set(RobustnessDataset(tmp_path / "out").estimates()["key"]) == {"pgd"}
@@ -464,3 +467,81 @@ def test_evaluations_on_increments_are_counted_once(sampled: MakeSampled, robust
     assert 16 <= left.done < 24
     shown = robust201("run", config.results, "--budget", "90%")
     assert "Planned 24 evaluations of 16 network-key pairs" in shown.err
+
+
+def test_a_smaller_budget_is_said_to_change_nothing(sampled: MakeSampled) -> None:
+    run(sampled("90%"))
+    lines: list[str] = []
+    assert run(sampled("80%"), say=lines.append).computed == 0
+    n_pgd = sum(n_seen(sampled("80%"))["pgd"])
+    (line,) = [line for line in lines if "is smaller than" in line]
+    assert line.startswith("The budget 80% is smaller than an earlier one of ")
+    assert re.search(rf"pgd on digits {n_pgd}, not \d\d", line)
+    assert re.search(r"aa_square on digits 50, not \d\d", line)  # 90% is enough for all images
+    lines.clear()
+    run(sampled("90%"), say=lines.append)
+    assert not any("smaller" in line for line in lines)
+
+
+def test_counts_on_all_images_stay_counts_with_a_smaller_budget(sampled: MakeSampled, tmp_path: Path) -> None:
+    run(sampled(None))
+    whole = files_of(sampled(None), tmp_path / "a")
+    config = sampled("80%")
+    assert run(config).computed == 0
+    assert files_of(config, tmp_path / "b") == whole
+    assert n_seen(config) == {}
+
+
+def test_a_lost_record_is_drawn_again_with_a_word(sampled: MakeSampled, tmp_path: Path) -> None:
+    config = sampled("80%")
+    run(config)
+    record, files = (config.results / SAMPLE_FILE).read_bytes(), files_of(config, tmp_path / "a")
+    (config.results / SAMPLE_FILE).unlink()
+    lines, previews = list[str](), list[RunPreview]()
+    assert run(config, say=lines.append, on_preview=previews.append).computed == 0
+    assert (config.results / SAMPLE_FILE).read_bytes() == record
+    assert files_of(config, tmp_path / "b") == files
+    (line,) = [line for line in lines if "drawn again" in line]
+    assert line.endswith("from the pilot: aa_square on digits, pgd on digits as before.")
+    (stale,) = previews[0].stale
+    assert stale.startswith("6 evaluations on samples (aa_square, pgd) are kept but not used: sample.json is gone")
+
+
+def test_increments_whose_record_was_lost_are_drawn_otherwise_and_counted_together(sampled: MakeSampled) -> None:
+    run(sampled("80%"))
+    run(sampled("85%"))
+    config = sampled("85%")
+    (config.results / SAMPLE_FILE).unlink()
+    lines, previews = list[str](), list[RunPreview]()
+    assert run(config, say=lines.append).computed > 0
+    assert any("otherwise than before, so earlier results are not used" in line for line in lines)
+    run(config, on_preview=previews.append)
+    (stale,) = previews[0].stale  # once, whatever the number of increments
+    assert stale.endswith("are kept but not used: their images are not those of sample.json")
+    previews.clear()
+    run(sampled(None), on_preview=previews.append)
+    (stale,) = previews[0].stale
+    assert stale.endswith("are kept but not used: the sweep has no section sampling")
+
+
+def test_combined_samples_are_said_by_key(sampled: MakeSampled) -> None:
+    run(sampled("80%"))
+    lines: list[str] = []
+    run(sampled("100%"), say=lines.append)
+    assert [line for line in lines if "combined" in line] == [
+        f"The sample of {key} on digits has all images by now: combined the results of 2 networks"
+        for key in ("aa_square", "pgd")
+    ]
+
+
+def test_an_export_says_that_the_pilot_is_incomplete(sampled: MakeSampled, tmp_path: Path) -> None:
+    config = sampled("80%")
+    pilot = choose_pilot(config.selected_architectures, 2, 0)
+    run(config, filters=Filters(architectures=pilot, keys=("clean", "fgsm", "pgd")))
+    with pytest.raises(IncompleteError) as raised:
+        files_of(config, tmp_path / "out")
+    message = str(raised.value)
+    assert "got none of 8 evaluations on all images (digits clean 2, digits aa_square 2, digits fgsm 4)" in message
+    assert "and 6 estimates (digits aa_square 2, digits pgd 4); no sample is drawn yet for aa_square, pgd" in message
+    assert "robust201 run SWEEP.yaml" in message
+    assert not (tmp_path / "out").exists()

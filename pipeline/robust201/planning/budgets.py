@@ -99,5 +99,5 @@ def _divide(costs: SampleCosts, least: Mapping[SampledKey, int], allowed: float)
 
 
 def _show(costs: SampleCosts, macs: float) -> str:
-    hours = macs / costs.macs_per_hour
-    return f"{hours:.3g} worker-hours ({100 * macs / costs.whole:.3g}% of the whole sweep)"
+    hours = f"{macs / costs.macs_per_hour:.3g}"
+    return f"{hours} worker-hour{'' if hours == '1' else 's'} ({100 * macs / costs.whole:.3g}% of the whole sweep)"

@@ -429,7 +429,8 @@ def _plan_samples(plan: Plan) -> Plan:
         place = planned.dataset, planned.key
         sample = None if drawn is None else drawn.keys.get(place)
         protocols[protocol.digest] = protocol
-        if place not in sizes or (sample is None and sizes[place] == planned.n_images):
+        is_counted = drawn is not None and place in drawn.counted
+        if place not in sizes or is_counted or (sample is None and sizes[place] == planned.n_images):
             planned_keys.append(planned)
             continue
         others = tuple(network for network in planned.networks if network.architecture not in pilot)
@@ -443,6 +444,28 @@ def _plan_samples(plan: Plan) -> Plan:
                 replace(planned, networks=others, n_images=count, protocol=on_sample.digest, images=sha256)
             )
     return replace(plan, planned_keys=tuple(planned_keys), protocols=protocols)
+
+
+def describe_smaller_budget(plan: Plan) -> str:
+    """Say that more images were drawn than the budget of a sampled sweep pays for; empty where that is not so."""
+    section, samples = plan.config.sampling, plan.facts.samples
+    if section is None or samples is None:
+        return ""
+    costs = sample_costs(plan_without_samples(plan.config, plan.facts))
+    sizes = sample_sizes(costs, parse_budget(section.budget), plan.config.name)
+    seen = {place: sample.n_seen for place, sample in samples.keys.items()}
+    seen |= {place: costs.n_images[place] for place in samples.counted if place in costs.n_images}
+    larger = [
+        f"{place[1]} on {place[0]} {seen[place]:,}, not {sizes[place]:,}"
+        for place in sizes
+        if seen.get(place, 0) > sizes[place]
+    ]
+    if not larger:
+        return ""
+    return (
+        f"The budget {section.budget} is smaller than an earlier one of {plan.config.results}, of which all is kept. "
+        f"Images: {'; '.join(larger)}."
+    )
 
 
 def counted_plan(plan: Plan) -> Plan:

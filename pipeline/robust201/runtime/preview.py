@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from robust201.core.records import ArchitectureId, Part
 from robust201.planning.identity import describe_difference
 from robust201.planning.plan import Plan, PlannedKey, is_sampled
+from robust201.planning.samples import SAMPLE_FILE
 from robust201.runtime.progress import count_evaluations
 from robust201.shards import Inventory
 from robust201.shards.inventory import columns_needed
@@ -112,6 +113,7 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
     for protocol in plan.protocols.values():
         by_key[protocol.payload["dataset"], protocol.payload["key"]].append(protocol.payload)
     found: list[tuple[int, str, str, int]] = []
+    on_samples: Counter[str] = Counter()
     order = list(TASKS)
     for digest, count in inventory.foreign(plan.useful_ids).items():
         if digest in plan.protocols:
@@ -120,8 +122,23 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
         else:
             payload = inventory.protocol(digest)
             key = payload.get("key", "?")
+            if "sample_of" in payload.get("images", ()):
+                on_samples[key] += count
+                continue
             current = by_key.get((payload.get("dataset", "?"), key))
             what = "; ".join(describe_difference(payload, current[0])) if current else "a key outside this sweep"
         found.append((order.index(key) if key in order else len(order), key, what, count))
     for _, key, what, count in sorted(found):
         yield f"{count:,} evaluations of {key} are kept but not used: {what}"
+    if on_samples:
+        keys = ", ".join(sorted(on_samples))
+        yield f"{on_samples.total():,} evaluations on samples ({keys}) are kept but not used: {_why_no_sample(plan)}"
+
+
+def _why_no_sample(plan: Plan) -> str:
+    """Say why results on samples are none of a plan's."""
+    if plan.config.sampling is None:
+        return "the sweep has no section sampling"
+    if plan.facts.samples is None:
+        return f"{SAMPLE_FILE} is gone, and they are used again if the same samples are drawn from the pilot"
+    return f"their images are not those of {SAMPLE_FILE}"
