@@ -83,7 +83,6 @@ def test_three_designs_fit_a_budget() -> None:
 @pytest.mark.parametrize(
     ("budget", "changes", "message"),
     [
-        ("0.000001h", {}, "since the pilot"),
         ("500", {}, "such as 500h"),
         ("10%", {"architectures": [0, 1]}, "at least 3 networks"),
     ],
@@ -94,6 +93,39 @@ def test_bad_budgets_are_rejected(budget: str, changes: dict[str, Any], message:
 
     with pytest.raises(ConfigError, match=message):
         designs_for_budget(make_config(**changes), budget, {}, worst_case, reload)
+
+
+@pytest.mark.parametrize("percent", [2, 10, 20])
+def test_a_budget_below_the_pilots_cost_has_a_smaller_pilot_or_other_designs(percent: int) -> None:
+    plan = make()  # of 40 architectures, 8 of them the pilot
+    whole = total_hours(plan, {})
+    sampled, fewer, weaker = designs_for_budget(plan.config, f"{percent}%", {}, worst_case, make_config)
+    assert sampled.over_budget == (percent < 10)
+    assert (sampled.hours <= percent / 100 * whole * 1.0001) == (not sampled.over_budget)
+    assert ("the pilot of 2 networks and the keys" in sampled.loss) == sampled.over_budget
+    least = make_config(**sampled.yaml)  # which a sweep may have
+    assert total_hours(make_plan(least, assumed_facts(least)), {}) == pytest.approx(sampled.hours)
+    assert fewer.over_budget == (fewer.hours > percent / 100 * whole)
+    assert not weaker.over_budget
+    assert weaker.hours <= percent / 100 * whole * 1.0001
+
+
+def test_the_sweeps_own_pilot_and_cheap_keys_stay() -> None:
+    own = {"budget": "90%", "pilot": 10, "cheap": ["clean"], "seed": 3}
+
+    def reload(**others: Any) -> SweepConfig:
+        return make_config(**{"measurements": ["accuracy", "predictions"], **others})
+
+    config = reload(sampling=own)
+    sampled, *_ = designs_for_budget(config, "5%", {}, worst_case, reload)
+    assert sampled.over_budget
+    assert sampled.yaml["sampling"] == {"pilot": 10, "seed": 3, "budget": sampled.yaml["sampling"]["budget"]} | {
+        "cheap": ("clean",)
+    }
+    less = {**own, "budget": f"{0.999 * float(sampled.yaml['sampling']['budget'].rstrip('%')):.6f}%"}
+    too_small = reload(sampling=less)
+    with pytest.raises(ConfigError, match="expected a budget of at least"):
+        make_plan(too_small, assumed_facts(too_small))
 
 
 def test_a_weaker_attack_reaches_as_far_with_fewer_steps() -> None:
