@@ -27,8 +27,10 @@ from robust201.export.diff import read_result_set
 from robust201.export.verify import find_gaps, verify_results
 from robust201.monitoring.status import StatusReader
 from robust201.planning.config import SweepConfig
+from robust201.planning.costs import key_costs, measure_speeds, total_hours
 from robust201.planning.designs import worst_case
 from robust201.planning.filters import Filters
+from robust201.planning.plan import assumed_facts, make_plan
 from robust201.planning.plan_file import load_plan
 from robust201.planning.samples import SAMPLE_FILE, choose_pilot, read_samples
 from robust201.planning.shares import Share
@@ -39,7 +41,7 @@ from robust201.runtime.preview import RunPreview
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.share_run import run_share
 from robust201.runtime.sweep import prepare_sweep, run_sweep
-from robust201.shards import ShardStore
+from robust201.shards import Inventory, ShardStore
 from tests.conftest import MakeFields, MakeSweep, RunCommand
 
 KEYS: dict[str, Any] = {
@@ -545,3 +547,57 @@ def test_an_export_says_that_the_pilot_is_incomplete(sampled: MakeSampled, tmp_p
     assert "and 6 estimates (digits aa_square 2, digits pgd 4); no sample is drawn yet for aa_square, pgd" in message
     assert "robust201 run SWEEP.yaml" in message
     assert not (tmp_path / "out").exists()
+
+
+def test_a_blackbox_has_estimates_on_request_and_names_them(
+    sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
+) -> None:
+    config, out = sampled("80%"), tmp_path / "out"
+    run(config)
+    files_of(config, out)
+    folders = tmp_path / "counts", tmp_path / "estimates"
+    assert "estimates of 2 networks" in robust201("search", out, "--blackbox", folders[0]).err
+    assert robust201("search", out, "--blackbox", folders[1], "--estimates").code == 0
+    names = [json.loads((folder / "metadata.json").read_text())["objectives_names"] for folder in folders]
+    counted, estimated = ["clean", "fgsm_1", "fgsm_8"], ["aa_square_4", "pgd_1", "pgd_8"]
+    assert {*names[0]} == {"metric_elapsed_time", *(f"metric_error_{name}" for name in (*counted, *estimated))}
+    marked = {f"metric_estimated_error_{name}" for name in estimated}
+    assert {*names[1]} == {"metric_elapsed_time", *(f"metric_error_{name}" for name in counted), *marked}
+    arrays = [np.load(folder / "objectives_evaluations.npy")[0, :, 0, 0] for folder in folders]
+    assert len(arrays[0]) < len(arrays[1])
+    values = RobustnessDataset(out).estimates("digits", "pgd").query("strength == 8")["value"]
+    for value in values:
+        assert np.isclose(arrays[1][:, names[1].index("metric_estimated_error_pgd_8")], 1 - value).any()
+    refused = robust201("search", out, "--blackbox", tmp_path / "no", "--estimates", "--fidelity", "images").refusal(2)
+    assert "expected estimates or a fidelity, got both" in refused
+    assert not (tmp_path / "no").exists()
+
+
+def test_speeds_are_measured_from_the_seconds_of_results(sampled: MakeSampled) -> None:
+    config = sampled("80%")
+    plan = make_plan(config, assumed_facts(config))
+    assert measure_speeds(plan, config.results) == {}  # no results folder yet
+    run(config)
+    inventory = ShardStore.open(config.results).inventory()
+    speeds = measure_speeds(plan, config.results)
+    assert set(speeds) == {("digits", key) for key in KEYS}
+    total = sum(speed * _seconds_of(inventory, key) for (_, key), speed in speeds.items())
+    kept = load_plan(config.results)
+    assert total == pytest.approx(sum(sum(kept.unit_macs(planned)) for planned in kept.planned_keys))
+    # What the plan expects of the same work is the time that it took.
+    assert total_hours(kept, speeds) == pytest.approx(inventory.seconds / 3600)
+    assert all(cost.is_measured for cost in key_costs(kept, speeds))
+    changed = sampled("80%", keys=KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 4}})
+    assert ("digits", "pgd") not in measure_speeds(make_plan(changed, assumed_facts(changed)), config.results)
+
+
+def _seconds_of(inventory: Inventory, key: str) -> float:
+    units = [number for number, unit in enumerate(inventory.units) if unit.key == key]
+    return float(inventory.row_column("seconds")[np.isin(inventory.row_column("unit"), units)].sum())
+
+
+def test_a_damaged_results_folder_has_no_speeds(sampled: MakeSampled) -> None:
+    config = sampled("80%")
+    config.results.mkdir()
+    (config.results / "format.json").write_text("{")
+    assert measure_speeds(make_plan(config, assumed_facts(config)), config.results) == {}

@@ -86,6 +86,9 @@ def _payload(found: "CellPredictions") -> dict[str, Any]:
         "level": found.level,
         "is_weak": found.is_weak,
         "quality": [_nulls(one._asdict()) for one in found.quality],
+        "constant": [
+            {"key": key, "strength": strength, "accuracy": accuracy} for key, strength, accuracy in found.constant
+        ],
     }
 
 
@@ -105,6 +108,9 @@ def _show(found: "CellPredictions") -> None:
     console.show_table(title, columns, [_cells(one) for one in found.quality[:_SHOWN_ROWS]])
     if len(found.quality) > _SHOWN_ROWS:
         console.say(f"and {len(found.quality) - _SHOWN_ROWS:,} more; --json lists all")
+    if found.constant:
+        shown = ", ".join(f"{_name(key, strength)} {accuracy:g}" for key, strength, accuracy in found.constant)
+        console.say(f"Not predicted, since all evaluated cells have the same accuracy: {shown}")
     if found.is_weak:
         console.say(
             f"warning: predictions are weak: from {found.n_evaluated:,} evaluated cells, the order of cells left out "
@@ -113,12 +119,15 @@ def _show(found: "CellPredictions") -> None:
         )
 
 
-def _cells(one: "Quality") -> tuple[str, ...]:
+def _name(key: str, strength: float) -> str:
     from robust201.reader.result_files import evaluation_names
 
-    name = "clean" if one.key == "clean" else evaluation_names([(one.key, one.strength)])[0]
+    return "clean" if key == "clean" else evaluation_names([(key, strength)])[0]
+
+
+def _cells(one: "Quality") -> tuple[str, ...]:
     return (
-        name,
+        _name(one.key, one.strength),
         f"{one.kendall:.2f}",
         f"{one.r_squared:.2f}",
         f"{100 * one.coverage:.0f}%",
