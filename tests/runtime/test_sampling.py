@@ -601,3 +601,43 @@ def test_a_damaged_results_folder_has_no_speeds(sampled: MakeSampled) -> None:
     config.results.mkdir()
     (config.results / "format.json").write_text("{")
     assert measure_speeds(make_plan(config, assumed_facts(config)), config.results) == {}
+
+
+@pytest.mark.slow
+def test_two_shares_killed_in_the_second_stage_resume_with_the_same_bytes(
+    sampled: MakeSampled, sweep_fields: MakeFields, tmp_path: Path
+) -> None:
+    """Both run at once in processes of their own, as on two machines, are killed by SIGKILL, and run again at once."""
+    longer = {"aa_square": {"epsilons_255": [4], "queries": 200}, "pgd": {"epsilons_255": [1, 8], "steps": 40}}
+    fields = sampled_fields("70%", keys=KEYS | longer, architectures=["0-15"])
+    whole, shared = (sampled(None, folder, **fields) for folder in ("whole", "shared"))
+    run(whole)
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump(sweep_fields(results=str(shared.results), **fields)))
+    command = [sys.executable, "-m", "robust201", "run", str(path), "--share"]
+
+    def start() -> list[subprocess.Popen[bytes]]:
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return [subprocess.Popen([*command, share], **quiet) for share in ("1/2", "2/2")]  # type: ignore[call-overload]
+
+    def count_shards(config: SweepConfig) -> int:
+        return len([*(config.results / "shards").rglob("*.parquet")])
+
+    prepare_sweep(shared)
+    assert [process.wait() for process in start()] == [3, 3]  # the pilot is there, the samples are not
+    prepare_sweep(shared)
+    assert (shared.results / SAMPLE_FILE).read_bytes() == (whole.results / SAMPLE_FILE).read_bytes()
+    n_before = count_shards(shared)
+    processes = start()
+    while count_shards(shared) < n_before + 4 and all(process.poll() is None for process in processes):
+        time.sleep(0.002)
+    for process in processes:
+        process.send_signal(signal.SIGKILL)
+    assert [process.wait() for process in processes] == [-signal.SIGKILL, -signal.SIGKILL]
+    assert not StatusReader(load_plan(shared.results)).read(ShardStore.open(shared.results).inventory()).complete
+    assert n_before < count_shards(shared) < count_shards(whole)
+    assert [process.wait() for process in start()] == [0, 0]
+    assert rows_of(shared) == rows_of(whole)
+    found, expected = files_of(shared, tmp_path / "a"), files_of(whole, tmp_path / "b")
+    assert found[ESTIMATES_FILE] == expected[ESTIMATES_FILE]
+    assert found == expected
