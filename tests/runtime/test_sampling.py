@@ -476,13 +476,13 @@ def test_a_smaller_budget_is_said_to_change_nothing(sampled: MakeSampled) -> Non
     lines: list[str] = []
     assert run(sampled("80%"), say=lines.append).computed == 0
     n_pgd = sum(n_seen(sampled("80%"))["pgd"])
-    (line,) = [line for line in lines if "is smaller than" in line]
-    assert line.startswith("The budget 80% is smaller than an earlier one of ")
+    (line,) = [line for line in lines if "pays for fewer images" in line]
+    assert line.startswith("The budget 80% pays for fewer images than an earlier one of ")
     assert re.search(rf"pgd on digits {n_pgd}, not \d\d", line)
     assert re.search(r"aa_square on digits 50, not \d\d", line)  # 90% is enough for all images
     lines.clear()
     run(sampled("90%"), say=lines.append)
-    assert not any("smaller" in line for line in lines)
+    assert not any("fewer images" in line for line in lines)
 
 
 def test_counts_on_all_images_stay_counts_with_a_smaller_budget(sampled: MakeSampled, tmp_path: Path) -> None:

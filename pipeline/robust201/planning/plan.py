@@ -463,8 +463,8 @@ def describe_smaller_budget(plan: Plan) -> str:
     if not larger:
         return ""
     return (
-        f"The budget {section.budget} is smaller than an earlier one of {plan.config.results}, of which all is kept. "
-        f"Images: {'; '.join(larger)}."
+        f"The budget {section.budget} pays for fewer images than an earlier one of {plan.config.results}, all of which "
+        f"stay in use: {'; '.join(larger)}."
     )
 
 
