@@ -269,10 +269,13 @@ def test_a_search_uses_estimates_on_request_and_marks_them(
     highest = values[values["strength"] == 8.0]["value"].max()
     assert estimates["optimum"]["pgd:8"] == max(counts["optimum"]["pgd:8"], highest)
     table = tmp_path / "table.csv"
-    shown = robust201(*words, "--estimates", "--out", table)
+    figure = tmp_path / "regret.svg"
+    shown = robust201(*words, "--estimates", "--out", table, "--figure", figure)
+    assert ">pgd:8 (partly estimates)<" in figure.read_text()
     assert "~ pgd:8" in shown.out
     assert "estimates from samples" in shown.err
-    assert "~" not in robust201(*words).out
+    assert "~" not in robust201(*words, "--figure", figure).out
+    assert ">pgd:8<" in figure.read_text()
     marks = pd.read_csv(table).set_index("column")["from_estimates"]
     assert marks.to_dict() == {"clean": False, "pgd:8": True}
 

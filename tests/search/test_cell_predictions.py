@@ -13,6 +13,7 @@ from scipy.stats import kendalltau
 from robust201 import RobustnessDataset
 from robust201.analysis.dataset_results import DatasetResults, read_results
 from robust201.core.errors import ConfigError, ResultsError
+from robust201.figures.regret_curves import save_regret_curves
 from robust201.search.blackbox import write_blackbox
 from robust201.search.cell_features import cell_features
 from robust201.search.cell_predictions import (
@@ -136,6 +137,8 @@ def test_search_and_blackbox_mark_predictions(some_cells: Path, predictions: Cel
     )
     assert (search.n_members, search.n_predicted) == (15_625, 6406)
     assert search.to_payload()["n_predicted"] == 6406
+    figure = save_regret_curves([search], tmp_path / "regret.svg").read_text()
+    assert ">pgd:1 (partly predictions)<" in figure
     write_blackbox(reader, tmp_path / "blackbox", predictions=path)
     names = json.loads((tmp_path / "blackbox" / "metadata.json").read_text())["objectives_names"]
     assert names[:1] == ["metric_predicted_error_clean"]
