@@ -237,7 +237,9 @@ def test_estimates_are_exported_beside_counts_and_never_among_them(sampled: Make
     assert "estimates" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_whoever_reads_results_of_samples_takes_no_estimate_for_a_count(sampled: MakeSampled, tmp_path: Path) -> None:
+def test_whoever_reads_results_of_samples_takes_no_estimate_for_a_count(
+    sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
+) -> None:
     config, out = sampled("80%"), tmp_path / "out"
     run(config)
     files_of(config, out)
@@ -245,6 +247,8 @@ def test_whoever_reads_results_of_samples_takes_no_estimate_for_a_count(sampled:
     of_pgd = {place: numbers for place, numbers in accuracies_of(config.results).items() if place[1] == "pgd"}
     pilot = set(choose_pilot(config.selected_architectures, 2, 0))
     assert [set(numbers) for numbers in of_pgd.values()] == [pilot, pilot]
+    for command in ("metrics", "predict", "search", "report"):
+        assert "counts only: under aa_square, pgd" in robust201(command, out).err
     table = pq.read_table(out / ESTIMATES_FILE)
     changed = table.set_column(table.schema.get_field_index("value"), "value", pa.array([0.5] * len(table)))
     pq.write_table(changed, out / ESTIMATES_FILE)
@@ -402,6 +406,7 @@ def test_a_run_without_the_pilot_leaves_the_samples_undrawn(sampled: MakeSampled
         ({"measurements": ["accuracy"]}, r"measurements: expected predictions among them"),
         ({"engine": "reference"}, r"sampling: expected engine fused"),
         ({"keys": {"clean": {}, "fgsm": {}}}, r"sampling: expected an attack that is not among the cheap keys"),
+        ({"keys": KEYS | {"mine": {"file": "my.py", "strengths": [1]}}}, r"got mine, which draws once a batch"),
         ({"weights": {"random": {"seeds": [0, 1]}}}, r"sampling: expected one state of weights per network, got 2"),
     ],
 )

@@ -7,6 +7,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.analyse import Folders
+from robust201.cli.estimates import say_unused_estimates
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import WeightsName, split_names
 from robust201.core.files import check_output_file
@@ -56,6 +57,7 @@ def predict(
         check_output_file(out)
         check_prediction_file(out)
     results = read_one(folders, data, weights)
+    say_unused_estimates(results.reader.files, "predictions use")
     table = None
     if measures is not None:
         table = read_measure_folders([RobustnessDataset(folder) for folder in measures], results.name)
