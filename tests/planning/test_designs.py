@@ -146,3 +146,17 @@ def test_long_lists_of_networks_are_shortened() -> None:
         "architectures: [0, 1, 2, 3, 4, 5, 6, 7, ...]  # 20; --json lists all",
         "sampling: {budget: 5h}",
     ]
+
+
+@pytest.mark.parametrize("percent", [6, 30])
+def test_designs_fit_a_budget_at_measured_speeds(percent: int) -> None:
+    plan = make()
+    speeds = {("cifar10", "aa_square"): 0.2e9 * plan.config.execution.assumed_gmacs()}
+    whole = total_hours(plan, speeds)
+    sampled, *others = designs_for_budget(plan.config, f"{percent}%", speeds, worst_case, make_config)
+    assert sampled.over_budget == (percent == 6)
+    config = make_config(**sampled.yaml)
+    assert total_hours(make_plan(config, assumed_facts(config)), speeds) == pytest.approx(sampled.hours)
+    for design in (sampled, *others):
+        assert design.over_budget == (design.hours > percent / 100 * whole * 1.0001)
+    assert not others[-1].over_budget  # weaker attacks on fewer networks

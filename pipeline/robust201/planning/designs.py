@@ -167,23 +167,27 @@ def _sampled_design(
         )
     measurements = list(config.measurements) + [PREDICTIONS] * (PREDICTIONS not in config.measurements)
     section: dict[str, Any] = {} if config.sampling is None else config.sampling.model_dump(exclude_defaults=True)
+
+    def hours_for(amount: str) -> float:
+        section["budget"] = amount
+        chosen = reload(sampling=section, measurements=measurements)
+        return total_hours(make_plan(chosen, assumed_facts(chosen)), speeds)
+
     for pilot in _pilot_sizes(config):
         section |= {"budget": "100%", "pilot": pilot}
         first = reload(sampling=section, measurements=measurements)
         costs: SampleCosts = sample_costs(plan_without_samples(first, assumed_facts(first)))
         least = smallest_cost(costs) / costs.whole
-        if least <= allowed / whole:
+        hours = hours_for(_percent_text(least))
+        if hours <= allowed * _TOLERANCE:
             break
     # `run` counts a budget in hours at the assumed speed; a fraction says the same whatever the speed is.
-    fraction = max(allowed / whole, least)
-    for _ in range(10):
-        in_hours = not speeds and fraction > least * _TOLERANCE
-        section["budget"] = _hours_text(allowed) if in_hours else f"{math.ceil(1e8 * fraction) / 1e6:.6f}%"
-        chosen = reload(sampling=section, measurements=measurements)
-        hours = total_hours(make_plan(chosen, assumed_facts(chosen)), speeds)
-        if not speeds or hours <= allowed * _TOLERANCE or fraction == least:
+    fraction = allowed / whole
+    for _ in range(10 if hours * _TOLERANCE <= allowed else 0):
+        hours = hours_for(_percent_text(max(least, fraction)) if speeds else _hours_text(allowed))
+        if not speeds or hours <= allowed * _TOLERANCE:
             break
-        fraction = max(least, fraction * 0.999 * allowed / hours)
+        fraction = max(least, fraction) * 0.999 * allowed / hours
     sizes = sample_sizes(costs, parse_budget(section["budget"]), config.name)
     expected = {place: precision(*place, count, costs.n_images[place]) for place, count in sizes.items() if count}
     half_width, tau = _summarise(list(expected.values()))
@@ -218,6 +222,11 @@ def _pilot_sizes(config: SweepConfig) -> tuple[int, ...]:
 
 def _hours_text(hours: float) -> str:
     return f"{hours:.9f}".rstrip("0").rstrip(".") + "h"
+
+
+def _percent_text(fraction: float) -> str:
+    """Write a fraction of the cost as a budget, rounded up, so that it is enough."""
+    return f"{math.ceil(1e8 * fraction * (1 - 1e-10)) / 1e6:.6f}".rstrip("0").rstrip(".") + "%"
 
 
 def _smallest_by_key(sizes: Any) -> dict[str, int]:
