@@ -44,7 +44,7 @@ def test_designs_for_a_budget_fit_and_have_yaml_lines(robust201: RunCommand, swe
 @pytest.mark.parametrize(
     ("budget", "note"), [("1%", "is too small to sample images"), ("0.0001%", "No design fits the budget 0.0001%")]
 )
-def test_a_budget_below_the_pilots_cost_shows_the_cheapest_designs(
+def test_plan_shows_cheapest_designs_if_budget_is_too_small(
     robust201: RunCommand, sweep: Path, budget: str, note: str
 ) -> None:
     ended = robust201("plan", sweep, "--budget", budget)

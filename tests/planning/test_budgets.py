@@ -72,7 +72,7 @@ def test_the_budget_that_a_refusal_names_is_enough() -> None:
     assert np.array_equal([*sizes.values()], [20, 20])
 
 
-def test_hours_that_a_refusal_names_are_enough_although_they_are_rounded() -> None:
+def test_rounded_budget_in_error_is_enough() -> None:
     for hours in (1e-5, 0.0123456, 1.23456, 123456.0):
         costs = replace(COSTS, macs_per_hour=COSTS.of_sizes(dict.fromkeys(COSTS.n_images, 20)) / hours)
         with pytest.raises(ConfigError) as raised:
@@ -84,7 +84,7 @@ def test_hours_that_a_refusal_names_are_enough_although_they_are_rounded() -> No
             assert min(sample_sizes(costs, budget, "sweep").values()) >= 20
 
 
-def test_one_worker_hour_is_one() -> None:
+def test_error_has_singular_for_one_worker_hour() -> None:
     with pytest.raises(ConfigError, match=r"got 1 worker-hour \("):
         sample_sizes(replace(COSTS, fixed=2e8), Budget(1, None), "sweep")
 

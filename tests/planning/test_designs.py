@@ -96,7 +96,7 @@ def test_bad_budgets_are_rejected(budget: str, changes: dict[str, Any], message:
 
 
 @pytest.mark.parametrize("percent", [2, 10, 20])
-def test_a_budget_below_the_pilots_cost_has_a_smaller_pilot_or_other_designs(percent: int) -> None:
+def test_small_budget_gets_smaller_pilot_or_other_designs(percent: int) -> None:
     plan = make()  # of 40 architectures, 8 of them the pilot
     whole = total_hours(plan, {})
     sampled, fewer, weaker = designs_for_budget(plan.config, f"{percent}%", {}, worst_case, make_config)
@@ -110,7 +110,7 @@ def test_a_budget_below_the_pilots_cost_has_a_smaller_pilot_or_other_designs(per
     assert weaker.hours <= percent / 100 * whole * 1.0001
 
 
-def test_the_sweeps_own_pilot_and_cheap_keys_stay() -> None:
+def test_sampled_design_keeps_sampling_section_of_sweep() -> None:
     own = {"budget": "90%", "pilot": 10, "cheap": ["clean"], "seed": 3}
 
     def reload(**others: Any) -> SweepConfig:
@@ -149,7 +149,7 @@ def test_long_lists_of_networks_are_shortened() -> None:
 
 
 @pytest.mark.parametrize("percent", [6, 30])
-def test_designs_fit_a_budget_at_measured_speeds(percent: int) -> None:
+def test_designs_fit_budget_at_measured_speeds(percent: int) -> None:
     plan = make()
     speeds = {("cifar10", "aa_square"): 0.2e9 * plan.config.execution.assumed_gmacs()}
     whole = total_hours(plan, speeds)

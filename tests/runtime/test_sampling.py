@@ -460,7 +460,7 @@ def test_a_damaged_record_of_samples_is_named(sampled: MakeSampled) -> None:
         load_plan(config.results)
 
 
-def test_evaluations_on_increments_are_counted_once(sampled: MakeSampled, robust201: RunCommand) -> None:
+def test_status_and_run_count_increments_as_one_evaluation(sampled: MakeSampled, robust201: RunCommand) -> None:
     run(sampled("80%"))
     config, previews, seen = sampled("85%"), list[RunPreview](), list[int]()
     tally = run(config, on_preview=previews.append, on_progress=lambda known, _: seen.append(known.done_evaluations))
@@ -479,7 +479,7 @@ def test_evaluations_on_increments_are_counted_once(sampled: MakeSampled, robust
     assert "Planned 24 evaluations of 16 network-key pairs" in shown.err
 
 
-def test_a_smaller_budget_is_said_to_change_nothing(sampled: MakeSampled) -> None:
+def test_run_names_images_kept_if_budget_is_smaller(sampled: MakeSampled) -> None:
     run(sampled("90%"))
     lines: list[str] = []
     assert run(sampled("80%"), say=lines.append).computed == 0
@@ -493,7 +493,7 @@ def test_a_smaller_budget_is_said_to_change_nothing(sampled: MakeSampled) -> Non
     assert not any("fewer images" in line for line in lines)
 
 
-def test_counts_on_all_images_stay_counts_with_a_smaller_budget(sampled: MakeSampled, tmp_path: Path) -> None:
+def test_smaller_budget_keeps_counts_on_all_images(sampled: MakeSampled, tmp_path: Path) -> None:
     run(sampled(None))
     whole = files_of(sampled(None), tmp_path / "a")
     config = sampled("80%")
@@ -502,7 +502,7 @@ def test_counts_on_all_images_stay_counts_with_a_smaller_budget(sampled: MakeSam
     assert n_seen(config) == {}
 
 
-def test_a_lost_record_is_drawn_again_with_a_word(sampled: MakeSampled, tmp_path: Path) -> None:
+def test_run_draws_lost_sample_again_and_says_so(sampled: MakeSampled, tmp_path: Path) -> None:
     config = sampled("80%")
     run(config)
     record, files = (config.results / SAMPLE_FILE).read_bytes(), files_of(config, tmp_path / "a")
@@ -517,7 +517,7 @@ def test_a_lost_record_is_drawn_again_with_a_word(sampled: MakeSampled, tmp_path
     assert stale.startswith("6 evaluations on samples (aa_square, pgd) are kept but not used: sample.json is gone")
 
 
-def test_increments_whose_record_was_lost_are_drawn_otherwise_and_counted_together(sampled: MakeSampled) -> None:
+def test_run_mentions_unused_increments_once(sampled: MakeSampled) -> None:
     run(sampled("80%"))
     run(sampled("85%"))
     config = sampled("85%")
@@ -534,7 +534,7 @@ def test_increments_whose_record_was_lost_are_drawn_otherwise_and_counted_togeth
     assert stale.endswith("are kept but not used: the sweep has no section sampling")
 
 
-def test_combined_samples_are_said_by_key(sampled: MakeSampled) -> None:
+def test_run_names_keys_of_combined_samples(sampled: MakeSampled) -> None:
     run(sampled("80%"))
     lines: list[str] = []
     run(sampled("100%"), say=lines.append)
@@ -544,7 +544,7 @@ def test_combined_samples_are_said_by_key(sampled: MakeSampled) -> None:
     ]
 
 
-def test_an_export_says_that_the_pilot_is_incomplete(sampled: MakeSampled, tmp_path: Path) -> None:
+def test_export_error_names_missing_counts_and_estimates(sampled: MakeSampled, tmp_path: Path) -> None:
     config = sampled("80%")
     pilot = choose_pilot(config.selected_architectures, 2, 0)
     run(config, filters=Filters(architectures=pilot, keys=("clean", "fgsm", "pgd")))
@@ -555,11 +555,17 @@ def test_an_export_says_that_the_pilot_is_incomplete(sampled: MakeSampled, tmp_p
     assert "and 6 estimates (digits aa_square 2, digits pgd 4); no sample is drawn yet for aa_square, pgd" in message
     assert "robust201 run SWEEP.yaml" in message
     assert not (tmp_path / "out").exists()
+    store, plan = ShardStore.open(config.results), load_plan(config.results)
+    report = export_dataset(plan, store, store.inventory(), tmp_path / "out", partial=True)
+    assert dict(report.missing) == {
+        ("digits", "clean"): 2,
+        ("digits", "fgsm"): 4,
+        ("digits", "aa_square"): 4,
+        ("digits", "pgd"): 4,
+    }
 
 
-def test_a_blackbox_has_estimates_on_request_and_names_them(
-    sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
-) -> None:
+def test_blackbox_names_estimated_objectives(sampled: MakeSampled, tmp_path: Path, robust201: RunCommand) -> None:
     config, out = sampled("80%"), tmp_path / "out"
     run(config)
     files_of(config, out)
@@ -581,7 +587,7 @@ def test_a_blackbox_has_estimates_on_request_and_names_them(
     assert not (tmp_path / "no").exists()
 
 
-def test_speeds_are_measured_from_the_seconds_of_results(sampled: MakeSampled) -> None:
+def test_measured_speeds_reproduce_time_of_results(sampled: MakeSampled) -> None:
     config = sampled("80%")
     plan = make_plan(config, assumed_facts(config))
     assert measure_speeds(plan, config.results) == {}  # no results folder yet
@@ -604,7 +610,7 @@ def _seconds_of(inventory: Inventory, key: str) -> float:
     return float(inventory.row_column("seconds")[np.isin(inventory.row_column("unit"), units)].sum())
 
 
-def test_a_damaged_results_folder_has_no_speeds(sampled: MakeSampled) -> None:
+def test_measured_speeds_are_empty_if_results_are_damaged(sampled: MakeSampled) -> None:
     config = sampled("80%")
     config.results.mkdir()
     (config.results / "format.json").write_text("{")
@@ -612,7 +618,7 @@ def test_a_damaged_results_folder_has_no_speeds(sampled: MakeSampled) -> None:
 
 
 @pytest.mark.slow
-def test_two_shares_killed_in_the_second_stage_resume_with_the_same_bytes(
+def test_two_killed_shares_resume_with_same_bytes(
     sampled: MakeSampled, sweep_fields: MakeFields, tmp_path: Path
 ) -> None:
     """Both run at once in processes of their own, as on two machines, are killed by SIGKILL, and run again at once."""

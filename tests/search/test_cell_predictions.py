@@ -213,7 +213,7 @@ def set_accuracies(folder: Path, key: str, values: list[Any]) -> None:
     path.write_text(json.dumps(payload))
 
 
-def test_a_constant_strength_is_reported_and_the_others_are_predicted(tmp_path: Path, robust201: RunCommand) -> None:
+def test_predict_reports_constant_strengths(tmp_path: Path, robust201: RunCommand) -> None:
     folder = write_planted(tmp_path / "few", cells=evaluated_indices()[:20])
     payload = json.loads((folder / "cifar10" / "pgd@Linf_accuracy.json").read_text())
     rows = payload["cifar10"]["pgd@Linf"]["accuracy"].values()
@@ -228,7 +228,7 @@ def test_a_constant_strength_is_reported_and_the_others_are_predicted(tmp_path: 
     assert "got 0 of pgd:4 for all" in robust201("predict", folder, "--keys", "pgd:4").refusal(2)
 
 
-def test_measures_predict_what_operations_do_not(tmp_path: Path, robust201: RunCommand) -> None:
+def test_predict_uses_measures(tmp_path: Path, robust201: RunCommand) -> None:
     names = evaluated_indices()
     numbers = np.random.default_rng(0).uniform(0.2, 0.8, len(names)).round(6)
     folder = write_planted(tmp_path / "few", cells=names[::100])
@@ -253,7 +253,7 @@ def test_measures_predict_what_operations_do_not(tmp_path: Path, robust201: RunC
     assert "got none" in robust201("predict", folder, "--keys", "clean", "--measures", folder).refusal(2)
 
 
-def test_uncertain_accuracies_count_for_less(results: DatasetResults) -> None:
+def test_standard_errors_reduce_weight_of_uncertain_accuracies(results: DatasetResults) -> None:
     clean = ("clean", 0.0)
     rng = np.random.default_rng(1)
     accuracies = results.accuracies.copy()

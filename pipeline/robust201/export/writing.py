@@ -7,6 +7,7 @@ strengths), ``weights.json`` (the networks' files), ``versions.json``, ``sweep.y
 ``missing.json`` where a partial export lacks something, and the listing of `export.folder`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -212,10 +213,16 @@ def export_dataset(
         removed=removed,
         n_units=sum(len(group.complete_units) for group in exported),
         n_evaluations=sum(group.n_evaluations for group in exported),
-        missing={(group.dataset, group.key): group.n_left_out for group in groups if group.lacking}
-        | ({} if sampled is None else dict(sampled.missing)),
+        missing=_count_missing(groups, {} if sampled is None else sampled.missing),
         n_bytes=sum(file.n_bytes for file in folder.written.values()),
     )
+
+
+def _count_missing(groups: Iterable[Group], estimates: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+    """Count what an export lacks by dataset and key: evaluations on all images, and estimates."""
+    counts = Counter({(group.dataset, group.key): group.n_left_out for group in groups if group.lacking})
+    counts.update(estimates)
+    return dict(counts)
 
 
 def _estimate(plan: Plan, store: ShardStore, inventory: Inventory, images_of: ImagesOf) -> SampledResults | None:
