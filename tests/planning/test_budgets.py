@@ -84,6 +84,15 @@ def test_rounded_budget_in_error_is_enough() -> None:
             assert min(sample_sizes(costs, budget, "sweep").values()) >= 20
 
 
+def test_error_says_if_there_are_too_few_images() -> None:
+    few = replace(COSTS, n_images={PGD: 20, SQUARE: 15})
+    with pytest.raises(ConfigError, match=r"expected more than 20 images, .+ 10 strata, got 20"):
+        sample_sizes(few, Budget(None, 0.5), "sweep")
+    assert sample_sizes(few, Budget(None, 1.0), "sweep") == few.n_images
+    one_small_dataset = replace(COSTS, n_images={PGD: 10_000, SQUARE: 15})
+    assert sample_sizes(one_small_dataset, Budget(None, 0.5), "sweep")[SQUARE] == 15
+
+
 def test_error_has_singular_for_one_worker_hour() -> None:
     with pytest.raises(ConfigError, match=r"got 1 worker-hour \("):
         sample_sizes(replace(COSTS, fixed=2e8), Budget(1, None), "sweep")

@@ -70,13 +70,11 @@ def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[SampledK
     least = {key: smallest_sample(count) for key, count in costs.n_images.items()}
     needed = smallest_cost(costs)
     enough = _show(costs, needed, round_up=True)
-    few = [place for place, count in costs.n_images.items() if least[place] == count]
-    if few and allowed < costs.whole * (1 - _ROUNDING):
-        (dataset, key), count = few[0], costs.n_images[few[0]]
+    if least == dict(costs.n_images) and allowed < costs.whole * (1 - _ROUNDING):
         raise ConfigError(
             f"Sampling failed for {name}: expected more than {MIN_PER_STRATUM * N_STRATA} images, as a sample has "
-            f"{MIN_PER_STRATUM} of each of {N_STRATA} strata, got {count} of {key} on {dataset}. Take more images, or "
-            "remove the section sampling."
+            f"{MIN_PER_STRATUM} of each of {N_STRATA} strata, got {max(least.values())}. Take more images, or remove "
+            "the section sampling."
         )
     if allowed < costs.fixed:
         raise ConfigError(

@@ -89,8 +89,9 @@ def note_counted_keys(plan: Plan, inventory: Inventory) -> Samples | None:
 
 def _find_lost_samples(plan: Plan, samples: Samples, inventory: Inventory) -> dict[str, bool]:
     """Find the keys that have results on samples of which there was no record: whether the samples now are the same."""
-    before = {} if plan.facts.samples is None else plan.facts.samples.keys
-    drawn = {place: sample.increments[0].sha256 for place, sample in samples.keys.items() if place not in before}
+    if plan.facts.samples is not None and plan.facts.samples.keys:
+        return {}
+    drawn = {place: sample.increments[0].sha256 for place, sample in samples.keys.items()}
     lost: dict[str, bool] = {}
     for payload in map(inventory.protocol, inventory.foreign(plan.useful_ids)):
         place = payload.get("dataset", ""), payload.get("key", "")
