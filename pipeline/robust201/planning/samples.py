@@ -166,7 +166,8 @@ def read_samples(results: Path) -> Samples | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"Reading the samples failed for {path}: expected what a run wrote, got other content "
-            f"({describe_content(error)}). Restore the file; without it, results from samples cannot be used."
+            f"({describe_content(error)}). Restore the file, or remove it: robust201 run then draws the samples "
+            "again from the pilot, which may give others if the budget was raised."
         ) from error
 
 
