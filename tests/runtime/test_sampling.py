@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from robust201.analysis.dataset_results import read_results
-from robust201.analysis.estimated import fill_in_estimates
+from robust201.analysis.estimated import fill_in_estimates, read_standard_errors
 from robust201.analysis.leaderboard import make_leaderboard
 from robust201.cli import plan_costs
 from robust201.core.errors import ConfigError, IncompleteError, InputError
@@ -585,6 +585,26 @@ def test_blackbox_names_estimated_objectives(sampled: MakeSampled, tmp_path: Pat
     refused = robust201("search", out, "--blackbox", tmp_path / "no", "--estimates", "--fidelity", "images").refusal(2)
     assert "expected estimates or a fidelity, got both" in refused
     assert not (tmp_path / "no").exists()
+
+
+def test_predict_uses_estimates_on_request(sampled: MakeSampled, tmp_path: Path, robust201: RunCommand) -> None:
+    config, out = sampled("80%", architectures=["0-15"]), tmp_path / "out"
+    run(config)
+    files_of(config, out)
+    words = ("predict", out, "--keys", "pgd:8")
+    assert "at least 10 cells with all accuracies, got 2" in robust201(*words).refusal(2)
+    ended = robust201(*words, "--estimates", "--json")
+    assert json.loads(ended.out)["n_evaluated"] == 16
+    assert "pgd: 14 of 16 networks" in ended.err
+    (results,) = read_results(RobustnessDataset(out))
+    errors = read_standard_errors(results)
+    pilot = choose_pilot(config.selected_architectures, 2, 0)
+    column = errors["pgd", 8.0]
+    assert (column.loc[list(pilot)] == 0).all()
+    assert (column.drop(list(pilot)) > 0).all()
+    assert (errors["clean"].to_numpy() == 0).all()
+    estimates = RobustnessDataset(out).estimates("digits", "pgd").query("strength == 8").set_index("architecture")
+    assert (column.loc[estimates.index] >= estimates["standard_error"]).all()
 
 
 def test_measured_speeds_reproduce_time_of_results(sampled: MakeSampled) -> None:

@@ -43,12 +43,21 @@ def predict(
     out: Annotated[
         Path | None, typer.Option("--out", help="Also write the predictions to this file: .parquet or .csv.")
     ] = None,
+    estimates: Annotated[
+        bool,
+        typer.Option(
+            "--estimates",
+            help="Use estimates from samples where cells lack counts, weighted by standard errors. Default: counts "
+            "only.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict the accuracies of cells that were not evaluated, with intervals, and show how good predictions are.
 
     Each fifth of the evaluated cells is predicted from the others. `search` takes the file of predictions.
     """
+    from robust201.analysis.estimated import fill_in_estimates, read_standard_errors
     from robust201.analysis.measure_folders import read_measure_folders
     from robust201.reader.dataset import RobustnessDataset
     from robust201.search.cell_predictions import check_prediction_file, predict_cells, write_predictions
@@ -57,11 +66,18 @@ def predict(
         check_output_file(out)
         check_prediction_file(out)
     results = read_one(folders, data, weights)
-    say_unused_estimates(results.reader.files, "predictions use")
+    standard_errors = None
+    if estimates:
+        standard_errors = read_standard_errors(results)
+        results, note = fill_in_estimates(results)
+        console.say(note or f"{folders[0]} has no estimates: predictions are from counts.")
+    else:
+        say_unused_estimates(results.reader.files, "predictions use")
     table = None
     if measures is not None:
         table = read_measure_folders([RobustnessDataset(folder) for folder in measures], results.name)
-    found = predict_cells(results, split_names(keys), measures=table, level=level, seed=seed)
+    names = split_names(keys)
+    found = predict_cells(results, names, measures=table, standard_errors=standard_errors, level=level, seed=seed)
     if out is not None:
         write_predictions(out, found.frame)
         console.say(f"Wrote {out}.")
