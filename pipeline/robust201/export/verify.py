@@ -43,7 +43,7 @@ from robust201.reader.result_files import (
 )
 from robust201.reader.weights_check import check_clean_accuracy
 from robust201.runtime.lease import Lease
-from robust201.runtime.preview import count_coverage
+from robust201.runtime.preview import count_coverage, count_done
 from robust201.shards import Inventory, ShardFinding, ShardStore, requeue_shards
 from robust201.statistics.attack_flags import AttackFlag, Evaluated, find_flags, transfers_of
 from robust201.statistics.weights_check import WeightsCheck
@@ -210,15 +210,14 @@ def find_gaps(plan: Plan, inventory: Inventory) -> tuple[int, tuple[str, ...]]:
 
     An evaluation is whole with all its images and measurements; of units that lack all strengths none is listed.
     """
-    n_missing, gaps = 0, []
+    gaps = []
     for covered in count_coverage(plan, inventory):
-        n_missing += covered.planned.n_evaluations - int(covered.complete.sum())
         for position in covered.unfinished:
             if covered.complete[position]:
                 unit = covered.planned.unit(position)
                 lacking = [s for s in unit.strengths if not inventory.is_complete(unit, s, plan.measurements)]
                 gaps.append(f"{unit.label} at {', '.join(f'{strength:g}' for strength in lacking)}")
-    return n_missing, tuple(gaps)
+    return plan.n_evaluations - count_done(plan, inventory).total(), tuple(gaps)
 
 
 def _check_estimates(plan: Plan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:

@@ -7,6 +7,7 @@ strengths), ``weights.json`` (the networks' files), ``versions.json``, ``sweep.y
 ``missing.json`` where a partial export lacks something, and the listing of `export.folder`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,6 +44,7 @@ from robust201.export.published_layout import ParquetColumn, describe_strength, 
 from robust201.export.side_files import side_file_texts, weight_hashes
 from robust201.export.written_file import Compression, parse_choice
 from robust201.images import DATASETS
+from robust201.planning.identity import is_drawn
 from robust201.planning.plan import Plan, counted_plan
 from robust201.reader.listings import CHECKSUM_FILE, PARQUET_FILES, ListedFile, parquet_files_text
 from robust201.reader.result_files import ESTIMATED_FOLDER, ESTIMATES_FILE, PARQUET_FOLDER, images_name
@@ -135,10 +137,11 @@ def export_dataset(
     if outcomes is not None:
         _check_predictions(out, plan, formats)
     sampled = _estimate(plan, store, inventory, images_of)
+    counted = counted_plan(plan)
+    groups = group_units(counted, inventory, weights)
     if sampled is not None and sampled.missing and not partial:
-        raise IncompleteError(_describe_missing_samples(out, sampled))
-    plan = counted_plan(plan)
-    groups = group_units(plan, inventory, weights)
+        raise IncompleteError(_describe_missing_samples(out, plan, sampled, groups))
+    plan = counted
     _refuse_several_weights(out, groups, formats)
     if any(group.lacking for group in groups) and not partial:
         raise IncompleteError(describe_missing(out, groups))
@@ -210,10 +213,16 @@ def export_dataset(
         removed=removed,
         n_units=sum(len(group.complete_units) for group in exported),
         n_evaluations=sum(group.n_evaluations for group in exported),
-        missing={(group.dataset, group.key): group.n_left_out for group in groups if group.lacking}
-        | ({} if sampled is None else dict(sampled.missing)),
+        missing=_count_missing(groups, {} if sampled is None else sampled.missing),
         n_bytes=sum(file.n_bytes for file in folder.written.values()),
     )
+
+
+def _count_missing(groups: Iterable[Group], estimates: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+    """Count what an export lacks by dataset and key: evaluations on all images, and estimates."""
+    counts = Counter({(group.dataset, group.key): group.n_left_out for group in groups if group.lacking})
+    counts.update(estimates)
+    return dict(counts)
 
 
 def _estimate(plan: Plan, store: ShardStore, inventory: Inventory, images_of: ImagesOf) -> SampledResults | None:
@@ -223,12 +232,21 @@ def _estimate(plan: Plan, store: ShardStore, inventory: Inventory, images_of: Im
     return estimate_accuracies(plan, store, inventory, images_of)
 
 
-def _describe_missing_samples(out: Path, sampled: SampledResults) -> str:
-    counts = ", ".join(f"{dataset} {key} {count:,}" for (dataset, key), count in sampled.missing.items())
+def _describe_missing_samples(out: Path, plan: Plan, sampled: SampledResults, groups: Sequence[Group]) -> str:
+    """Describe what the export of a sampled sweep lacks: counts, if some are missing, before estimates."""
+    counts = {(group.dataset, group.key): sum(map(len, group.lacking.values())) for group in groups if group.lacking}
+    lacking = [
+        f"{sum(missing.values()):,} {what} "
+        f"({', '.join(f'{dataset} {key} {count:,}' for (dataset, key), count in missing.items())})"
+        for missing, what in ((counts, "evaluations on all images"), (sampled.missing, "estimates"))
+        if missing
+    ]
+    undrawn = sorted({p.key for p in plan.planned_keys if not is_drawn(plan.protocols[p.protocol])})
+    why = f"; no sample is drawn yet for {', '.join(undrawn)}" if undrawn else ""
     return (
-        f"Exporting failed for {out}: expected results on samples for {sum(sampled.missing.values()):,} more "
-        f"estimates, got none; missing {counts}. Run the whole sweep again, not narrowed, to compute only these, or "
-        "export what there is with --partial."
+        f"Exporting failed for {out}: expected results of the whole sweep, got none of {' and '.join(lacking)}{why}. "
+        "Run the whole sweep again, not narrowed, to compute only these (robust201 run SWEEP.yaml), or export what "
+        "there is with --partial."
     )
 
 

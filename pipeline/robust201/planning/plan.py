@@ -1,5 +1,7 @@
 """Planning of a sweep's units from its configuration and the hashes of its inputs; deterministic, without torch."""
 
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -166,8 +168,34 @@ class Plan:
         return self.config.tasks
 
     @cached_property
+    def evaluations_by_key(self) -> Counter[tuple[str, str]]:
+        """Count evaluations by dataset and key; the increments of a network's sample are one evaluation together."""
+        counts: Counter[tuple[str, str]] = Counter()
+        sampled: defaultdict[tuple[str, str], set[tuple[ArchitectureId, float]]] = defaultdict(set)
+        for planned in self.planned_keys:
+            place = planned.dataset, planned.key
+            if is_sampled(self, planned):
+                names = (network.architecture for network in planned.networks)
+                sampled[place].update(itertools.product(names, planned.strengths))
+            else:
+                counts[place] += planned.n_evaluations
+        counts.update({place: len(found) for place, found in sampled.items()})
+        return counts
+
+    @property
+    def n_network_keys(self) -> int:
+        """Number of pairs of a network and a key on a dataset, each of which is a unit or several increments."""
+        increments = (planned for planned in self.planned_keys if is_sampled(self, planned))
+        n_networks = Counter[tuple[str, str]]()
+        for planned in increments:
+            place = planned.dataset, planned.key
+            n_networks[place] = max(n_networks[place], len(planned.networks))
+        plain = (planned for planned in self.planned_keys if not is_sampled(self, planned))
+        return n_networks.total() + sum(len(planned.networks) for planned in plain)
+
+    @cached_property
     def n_evaluations(self) -> int:
-        return sum(planned.n_evaluations for planned in self.planned_keys)
+        return sum(self.evaluations_by_key.values())
 
     @cached_property
     def known_ids(self) -> frozenset[str]:
@@ -403,7 +431,8 @@ def _plan_samples(plan: Plan) -> Plan:
         place = planned.dataset, planned.key
         sample = None if drawn is None else drawn.keys.get(place)
         protocols[protocol.digest] = protocol
-        if place not in sizes or (sample is None and sizes[place] == planned.n_images):
+        is_counted = drawn is not None and place in drawn.counted
+        if place not in sizes or is_counted or (sample is None and sizes[place] == planned.n_images):
             planned_keys.append(planned)
             continue
         others = tuple(network for network in planned.networks if network.architecture not in pilot)
@@ -417,6 +446,28 @@ def _plan_samples(plan: Plan) -> Plan:
                 replace(planned, networks=others, n_images=count, protocol=on_sample.digest, images=sha256)
             )
     return replace(plan, planned_keys=tuple(planned_keys), protocols=protocols)
+
+
+def describe_smaller_budget(plan: Plan) -> str:
+    """Say that more images were drawn than the budget of a sampled sweep pays for; empty where that is not so."""
+    section, samples = plan.config.sampling, plan.facts.samples
+    if section is None or samples is None:
+        return ""
+    costs = sample_costs(plan_without_samples(plan.config, plan.facts))
+    sizes = sample_sizes(costs, parse_budget(section.budget), plan.config.name)
+    seen = {place: sample.n_seen for place, sample in samples.keys.items()}
+    seen |= {place: costs.n_images[place] for place in samples.counted if place in costs.n_images}
+    larger = [
+        f"{place[1]} on {place[0]} {seen[place]:,}, not {sizes[place]:,}"
+        for place in sizes
+        if seen.get(place, 0) > sizes[place]
+    ]
+    if not larger:
+        return ""
+    return (
+        f"The budget {section.budget} pays for fewer images than an earlier one of {plan.config.results}, all of which "
+        f"stay in use: {'; '.join(larger)}."
+    )
 
 
 def counted_plan(plan: Plan) -> Plan:
@@ -464,8 +515,8 @@ def check_sampled_protocols(plan: Plan) -> None:
 def split_off_undrawn(plan: Plan) -> tuple[Plan, int]:
     """Return the plan without units of undrawn samples, and the number of evaluations removed."""
     drawn = [planned for planned in plan.planned_keys if is_drawn(plan.protocols[planned.protocol])]
-    drawn_plan = replace(plan, planned_keys=tuple(drawn))
-    return drawn_plan, plan.n_evaluations - drawn_plan.n_evaluations
+    undrawn = (planned for planned in plan.planned_keys if not is_drawn(plan.protocols[planned.protocol]))
+    return replace(plan, planned_keys=tuple(drawn)), sum(planned.n_evaluations for planned in undrawn)
 
 
 def is_sampled(plan: Plan, planned: PlannedKey) -> bool:

@@ -116,7 +116,8 @@ class RunProgress:
     Attributes:
         evaluations_before: evaluations that were complete before the run.
         done_macs: estimated work done since the run began.
-        evaluations_of_this_run: evaluations computed since then; slices count as their fraction of the images.
+        evaluations_of_this_run: evaluations computed since then; slices, and increments of samples, count as their
+            fraction of the images.
         started: monotonic time when the first part began, moved forward by later times in which workers were starting.
         measured: monotonic time when work was last finished or reported, at which rates are measured; None means now.
         slowness: time per multiply-accumulate of the remaining work, relative to the work done.
@@ -200,6 +201,15 @@ def _is_state(value: object) -> bool:
     return isinstance(value, str) and value.isidentifier() and len(value) <= _MAX_STATE_LENGTH
 
 
+def _network_and_key(unit: Unit) -> tuple[object, ...]:
+    return unit.dataset, unit.key, unit.architecture, unit.weights, unit.checkpoint_sha256
+
+
+def count_evaluations(parts: Collection[Part]) -> int:
+    """Count the evaluations that parts belong to; the increments of a network's sample are one together."""
+    return len({(*_network_and_key(part.unit), strength) for part in parts for strength in part.strengths})
+
+
 class PlannedWork(Protocol):
     """The part of a plan's interface that progress needs."""
 
@@ -228,6 +238,7 @@ class Tracker:
         self._is_starting = True
         self._units: dict[str, Unit] = {}
         self._pending: Counter[str] = Counter()
+        self._missing_images: defaultdict[tuple[object, ...], dict[str, int]] = defaultdict(dict)
         self._folder = folder
         self._last_write = 0.0
         self._is_stale = False
@@ -240,32 +251,32 @@ class Tracker:
 
     def _expect(self, parts: Collection[Part], sign: int = 1) -> None:
         """Add parts to the expected work, or remove them if `sign` is -1."""
+        if sign > 0:
+            for part in parts:
+                self._missing_images[_network_and_key(part.unit)][part.unit.id] = part.unit.n_images
         for part in parts:
             n_images, key = part.stop - part.start, (part.unit.dataset, part.unit.key)
             macs = sign * self._plan.macs(part)
-            n_evaluations = sign * len(part.strengths) * n_images / part.unit.n_images
+            n_evaluations = sign * self._count_evaluations(part.unit, len(part.strengths), n_images)
             self._missing[key] += n_evaluations
             self._costs.expect(key, macs, n_evaluations)
             self._pending[part.unit.id] += sign * len(part.strengths) * n_images
             self.progress.remaining_macs += macs
             self._units[part.unit.id] = part.unit
+        if sign < 0:
+            for part in parts:
+                self._missing_images[_network_and_key(part.unit)].pop(part.unit.id, None)
+
+    def _count_evaluations(self, unit: Unit, n_strengths: int, n_images: int) -> float:
+        """Count slices by their fraction of the images that the network was not shown before this run."""
+        return n_strengths * n_images / sum(self._missing_images[_network_and_key(unit)].values())
 
     def replace(self, expected: Collection[Part], plan: PlannedWork, parts: Collection[Part]) -> None:
         """Replace expected parts of undetermined units by final ones; expected parts without replacement are done."""
         self._expect(expected, -1)
         self._plan = plan
         self._expect(parts)
-        n_expected, n_missing = (
-            len(
-                {
-                    (part.unit.dataset, part.unit.key, part.unit.architecture, part.unit.weights, strength)
-                    for part in group
-                    for strength in part.strengths
-                }
-            )
-            for group in (expected, parts)
-        )
-        self.progress.evaluations_before += n_expected - n_missing
+        self.progress.evaluations_before += count_evaluations(expected) - count_evaluations(parts)
 
     def attach(self, *, metrics: Metrics, gpus_per_worker: float) -> None:
         """Use a started executor's metrics sink and number of GPUs per worker."""
@@ -309,8 +320,8 @@ class Tracker:
         self._finished.update((unit.id, strength) for strength in receipt.strengths)
         self.progress.done_macs += macs
         self.progress.remaining_macs = max(0.0, self.progress.remaining_macs - macs)
-        fraction = (receipt.stop - receipt.start) / unit.n_images
-        n_evaluations = len(receipt.strengths) * fraction
+        n_images = receipt.stop - receipt.start
+        n_evaluations = self._count_evaluations(unit, len(receipt.strengths), n_images)
         self.progress.evaluations_of_this_run += n_evaluations
         self._costs.finish((unit.dataset, unit.key), macs, n_evaluations, receipt.seconds)
         self.progress.slowness = self._costs.slowness
@@ -319,9 +330,9 @@ class Tracker:
         self._missing[unit.dataset, unit.key] -= n_evaluations
         tags = {"dataset": unit.dataset, "key": unit.key}
         self._metrics.record("robust201_evaluations_total", n_evaluations, **tags)
-        self._metrics.record("robust201_images_total", n_evaluations * unit.n_images, **tags)
+        self._metrics.record("robust201_images_total", len(receipt.strengths) * n_images, **tags)
         self._metrics.record("robust201_part_seconds", receipt.seconds, **tags)
-        self._pending[unit.id] -= len(receipt.strengths) * (receipt.stop - receipt.start)
+        self._pending[unit.id] -= len(receipt.strengths) * n_images
 
     def _extend_period(self, seconds: float) -> None:
         """Record that a worker has finished `seconds` of work; rates exclude the time spent starting workers."""

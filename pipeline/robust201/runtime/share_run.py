@@ -24,6 +24,7 @@ from robust201.runtime.driver import OnProgress
 from robust201.runtime.heartbeat import Heartbeat
 from robust201.runtime.lease import LEASE_NAME
 from robust201.runtime.preview import RunPreview
+from robust201.runtime.progress import count_evaluations
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import MakeExecutor, compute, make_driver
 from robust201.shards import ShardStore
@@ -79,8 +80,7 @@ def run_share(
         if (config.results / LEASE_NAME).exists():
             say("A run without --share is also working here: results of both are stored twice and counted once.")
         parts = tuple(part for bundle in missing for part in bundle.parts)
-        n_missing = len({(part.unit.id, strength) for part in parts for strength in part.strengths})
-        preview = RunPreview(plan, parts, plan.n_evaluations - n_missing, (), ())
+        preview = RunPreview(plan, parts, plan.n_evaluations - count_evaluations(parts), (), ())
         on_preview(preview)
         driver = make_driver(preview, folder, on_progress=on_progress, say=say)
         with driver.recording_errors():

@@ -16,7 +16,13 @@ from robust201.planning.filters import EVERYTHING, Filters
 from robust201.planning.identity import is_drawn, is_known
 from robust201.planning.input_facts import InputFacts
 from robust201.planning.inputs import Inputs
-from robust201.planning.plan import Plan, assumed_facts, check_sampled_protocols, make_plan
+from robust201.planning.plan import (
+    Plan,
+    assumed_facts,
+    check_sampled_protocols,
+    describe_smaller_budget,
+    make_plan,
+)
 from robust201.planning.plan_file import PLAN_FILE, load_facts, load_plan, save_plan
 from robust201.planning.samples import SAMPLE_FILE, check_samples, read_samples
 from robust201.runtime.driver import Driver, OnProgress
@@ -25,7 +31,7 @@ from robust201.runtime.heartbeat import remove_silent_heartbeats, report_active_
 from robust201.runtime.lease import Lease
 from robust201.runtime.preview import RunPreview, preview_run
 from robust201.runtime.progress import Tracker
-from robust201.runtime.sampling import combine_whole_samples, draw_samples
+from robust201.runtime.sampling import combine_whole_samples, draw_samples, note_counted_keys
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
 from robust201.shards import MergeReport, ShardStore, merge_folders
@@ -102,7 +108,7 @@ def run_sweep(
                 for dataset, keys in _keys_by_dataset(later).items():
                     inputs.generate_missing_corruptions(dataset, keys)
                 lease.check()  # another driver may have taken over while images were generated
-                replanned = _plan_with_images(preview.plan, filters, inputs, now, later)
+                replanned = _plan_with_images(preview.plan, filters, inputs, now, later, say)
                 for shard in replanned.damaged:
                     say(f"Damaged result file set aside, its evaluations are recomputed: {shard}")
                 failed = inputs.missing_adversarial_blocks(replanned.plan, replanned.missing)
@@ -130,7 +136,7 @@ def prepare_sweep(
         if config.sampling is not None:
             store = ShardStore.open(config.results)
             combine_whole_samples(preview.plan, store, say)
-            if draw_samples(preview.plan, inputs, store, store.inventory(on_damage="report")):
+            if draw_samples(preview.plan, inputs, store, store.inventory(on_damage="report"), say):
                 return _plan_again(preview.plan, filters, inputs)
         return preview
 
@@ -164,6 +170,12 @@ def _prepared(
         store.folder.remove_leftovers()
         say("Checking finished results")
         inventory = store.inventory(verify="unverified", on_damage="set_aside")
+        if (samples := note_counted_keys(full, inventory)) is not None:
+            full = make_plan(config, replace(facts, samples=samples))
+            plan = filters.narrow(full)
+            save_plan(full, store)
+        if smaller := describe_smaller_budget(full):
+            say(smaller)
         yield preview_run(plan, full, inventory), inputs, lease
 
 
@@ -226,7 +238,12 @@ def _split_by_readiness(
 
 
 def _plan_with_images(
-    plan: Plan, filters: Filters, inputs: Inputs, tried: Sequence[Part], parts: Sequence[Part]
+    plan: Plan,
+    filters: Filters,
+    inputs: Inputs,
+    tried: Sequence[Part],
+    parts: Sequence[Part],
+    say: Callable[[str], None],
 ) -> RunPreview:
     """Plan parts again once their images exist, because ids include the hashes of images.
 
@@ -234,7 +251,7 @@ def _plan_with_images(
     """
     if plan.config.sampling is not None:
         store = ShardStore.open(plan.config.results)
-        draw_samples(plan, inputs, store, store.inventory(on_damage="report"))
+        draw_samples(plan, inputs, store, store.inventory(on_damage="report"), say)
     preview = _plan_again(plan, filters, inputs)
     keys, tried_ids = {(part.unit.dataset, part.unit.key) for part in parts}, {part.unit.id for part in tried}
     missing = (part for part in preview.missing if (part.unit.dataset, part.unit.key) in keys)
