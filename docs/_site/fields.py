@@ -147,15 +147,14 @@ def _meaning(text: str) -> str:
 
 def _table(schema: Mapping[str, Any], meanings: Mapping[str, str]) -> str:
     """Return the Markdown table of a model's fields."""
-    lines = ["| field | meaning | type | default | limits |", "|---|---|---|---|---|"]
+    lines = ["| field | meaning | type, limits | default |", "|---|---|---|---|"]
     required = schema.get("required", [])
     for name, field in schema.get("properties", {}).items():
         cells = [
             f"`{name}`",
             _meaning(meanings.get(name, "")),
-            " or ".join(dict.fromkeys(_alternatives(field))),
+            ", ".join([" or ".join(dict.fromkeys(_alternatives(field))), *_limits(field)]),
             _default(name, field, name in required),
-            ", ".join(_limits(field)),
         ]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)

@@ -65,11 +65,11 @@ def test_commands_are_described_with_options_and_examples() -> None:
 def test_fields_have_meanings_types_defaults_and_limits() -> None:
     text = describe_models("sweep")
     assert {*SweepConfig.model_fields} <= {*re.findall(r"^\| `(\w+)` ", text, re.M)}
-    assert '| `"inline"` or `"ray"` | `"ray"` |  |' in text
+    assert '| `"inline"` or `"ray"` | `"ray"` |' in text
     assert "| `window` | Bundles in flight per actor; " in text
-    assert "| integer | `2` | ≥ 1, ≤ 16 |" in text
-    assert "| text | required | at most 100 characters |" in text
-    assert "| `execution` | How the work is done | [Execution](#execution) | the defaults of its fields |  |" in text
+    assert "| integer, ≥ 1, ≤ 16 | `2` |" in text
+    assert "| text, at most 100 characters | required |" in text
+    assert "| `execution` | How the work is done | [Execution](#execution) | the defaults of its fields |" in text
 
 
 def test_every_field_has_a_meaning() -> None:
