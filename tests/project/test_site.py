@@ -90,7 +90,7 @@ def test_keys_are_each_described_once() -> None:
     headings = [name for line in re.findall(r"^## (.*)$", text, re.M) for name in line.split(", ")]
     long = [name for line in re.findall(r"^(`clean`|`\w.*`)\.$", text, re.M) for name in re.findall(r"`(\S+?)`", line)]
     assert {*headings, *long} >= {*TASKS}
-    assert "| `queries` | Maximum number of queries per image | integer | `5000` |" in text
+    assert "| `queries` | Maximum number of queries per image | integer, ≥ 1 | `5000` |" in text
 
 
 def test_links_out_of_the_documentation_lead_to_pages_or_files() -> None:
