@@ -16,6 +16,7 @@ from robust201.core.strict_model import MAX_COUNT
 from robust201.planning.config import SweepConfig
 from robust201.planning.training_config import TrainingConfig
 from robust201.planning.user_tasks import UserTaskParameters
+from robust201.studies.config import STUDIES
 from robust201.tasks import TASKS
 
 MODELS: dict[str, type[BaseModel]] = {"sweep": SweepConfig, "training": TrainingConfig}
@@ -179,13 +180,22 @@ def _summary(schema: Mapping[str, Any]) -> str:
 
 def describe_models(name: str) -> str:
     """Return Markdown with a table for a model and one for each model that its fields refer to."""
-    schema, models = _schema(MODELS[name]), nested_models(MODELS[name])
-    parts = [("Top level", MODELS[name].__name__, schema)]
+    return _describe_model(MODELS[name], "Top level")
+
+
+def describe_studies() -> str:
+    """Return Markdown with the tables of each kind of study."""
+    return "\n\n".join(_describe_model(model, name) for name, model in STUDIES.items())
+
+
+def _describe_model(model: type[BaseModel], title: str) -> str:
+    schema, models = _schema(model), nested_models(model)
+    parts = [(title, model.__name__, schema)]
     parts += [(_title(part), part, definition) for part, definition in sorted(schema.get("$defs", {}).items())]
     return "\n\n".join(
         f"## {title}\n\n{_summary(part)}\n\n"
-        + (_table(part, field_meanings(models[model])) if part.get("properties") else "No fields.")
-        for title, model, part in parts
+        + (_table(part, field_meanings(models[name])) if part.get("properties") else "No fields.")
+        for title, name, part in parts
     )
 
 

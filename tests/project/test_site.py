@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from docs._site.commands import describe_commands
-from docs._site.fields import MODELS, describe_keys, describe_models, field_meanings, nested_models
+from docs._site.fields import MODELS, describe_keys, describe_models, describe_studies, field_meanings, nested_models
 from docs._site.pages import CONTENTS, SHORT_TITLES, link_pages, prepare_page, rewrite_links
 from robust201.cli.help_texts import PANELS
 from robust201.planning.config import SweepConfig
 from robust201.planning.user_tasks import UserTaskParameters
+from robust201.studies.config import STUDIES
 from robust201.tasks import TASKS
 from tests.conftest import REPOSITORY
 from tests.project.test_documents import DOCS
@@ -73,7 +74,7 @@ def test_fields_have_meanings_types_defaults_and_limits() -> None:
 
 
 def test_every_field_has_a_meaning() -> None:
-    models = [*MODELS.values(), *(row.parameters for row in TASKS.values()), UserTaskParameters]
+    models = [*MODELS.values(), *STUDIES.values(), *(row.parameters for row in TASKS.values()), UserTaskParameters]
     meanings = {
         f"{name}.{field}": meaning
         for model in models
@@ -83,6 +84,12 @@ def test_every_field_has_a_meaning() -> None:
     assert [field for field, meaning in meanings.items() if not meaning] == []
     assert {"SweepConfig.keys", "CorruptionsSection.frost", "SquareInL2.queries", "Recipe.decay"} <= {*meanings}
     assert meanings["Grid135Parameters.rotations"] == "angles."  # from the docstring of its base
+
+
+def test_studies_are_described_by_their_fields() -> None:
+    text = describe_studies()
+    assert {*STUDIES} <= {*re.findall(r"^## (.*)$", text, re.M)}
+    assert "| `iterations_per_epoch` | " in text
 
 
 def test_keys_are_each_described_once() -> None:
