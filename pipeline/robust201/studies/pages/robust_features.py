@@ -66,7 +66,7 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, out: Path) -> list[Pa
     page = PageWriter(study, out, f"{study.name}: accuracy and attack success over training")
     page.table("curves", found.curves)
     page.table("trends", found.trends)
-    page.lead(" ".join(_describe_run(run, rows) for run, rows in found.trends.groupby("run", sort=False)))
+    page.lead(" ".join(_describe_run(str(run), rows) for run, rows in found.trends.groupby("run", sort=False)))
     page.say(_how_to_compare(found.curves["n"]))
     page.say(
         "Attack success (asr) is the share of originally correct images that are misclassified under the attack; both "
