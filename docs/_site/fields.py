@@ -1,8 +1,12 @@
 """The reference of fields in YAML files, from the pydantic models that check them."""
 
+import ast
+import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -11,6 +15,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from robust201.core.strict_model import MAX_COUNT
 from robust201.planning.config import SweepConfig
 from robust201.planning.training_config import TrainingConfig
+from robust201.planning.user_tasks import UserTaskParameters
+from robust201.studies.config import STUDIES
 from robust201.tasks import TASKS
 
 MODELS: dict[str, type[BaseModel]] = {"sweep": SweepConfig, "training": TrainingConfig}
@@ -101,19 +107,71 @@ def _default(name: str, schema: Mapping[str, Any], required: bool) -> str:
     return "the defaults of its fields" if isinstance(value, dict) and value else _value(value)
 
 
-def _table(schema: Mapping[str, Any]) -> str:
+@cache
+def _attribute_docstrings(file: Path) -> dict[str, dict[str, str]]:
+    """Return the strings below the fields of each class in a file, by class and field."""
+    return {
+        node.name: {
+            field.target.id: " ".join(text.value.value.split())
+            for field, text in zip(node.body, node.body[1:], strict=False)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+        }
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def _listed_attributes(model: type) -> dict[str, str]:
+    """Return the descriptions under `Attributes:` in a class docstring, by field."""
+    _, _, text = (inspect.cleandoc(model.__doc__ or "")).partition("\nAttributes:\n")
+    entries = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |^\S|\Z)", text, re.M | re.S)
+    return {name: " ".join(description.split()) for name, description in entries}
+
+
+def field_meanings(model: type[BaseModel]) -> dict[str, str]:
+    """Return what the code says of each field of a model; a subclass's description replaces its base's."""
+    meanings: dict[str, str] = {}
+    for part in reversed(model.__mro__):
+        if issubclass(part, BaseModel) and part.__module__.startswith("robust201."):
+            docstrings = _attribute_docstrings(Path(inspect.getfile(part))).get(part.__name__, {})
+            meanings |= _listed_attributes(part) | docstrings
+    return {field.alias or name: meanings.get(name, "") for name, field in model.model_fields.items()}
+
+
+def _meaning(text: str) -> str:
+    """Return a description as the cell of a table: a sentence, in which names of pages are links."""
+    text = re.sub(r"``(.+?)``", r"`\1`", text)
+    text = re.sub(r"docs/([\w/-]+)\.md", r"[\1](../\1.md)", text)
+    return text[:1].upper() + text[1:].rstrip(".")
+
+
+def _table(schema: Mapping[str, Any], meanings: Mapping[str, str]) -> str:
     """Return the Markdown table of a model's fields."""
-    lines = ["| field | type | default | limits |", "|---|---|---|---|"]
+    lines = ["| field | meaning | type, limits | default |", "|---|---|---|---|"]
     required = schema.get("required", [])
     for name, field in schema.get("properties", {}).items():
         cells = [
             f"`{name}`",
-            " or ".join(dict.fromkeys(_alternatives(field))),
+            _meaning(meanings.get(name, "")),
+            ", ".join([" or ".join(dict.fromkeys(_alternatives(field))), *_limits(field)]),
             _default(name, field, name in required),
-            ", ".join(_limits(field)),
         ]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
+
+
+def nested_models(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """Return a model and all models that its fields refer to, by name."""
+    models = {model.__name__: model}
+    pending: list[Any] = [field.annotation for field in model.model_fields.values()]
+    while pending:
+        annotation = pending.pop()
+        pending += getattr(annotation, "__args__", ())
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel) and annotation.__name__ not in models:
+            models |= {annotation.__name__: annotation}
+            pending += [field.annotation for field in annotation.model_fields.values()]
+    return models
 
 
 def _summary(schema: Mapping[str, Any]) -> str:
@@ -122,12 +180,22 @@ def _summary(schema: Mapping[str, Any]) -> str:
 
 def describe_models(name: str) -> str:
     """Return Markdown with a table for a model and one for each model that its fields refer to."""
-    schema = _schema(MODELS[name])
-    parts = [("Top level", schema)]
-    parts += [(_title(part), definition) for part, definition in sorted(schema.get("$defs", {}).items())]
+    return _describe_model(MODELS[name], "Top level")
+
+
+def describe_studies() -> str:
+    """Return Markdown with the tables of each kind of study."""
+    return "\n\n".join(_describe_model(model, name) for name, model in STUDIES.items())
+
+
+def _describe_model(model: type[BaseModel], title: str) -> str:
+    schema, models = _schema(model), nested_models(model)
+    parts = [(title, model.__name__, schema)]
+    parts += [(_title(part), part, definition) for part, definition in sorted(schema.get("$defs", {}).items())]
     return "\n\n".join(
-        f"## {title}\n\n{_summary(part)}\n\n{_table(part) if part.get('properties') else 'No fields.'}"
-        for title, part in parts
+        f"## {title}\n\n{_summary(part)}\n\n"
+        + (_table(part, field_meanings(models[name])) if part.get("properties") else "No fields.")
+        for title, name, part in parts
     )
 
 
@@ -135,8 +203,10 @@ def describe_keys() -> str:
     """Return Markdown with a table for each set of keys that have the same parameters and defaults."""
     groups: dict[str, list[str]] = {}
     for key, row in TASKS.items():
-        table = _table(_schema(row.parameters))
+        table = _table(_schema(row.parameters), field_meanings(row.parameters))
         groups.setdefault(table, []).append(key)
+    table = _table(_schema(UserTaskParameters), field_meanings(UserTaskParameters))
+    groups[table] = ["Your own task"]
     return "\n\n".join(
         f"## {', '.join(keys) if len(keys) < 6 else f'{keys[0]} and {len(keys) - 1} others'}\n\n"
         + (f"{', '.join(f'`{key}`' for key in keys)}.\n\n" if len(keys) >= 6 else "")

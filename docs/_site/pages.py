@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from docs._site.commands import describe_commands
-from docs._site.fields import describe_keys, describe_models
+from docs._site.fields import describe_keys, describe_models, describe_studies
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -26,6 +26,7 @@ CONTENTS = {
             "reference/sweep-fields",
             "reference/key-fields",
             "reference/training-fields",
+            "reference/study-fields",
         ),
         *("reference/commands", "reference/api", "dataset", "reader", "statistics", "zoo", "glossary"),
     ],
@@ -133,7 +134,9 @@ def fill_in(match: re.Match[str]) -> str:
         return describe_models(argument)
     if kind == "keys":
         return describe_keys()
-    raise ValueError(f"{match.group()}: expected commands, models or keys.")
+    if kind == "studies":
+        return describe_studies()
+    raise ValueError(f"{match.group()}: expected commands, models, keys or studies.")
 
 
 def prepare_page(docname: str, text: str) -> str:

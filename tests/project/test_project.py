@@ -5,14 +5,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
 from robust201.core.files import bundled
 from robust201.images import DATASETS, FORMS
 from robust201.images.downloads.registry import download
-from robust201.planning.config import SweepConfig
 from robust201.planning.loading import load_config
-from robust201.tasks import TASKS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -28,27 +25,6 @@ def test_ci_runs_the_readmes_test_command() -> None:
     assert demo.endswith("robust201 demo")
     assert tests.endswith("-m pytest")
     assert tests in commands((REPOSITORY / ".ci/run").read_text())
-
-
-def fields_of(model: type[BaseModel]) -> set[str]:
-    found = set(model.model_fields)
-    for field in model.model_fields.values():
-        for candidate in (field.annotation, *getattr(field.annotation, "__args__", ())):
-            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-                found |= fields_of(candidate)
-    return found
-
-
-def test_the_configuration_reference_names_every_field() -> None:
-    pages = ("docs/configuration.md", "docs/configuration-inputs.md")
-    text = "\n".join((REPOSITORY / page).read_text() for page in pages)
-    fields = fields_of(SweepConfig)
-    for row in TASKS.values():
-        fields |= fields_of(row.parameters)
-    code = re.findall(r"`([^`\n]+)`", text)
-    told = {*code} | {name for span in code for name in re.findall(r"[{,] ?(\w+)", span) if span.startswith("{")}
-    assert fields - told == set()
-    assert {"path", "frost", "queries", "part_minutes"} <= fields
 
 
 def test_every_pin_satisfies_its_range() -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from docs._site.commands import describe_commands
-from docs._site.fields import describe_keys, describe_models
+from docs._site.fields import MODELS, describe_keys, describe_models, describe_studies, field_meanings, nested_models
 from docs._site.pages import CONTENTS, SHORT_TITLES, link_pages, prepare_page, rewrite_links
 from robust201.cli.help_texts import PANELS
 from robust201.planning.config import SweepConfig
+from robust201.planning.user_tasks import UserTaskParameters
+from robust201.studies.config import STUDIES
 from robust201.tasks import TASKS
 from tests.conftest import REPOSITORY
 from tests.project.test_documents import DOCS
@@ -61,13 +63,33 @@ def test_commands_are_described_with_options_and_examples() -> None:
     assert "\n    robust201 run jobs/demo.yaml\n" in text
 
 
-def test_fields_have_types_defaults_and_limits() -> None:
+def test_fields_have_meanings_types_defaults_and_limits() -> None:
     text = describe_models("sweep")
     assert {*SweepConfig.model_fields} <= {*re.findall(r"^\| `(\w+)` ", text, re.M)}
-    assert '| `executor` | `"inline"` or `"ray"` | `"ray"` |  |' in text
-    assert "| `window` | integer | `2` | ≥ 1, ≤ 16 |" in text
-    assert "| `name` | text | required | at most 100 characters |" in text
-    assert "| `execution` | [Execution](#execution) | the defaults of its fields |  |" in text
+    assert '| `"inline"` or `"ray"` | `"ray"` |' in text
+    assert "| `window` | Bundles in flight per actor; " in text
+    assert "| integer, ≥ 1, ≤ 16 | `2` |" in text
+    assert "| text, at most 100 characters | required |" in text
+    assert "| `execution` | How the work is done | [Execution](#execution) | the defaults of its fields |" in text
+
+
+def test_every_field_has_a_meaning() -> None:
+    models = [*MODELS.values(), *STUDIES.values(), *(row.parameters for row in TASKS.values()), UserTaskParameters]
+    meanings = {
+        f"{name}.{field}": meaning
+        for model in models
+        for name, nested in nested_models(model).items()
+        for field, meaning in field_meanings(nested).items()
+    }
+    assert [field for field, meaning in meanings.items() if not meaning] == []
+    assert {"SweepConfig.keys", "CorruptionsSection.frost", "SquareInL2.queries", "Recipe.decay"} <= {*meanings}
+    assert meanings["Grid135Parameters.rotations"] == "angles."  # from the docstring of its base
+
+
+def test_studies_are_described_by_their_fields() -> None:
+    text = describe_studies()
+    assert {*STUDIES} <= {*re.findall(r"^## (.*)$", text, re.M)}
+    assert "| `iterations_per_epoch` | " in text
 
 
 def test_keys_are_each_described_once() -> None:
@@ -75,7 +97,7 @@ def test_keys_are_each_described_once() -> None:
     headings = [name for line in re.findall(r"^## (.*)$", text, re.M) for name in line.split(", ")]
     long = [name for line in re.findall(r"^(`clean`|`\w.*`)\.$", text, re.M) for name in re.findall(r"`(\S+?)`", line)]
     assert {*headings, *long} >= {*TASKS}
-    assert "| `queries` | integer | `5000` |" in text
+    assert "| `queries` | Maximum number of queries per image | integer, ≥ 1 | `5000` |" in text
 
 
 def test_links_out_of_the_documentation_lead_to_pages_or_files() -> None:

@@ -4,29 +4,31 @@ import re
 
 import pytest
 
+from robust201.core.csv_files import write_csv
 from robust201.studies.comparisons import check_printed_marks
 from robust201.studies.pages import write_pages
-from robust201.studies.pages.writer import comparison_lines, table_lines
+from robust201.studies.pages.writer import MAX_ROWS, comparison_lines, short_table, table_lines
 from tests.conftest import REPOSITORY
 from tests.support.planted_studies import STUDIES
 
 
-def test_the_page_of_image_distributions_has_the_recomputed_tables():
+def test_the_page_of_image_distributions_has_the_recomputed_tables(tmp_path):
     page = (REPOSITORY / "docs/image-distribution.md").read_text()
-    found = check_printed_marks()
-    claims = [
-        [f"{row['experiment']} {row['claim']}", row["network"]]
-        + [str(row[name]) for name in ("printed", "tested", "recomputed", "after_holm")]
-        + [row["lost"] or "–"]
-        for row in found.claims.to_dict("records")
-    ]
-    columns = ["claim", "network", "marked", "with numbers", "recomputed", "after Holm", "lost at epoch"]
-    for table in (
-        comparison_lines(found.exceptions),
-        comparison_lines(found.borderline),
-        table_lines(columns, claims),
-    ):
+    comparisons = check_printed_marks()
+    for table in (comparison_lines(comparisons.exceptions), comparison_lines(comparisons.borderline)):
         assert table in page
+    write_csv(tmp_path / "claims.csv", comparisons.claims)
+    file = REPOSITORY / "docs/tables/image-distribution-claims.csv"
+    assert file.read_text() == (tmp_path / "claims.csv").read_text()
+
+
+FINDINGS = {
+    "image-distribution": "4 of 4 comparisons differ at the 5% level by Welch's test",
+    "robust-features-dynamics": "At its last snapshot, std has: clean accuracy 80.00% (published: 91.16%), success of",
+    "robust-features-mixing": "From no robust images to robust images alone, accuracy rises in 2 of 4 curves",
+    "robust-features-equivariance": "Most accurate, by candidates chosen on validation: STN D* under clean (77.00%)",
+}
+"""Beginning of the first line of a study's page."""
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -38,8 +40,10 @@ def test_a_study_has_a_page_with_its_tables_and_figures(name, tmp_path):
     page, *files = write_pages(study, exports, tmp_path / "out")
     text = page.read_text()
     assert text.startswith("# planted: ")
+    assert text.splitlines()[2].startswith(FINDINGS[name])
+    assert max(len(table.splitlines()) for table in re.findall(r"(?:^\|.*\n)+", text, re.M)) <= 2 + MAX_ROWS
     links = re.findall(r"\]\(((?:figures|tables)/[^)]*)\)", text)
-    assert sorted(page.parent / link for link in links) == sorted(files)
+    assert {page.parent / link for link in links} == {*files}
     assert {path.suffix for path in files} == {".csv", ".svg"}
     assert "nan" not in text
     if name.startswith("robust-features"):
@@ -60,3 +64,11 @@ def test_a_curve_without_printed_numbers_has_no_printed_decreases(tmp_path):
     study = study.model_copy(update={"networks": {"tiny": "vgg16"}, "panels": {"L2": ["pgd_l2"]}})
     page, *_ = write_pages(study, exports, tmp_path / "out")
     assert "| tiny, clean | -10.00 | [-10.00, -10.00] | – | – | 2 of 2 | – |" in page.read_text()
+
+
+def test_long_tables_are_files_only():
+    for n_rows, on_page in ((MAX_ROWS, True), (MAX_ROWS + 1, False)):
+        lines = table_lines(["name", "value"], [["a", "1"]] * n_rows)
+        text = short_table(lines, "values")
+        assert (text == lines) == on_page
+    assert text == f"The {MAX_ROWS + 1} rows are in [tables/values.csv](tables/values.csv).\n"

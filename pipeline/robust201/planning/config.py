@@ -105,7 +105,9 @@ class NetworkSection(Section):
     """The macro skeleton around the cell."""
 
     channels: Channels = 16
+    """Channels C of the first stage; the published networks have 16."""
     cells: Cells = 5
+    """Cells N in each of the three stages; the published networks have 5."""
 
 
 def check_different(numbers: tuple[int, ...]) -> tuple[int, ...]:
@@ -138,14 +140,18 @@ class CheckpointsSection(Section):
     """Checkpoint store, and the filters that select one training run per network."""
 
     path: ConfigPath
+    """A checkpoint store, written by `robust201 import-weights` or `robust201 train`."""
     epochs: PositiveInt | None = None
+    """Training length of the weights; by default 200 if available, else the longest."""
     seed: int | None = None
+    """Training seed of the weights; by default 777 if available, else the lowest."""
 
 
 class RandomWeights(Section):
     """Randomly initialised networks, one per seed."""
 
     seeds: Annotated[tuple[TorchSeed, ...], AfterValidator(check_different)] = (0,)
+    """Each network is built after `torch.manual_seed(seed)`."""
 
 
 def _check_files(value: object) -> object:
@@ -168,12 +174,20 @@ class WeightsSection(Section):
     """Weights of the networks: from a checkpoint store, from files, or randomly initialised."""
 
     path: ConfigPath | None = None
+    """A checkpoint store."""
     recipe: RecipeNames | None = None
+    """A name or a list of names; an empty name stands for published weights. Required if the weights of a network have
+    several recipes."""
     epochs: TrainingLengths | None = None
+    """Trainings of these lengths, and snapshots after these whole epochs."""
     steps: TrainingLengths | None = None
+    """Snapshots after these iterations; with `epochs`, the selections are combined."""
     seeds: Numbers | None = None
+    """Training seeds; by default all."""
     files: NetworkFiles | None = None
+    """Safetensors files by architecture, or by dataset and architecture."""
     random: RandomWeights | None = None
+    """Randomly initialised networks."""
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
@@ -212,9 +226,13 @@ class SpaceFile(Section):
     """A user's Python file that builds networks."""
 
     file: ConfigPath
+    """Python file with a function that builds networks (docs/your-own.md)."""
     function: str = "build"
+    """Name of the function."""
     gmacs: Size = DEFAULT_GMACS
+    """Cost of an image in billion multiply-accumulates, for estimates only."""
     distribution: str = ""
+    """Installed package that registers the file; written by robust201."""
 
     @model_serializer(mode="wrap")
     def _omit_empty_distribution(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -226,17 +244,25 @@ class NormalisationSection(Section):
     """Per-channel mean and standard deviation of pixels in [0, 1] that a network was trained with."""
 
     mean: Annotated[tuple[FiniteFloat, ...], Field(min_length=1, max_length=3)]
+    """Mean of each channel, of pixels in [0, 1]."""
     std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=3)]
+    """Standard deviation of each channel, of pixels in [0, 1]."""
 
 
 class CorruptionsSection(Section):
     """Source of a dataset's corrupted images."""
 
     source: Literal["published", "generated"]
+    """`published` (CIFAR-10-C, CIFAR-100-C) or `generated`; neither ever replaces the other."""
     path: ConfigPath | None = None
+    """Folder of the .npy files; by default generated files are created in `RESULTS/corruptions`."""
     seed: int = 0
+    """Seed of generated corruptions."""
     frost: Literal["synthetic", "imagecorruptions"] = "synthetic"
+    """For generated corruptions: `synthetic` texture, or the six photographs of `imagecorruptions` (`robust201 fetch
+    imagecorruptions-frost`)."""
     frost_path: ConfigPath | None = None
+    """Folder of the photographs."""
 
     @model_validator(mode="after")
     def _check_paths(self) -> Self:
@@ -251,20 +277,33 @@ class ResizeSection(Section):
     """Resizing of images: scale the shorter side to `shorter_side` pixels, then crop the centre to `image_size`."""
 
     shorter_side: PositiveInt = Resize().shorter_side
+    """Pixels of the shorter side after resizing."""
     resampling: str = Resize().resampling
+    """Filter of Pillow: `nearest`, `box`, `bilinear`, `hamming`, `bicubic` or `lanczos`."""
 
 
 class DatasetSection(Section):
     """Images of a dataset; an explicit `corruptions: null` excludes corruptions on purpose."""
 
     path: ConfigPath | None = None
+    """Folder or file of the images; `digits` needs none."""
     form: str | None = None
+    """Form of the images, detected from the path: `binary`, `python`, `imagenet16`, `idx`, `parquet`, `npz`, `folders`
+    (JPEG or PNG files, a folder per class, below `test` or `val`, and `train`) or `digits`."""
     corruptions: CorruptionsSection | None = None
+    """Source of corrupted images. Without it, the key `corruptions` is skipped with a warning, and a single corruption
+    in `keys` is an error; null skips both silently."""
     classes: Annotated[int, Field(ge=2, le=MAX_CLASSES)] | None = None
+    """For custom images: number of classes (protocol)."""
     image_size: Annotated[int, Field(ge=1, le=MAX_IMAGE_SIZE)] | None = None
+    """For custom images: height and width (protocol)."""
     channels: Annotated[int, Field(ge=1, le=3)] | None = None
+    """For custom images: 3, or 1 for grey ones (protocol)."""
     resize: ResizeSection | None = None
+    """For custom JPEG and PNG files of other sizes: resizes the shorter side and cuts out the middle `image_size`
+    pixels, as torchvision does (protocol)."""
     normalisation: NormalisationSection | None = None
+    """Mean and standard deviation; by default the dataset's, none for `mnist` and custom images (protocol)."""
 
     def identity(self) -> dict[str, Any]:
         """Return the fields of the section that affect results and are not in the built-in dataset table."""
@@ -285,26 +324,50 @@ class ImagesSection(Section):
     """A class-stratified subset of each test split; all images if `count` is None."""
 
     count: PositiveInt | None = None
+    """Number of images, spread evenly over the classes; by default all."""
     seed: int = 0
+    """Seed of the subset."""
 
 
 class ExecutionSection(Section):
     """Executor, workers and devices; does not affect results and is not part of the protocol."""
 
     executor: Literal["inline", "ray"] = "ray"
+    """`ray`: actors on this machine or a cluster; `inline`: this process."""
     workers: PositiveInt | None = None
+    """Number of Ray actors; by default as many as fit. More than fit now is an error, except on a cluster named by
+    `ray_address`, which may scale up."""
     ray_address: str | None = None
+    """`auto` or the address of a running cluster; by default Ray is started on this machine. All machines must see
+    results, weights and images under the same paths."""
     cpus_per_worker: Size = 1.0
+    """CPU cores reserved for each actor; with 0.5, four actors share two cores."""
     gpus_per_worker: Size = 1.0
+    """GPUs reserved for each actor, if any; with a fraction, actors share a GPU and its memory."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto`: a GPU if there is one when the run starts. A cluster that starts without GPU machines needs `cuda` and
+    `workers`."""
     threads: Annotated[int, Field(ge=1, le=MAX_THREADS)] = 1
+    """CPU threads of each worker."""
     micro_batch: PositiveInt | None = None
+    """Maximum number of images in one pass through the network, halved if memory runs out. By default `batch_size` with
+    the reference engine; with the fused engine 64 on a CPU, and on a GPU as many as its memory holds
+    (docs/internals/engine.md)."""
     cuda_graphs: bool = True
+    """On a GPU, the fused engine records the kernels of each batch size once; false launches them one by one, with the
+    same results."""
     window: Annotated[int, Field(ge=1, le=16)] = 2
+    """Bundles in flight per actor; another bundle is queued only behind a short one."""
     max_attempts: PositiveInt = 3
+    """Worker deaths before a part is given up."""
     drain_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = None
+    """Time that parts in progress may take to finish after SIGTERM, SIGUSR1 or Ctrl-C; by default unlimited. Then they
+    are abandoned, and the run ends with exit code 3. A second signal stops immediately."""
     part_minutes: Size = 15.0
+    """Maximum estimated duration of a bundle (docs/internals/store-and-runtime.md)."""
     gmacs_per_second: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """Assumed speed of a worker in billion multiply-accumulates per second, for estimates and for splitting; no result
+    depends on it. By default 2000, on CPUs 10 per thread."""
 
     def is_on_cpu(self, has_gpu: bool | None = None) -> bool:
         """Return whether workers compute on a CPU.
@@ -485,26 +548,53 @@ class SweepConfig(WorkSection):
     """A sweep: the protocol, which decides results, and the execution, which does not."""
 
     format: Literal[1] = 1
+    """Version of the file format."""
     name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=MAX_NAME)]
+    """Name of the sweep: letters, digits, `_ . -`."""
     results: ConfigPath
+    """Results folder with shards, plan and lease; created if absent."""
     shards: ShardsUrl | None = None
+    """URL prefix for the shards, such as `s3://bucket/paper`; by default `RESULTS/shards` (docs/configuration.md). The
+    results folder records it; another URL is an error."""
     take_imported: bool = False
     """Removed feature; the field stays because every plan and exported sweep contains it."""
     space: SpaceChoice = DEFAULT_SPACE
+    """Architecture space: `nasbench201`, `zoo` (docs/zoo.md), a Python file (docs/your-own.md), or a space of an
+    installed package (protocol)."""
     architectures: ArchitectureNames = "evaluated"
+    """`evaluated` (all 6,466), or a list of indices, ranges (`"0-99"`) and cell strings. An index stands for its
+    isomorphism class, whose lowest index is evaluated (1832 means 309)."""
     network: NetworkSection = NetworkSection()
+    """Macro skeleton of the cells (protocol)."""
     checkpoints: CheckpointsSection | None = None
+    """Weights: one training run per network. Either this or `weights` (protocol, by hash)."""
     weights: WeightsSection | None = None
+    """Weights: several per network, files, or random weights (docs/configuration-inputs.md) (protocol, by hash)."""
     datasets: dict[str, DatasetSection] = Field(min_length=1)
+    """Images by name: `cifar10`, `cifar100`, `ImageNet16-120`, `digits`, `mnist`, `mnist-28` (28 × 28 pixels, one
+    channel), or your own names (protocol, by hash)."""
     images: ImagesSection = ImagesSection()
+    """Subset of each test split; by default all (protocol)."""
     keys: dict[str, dict[str, Any]] = Field(default_factory=_paper_keys)
+    """Attacks, corruptions and measures, with their parameters; by default the paper's twenty (protocol)."""
     measurements: tuple[str, ...] = PUBLISHED
+    """What is recorded (docs/protocol/measures.md); with more than 256 classes by default only accuracy. `predictions`
+    adds one byte per image and strength and is needed for per-image outcomes, `distances` eight, `steps` four."""
     engine: Literal["fused", "reference"] = "fused"
+    """`fused`: robust201's own attacks on a network compiled for inference, all epsilons together. `reference`: Foolbox
+    and AutoAttack on the published network, one call per epsilon (protocol)."""
     precision: Precision = "fp32"
+    """Arithmetic of the networks; `tf32` and `bf16` are often faster but give different numbers
+    (docs/protocol/images-and-processors.md) (protocol)."""
     seed: int = 0
+    """Seed for all random numbers of the attacks (protocol)."""
     batch_size: PositiveInt = 250
+    """Images per batch; part of the protocol of the reference engine and of custom tasks, which draw random numbers per
+    batch."""
     sampling: SamplingSection | None = None
+    """Estimate accuracies from a sample of the images (docs/sweeps.md) (protocol, by its images)."""
     execution: ExecutionSection = ExecutionSection()
+    """How the work is done."""
 
     @field_validator("take_imported")
     @classmethod

@@ -55,23 +55,37 @@ class TrainedDataset(DatasetSection):
     """Images of a dataset; `train: false` if it only provides images for the `data` of recipes."""
 
     train: bool = True
+    """False for a dataset that only provides images for the `data` of recipes."""
 
 
 class TrainingConfig(WorkSection):
     """Training runs, one per architecture, dataset, recipe and seed, with snapshots in a checkpoint store."""
 
     format: Literal[1] = 1
+    """Version of the file format."""
     name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=MAX_NAME)]
+    """Name of the job: letters, digits, `_ . -`."""
     store: ConfigPath
+    """Checkpoint store to fill (`--out` overrides it)."""
     space: SpaceChoice = DEFAULT_SPACE
+    """As in a sweep."""
     architectures: ArchitectureNames
+    """As in a sweep."""
     network: NetworkSection = NetworkSection()
+    """As in a sweep."""
     datasets: dict[str, TrainedDataset] = Field(min_length=1)
+    """As in a sweep, without `corruptions`. A file holds training images; a folder with both splits also gives test
+    accuracies."""
     images: ImagesSection = ImagesSection()
+    """Class-stratified subset of each training split."""
     recipes: dict[str, Recipe] = Field(min_length=1)
+    """Recipes by name; the name identifies the weights in the store."""
     seeds: Annotated[tuple[Seed, ...], AfterValidator(check_different)] = (0,)
+    """Seeds of initial weights and of all random numbers."""
     precision: Literal["fp32", "tf32"] = "fp32"
+    """Arithmetic; `tf32` on GPUs."""
     execution: ExecutionSection = ExecutionSection()
+    """As in a sweep; on a cluster, `device` must be `cpu` or `cuda`, since the weights depend on it."""
 
     @field_validator("datasets")
     @classmethod

@@ -34,19 +34,31 @@ class UserTaskParameters(Parameters):
     """
 
     file: ConfigPath
+    """Python file with the function."""
     distribution: str = ""
+    """Installed package that registers the task; written by robust201."""
     kind: Literal["attack", "measure"] = "attack"
+    """`attack` or `measure`."""
     function: str = ""
+    """Name of the function; by default `perturb` or `measure`."""
     norm: str | None = None
+    """Of an attack: `Linf`, `L2`, `L1` or `L0`, the ball that its images are checked against."""
     strengths_given: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(
         default=(CLEAN_STRENGTH,), min_length=1, max_length=MAX_STRENGTHS, alias="strengths"
     )
+    """Of an attack, spelled `strengths`."""
     columns: tuple[Annotated[str, Field(pattern=r"^[a-z]\w*$")], ...] = ()
+    """Of a measure: names of its numbers."""
     passes: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Cost of an image at one strength in forward passes, for estimates."""
     split: Split = "test"
+    """Images of a measure."""
     images: PositiveInt | None = None
+    """Number of images of a measure; by default those of the sweep."""
     image_seed: int = 0
+    """Seed of these images."""
     parameters: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the function."""
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:

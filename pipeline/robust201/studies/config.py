@@ -42,7 +42,8 @@ class _Study(StrictModel):
 
     Attributes:
         format: version of the file's format.
-        name: of the study.
+        study: one of the five studies.
+        name: name of the study.
         steps: command lines that make its images and weights, in order. Each resumes after an interruption, and does
             nothing if it is complete.
         sweeps: sweep YAMLs, run and exported after the steps.

@@ -38,7 +38,7 @@ class ImageDistribution:
             mean relative change `c` (which is r - 1), `exceeds_one`, `rises`, whether any attacked accuracy is above
             the clean one, `r_fitted`, R of a fitted psychometric function (NaN for fewer than five strengths), and
             `at_chance`, whether the clean accuracy is not above guessing; R is then NaN.
-        tables: one row per network, group and epoch: `n` networks, `mean` and `sd` of R (ddof 1) with the mean's 95 %
+        tables: one row per network, group and epoch: `n` networks, `mean` and `sd` of R (ddof 1) with the mean's 95%
             interval `low` to `high`, how many are `above_one`, the printed table's number `table`, its `printed_epoch`,
             `printed_mean`, `printed_sd` and number `printed_n` of networks, the `difference` of the means, and
             `p_printed`, of Welch's test of it.

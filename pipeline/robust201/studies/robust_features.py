@@ -47,7 +47,7 @@ def curve_name(key: str, strength: float) -> str:
 
 
 def summarise_runs(values: Sequence[float] | NDArray[np.float64]) -> dict[str, Any]:
-    """Mean over seeds with its 95 % interval and the range of the seeds: `n`, `mean`, `low`, `high`, `min`, `max`."""
+    """Mean over seeds with its 95% interval and the range of the seeds: `n`, `mean`, `low`, `high`, `min`, `max`."""
     mean, low, high = mean_intervals(values)
     summary = {"n": len(values), "mean": float(mean), "low": float(low), "high": float(high)}
     return summary | {"min": float(np.min(values)), "max": float(np.max(values))}

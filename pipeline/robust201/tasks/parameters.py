@@ -209,6 +209,7 @@ class EpsilonParameters(Parameters):
     norm: ClassVar[Norm] = "Linf"
     other_spellings: ClassVar[tuple[str, ...]] = ("epsilons",)
     epsilons_255: Epsilons255 = PAPER_EPSILONS_255
+    """Linf radii in units of 1/255; `epsilons: [8/255]` gives them in units of pixels."""
 
     @model_validator(mode="before")
     @classmethod
@@ -271,7 +272,9 @@ class RelativeStepParameters(EpsilonParameters):
     """Parameters of an attack in an Linf ball whose steps have a length relative to epsilon."""
 
     steps: PositiveInt
+    """Number of steps."""
     rel_stepsize: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """Length of a step as a fraction of epsilon."""
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
@@ -284,15 +287,21 @@ class PgdParameters(RelativeStepParameters):
     steps: PositiveInt = 40
     rel_stepsize: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01 / 0.3
     random_start: bool = True
+    """Start at a random point of the ball."""
     target: Literal["none", "least_likely"] = "none"
+    """`least_likely`: the targeted attack of the paper's equation 2."""
 
 
 class PgdVariants(Parameters):
     """What implementations of projected gradient descent differ in (docs/protocol.md)."""
 
     random_start: bool = False
+    """Start at a random point of the ball."""
     iterate: Literal["last", "best"] = "last"
+    """Iterate that is returned; `best` (highest cross-entropy) needs the fused engine."""
     label: Literal["given", "predicted"] = "given"
+    """Label to attack: the image's own (`given`) or the one predicted at the start; `predicted` with a random start
+    needs the fused engine."""
 
     def refusal(self, engine: str) -> str | None:
         """Foolbox returns the last iterate, and keeps its random start to itself (see `Parameters`)."""
@@ -322,6 +331,7 @@ class RadiusParameters(Parameters):
 
     norm: ClassVar[Norm]
     epsilons: Radii
+    """Radii in units of pixels in [0, 1]; L0: numbers of values."""
 
     @field_validator("epsilons", mode="before")
     @classmethod
@@ -366,7 +376,9 @@ class PgdL2Parameters(L2Parameters, PgdVariants):
     """Projected gradient descent in an L2 ball; the defaults are those of Wang and Horne (docs/protocol.md)."""
 
     step_size: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
+    """L2 length of a step."""
     steps: PositiveInt = 100
+    """Number of steps."""
 
     def identity(self) -> dict[str, Any]:
         """All but the default label, which evaluations of before it was a parameter do not name."""
@@ -398,7 +410,9 @@ class Apgd(Attack):
     """APGD of AutoAttack, on the cross-entropy (Croce and Hein, 2020)."""
 
     steps: PositiveInt = 100
+    """Number of iterations."""
     restarts: PositiveInt = 1
+    """Number of runs."""
 
 
 class ApgdL1(Apgd):
@@ -406,6 +420,7 @@ class ApgdL1(Apgd):
 
     restarts: PositiveInt = 5
     larger_epsilons: bool = True
+    """Whether the first three fifths of the iterations use balls of 3 and 2 epsilon."""
 
 
 class DlrLoss(Parameters):
@@ -453,6 +468,7 @@ class ApgdTargeted(Apgd, TargetedDlrLoss, Targeted):
     """APGD on the targeted difference of logits ratio, one target class after the other (Croce and Hein, 2020)."""
 
     targets: PositiveInt = 9
+    """Number of target classes, at most all others."""
 
 
 class ApgdTargetedL1(ApgdL1, TargetedDlrLoss, Targeted):
@@ -460,28 +476,36 @@ class ApgdTargetedL1(ApgdL1, TargetedDlrLoss, Targeted):
 
     restarts: PositiveInt = 1
     targets: PositiveInt = 5
+    """Number of target classes, at most all others."""
 
 
 class Fab(Attack):
     """Fast adaptive boundary attack of AutoAttack (Croce and Hein, 2020)."""
 
     steps: PositiveInt = 100
+    """Number of iterations."""
     restarts: PositiveInt = 1
+    """Number of runs."""
 
 
 class FabTargeted(Attack, Targeted):
     """Fast adaptive boundary attack towards one target class after the other, as AutoAttack runs it."""
 
     steps: PositiveInt = 100
+    """Number of iterations."""
     targets: PositiveInt = 9
+    """Number of target classes, at most all others."""
 
 
 class Square(Attack):
     """Square attack (Andriushchenko et al., 2020; in an L1 ball Croce and Hein, 2021) as AutoAttack runs it."""
 
     queries: PositiveInt = 5000
+    """Maximum number of queries per image."""
     restarts: PositiveInt = 1
+    """Number of runs."""
     p_init: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """Fraction of the pixels that the first squares change."""
 
 
 class Standard(Attack, TargetedDlrLoss):
@@ -716,6 +740,7 @@ class CorruptionParameters(Parameters):
     """A common corruption (Hendrycks and Dietterich, 2019)."""
 
     severities: tuple[Severity, ...] = Field(default=(1, 2, 3, 4, 5), min_length=1)
+    """Severities of the corruption."""
 
     @field_validator("severities")
     @classmethod

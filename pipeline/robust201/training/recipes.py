@@ -89,15 +89,20 @@ class StepSchedule(_OneOf):
     """The learning rate is multiplied by `factor` at each given point, from the first step at or after it."""
 
     at_epochs: Annotated[tuple[PositiveFloat, ...], AfterValidator(_check_rising)] | None = None
+    """Points in epochs, such as 62.5."""
     at_iterations: Annotated[tuple[StepCount, ...], AfterValidator(_check_rising)] | None = None
+    """Points in steps."""
     factor: Annotated[float, Field(gt=0, lt=1e3)] = 0.1
+    """Factor of the learning rate at each point."""
 
 
 class Schedule(_OneOf):
     """Schedule of the learning rate: exactly one of the two fields."""
 
     cosine: CosineSchedule | None = None
+    """Falls to 0 along half a cosine, at every step."""
     steps: StepSchedule | None = None
+    """Is multiplied by a factor at given points."""
 
 
 class _Attack(StrictModel):
@@ -108,9 +113,13 @@ class _Attack(StrictModel):
     """
 
     epsilon_255: Annotated[float, Field(ge=0, le=255)] = 8.0
+    """Radius in units of 1/255."""
     step_255: Annotated[float, Field(ge=0, le=255)] = 2.0
+    """Length of a step in units of 1/255."""
     mode: Literal["evaluation", "training"] = "evaluation"
+    """Mode of the network during the attack; in `training` mode, BatchNorm normalises by the batch."""
     update_statistics: bool = False
+    """Whether the attack's passes update BatchNorm's running averages (only with `mode: training`)."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -125,7 +134,9 @@ class PgdTraining(_Attack):
     """Training on adversarial images only (Madry et al., ICLR 2018); the defaults are NAS-RobBench-201's."""
 
     steps: StepCount = 7
+    """Number of steps along the sign of the gradient."""
     start: Literal["none", "uniform"] = "uniform"
+    """Random start in the ball."""
 
 
 class TradesTraining(_Attack):
@@ -136,53 +147,71 @@ class TradesTraining(_Attack):
     """
 
     steps: StepCount = 10
+    """Number of steps along the sign of the gradient."""
     start: Literal["normal", "uniform"] = "normal"
+    """Random start; `normal` has standard deviation 0.001."""
     beta: Annotated[float, Field(ge=0, lt=1e38)] = 6.0
+    """Weight of the divergence."""
 
 
 class AdversarialTraining(_OneOf):
     """Adversarial training: exactly one of the two fields."""
 
     pgd: PgdTraining | None = None
+    """Training on adversarial images only."""
     trades: TradesTraining | None = None
+    """Training on the images and on the divergence between the predictions on them and on adversarial images."""
 
 
 class MixtureData(StrictModel):
     """A fraction alpha of every batch are robust images from another dataset."""
 
     robust: str
+    """Dataset of robust images."""
     alpha: Fraction
+    """Fraction of robust images in every batch."""
 
 
 class FusionData(StrictModel):
     """Each image is a blend of two images, one from each dataset."""
 
     first: str
+    """First dataset."""
     second: str
+    """Second dataset."""
     alpha: Fraction = 0.5
+    """Weight of the first."""
     label: Literal["first", "second"]
+    """Dataset whose label counts: `first` or `second`."""
 
 
 class DataSection(_OneOf):
     """Training data other than the dataset's training images: exactly one of the two fields."""
 
     mixture: MixtureData | None = None
+    """Natural and robust images (docs/training-data.md)."""
     fusion: FusionData | None = None
+    """Blends of two datasets (docs/training-data.md)."""
 
 
 class Start(StrictModel):
     """Initial weights: the final weights of another training of the same network and seed, in the same store."""
 
     recipe: str
+    """Recipe of the training whose last weights are the start, of the same network and seed."""
     dataset: str
+    """Its dataset."""
 
 
 class Snapshots(StrictModel):
     """Snapshots stored in addition to the final weights; not part of the identity of a training."""
 
     epochs: Annotated[tuple[Count, ...], AfterValidator(_check_rising)] | None = None
+    """Snapshots after these epochs; 0 is the initial weights."""
     iterations: Annotated[tuple[Count, ...], AfterValidator(_check_rising)] | None = None
+    """Snapshots after these steps."""
     every_epochs: StepCount | None = None
+    """Snapshots after every so many epochs."""
 
 
 class Recipe(StrictModel):
@@ -193,20 +222,36 @@ class Recipe(StrictModel):
     """
 
     epochs: StepCount | None = None
+    """Length in passes over the training images; either this or `iterations`."""
     iterations: StepCount | None = None
+    """Length in steps."""
     batch_size: Annotated[int, Field(ge=2, le=MAX_STEPS)]
+    """Images per step, at most the number of training images; the last batch of an epoch may be smaller."""
     learning_rate: Annotated[float, Field(gt=0, lt=1e38)]
+    """Learning rate of SGD at the first step."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Momentum of SGD."""
     nesterov: bool = False
+    """Whether the momentum is Nesterov's."""
     weight_decay: Annotated[float, Field(ge=0, lt=1e38)]
+    """Λ: adds λ/2 times the squared norm of the parameters to the loss, like PyTorch's SGD."""
     decay: Literal["all", "weights"] = "all"
+    """Parameters with weight decay: `all`, or `weights` of convolutions and linear layers, without biases and
+    BatchNorm."""
     schedule: Schedule
+    """Schedule of the learning rate."""
     augmentation: Annotated[Augmentation, BeforeValidator(_find_augmentation)] = Augmentation()
+    """A name or fields (docs/training.md)."""
     adversarial: AdversarialTraining | None = None
+    """Adversarial training (docs/training.md)."""
     data: DataSection | None = None
+    """Training images other than the dataset's."""
     start: Start | None = None
+    """Training whose last weights are the start; the output layer is kept, optimiser and schedule start anew."""
     on: tuple[str, ...] | None = None
+    """Datasets to which the recipe applies; by default all."""
     snapshots: Snapshots = Snapshots()
+    """States to keep; the last one is always kept."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

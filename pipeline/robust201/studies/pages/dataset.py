@@ -26,7 +26,7 @@ from robust201.studies.dataset_claims import (
     compare_medians,
 )
 from robust201.studies.networks import Exports
-from robust201.studies.pages.writer import PageWriter, show_number, table_lines
+from robust201.studies.pages.writer import PageWriter, short_table, show_number, table_lines
 
 
 def write_dataset(study: DatasetStudy, exports: Exports, out: Path) -> list[Path]:
@@ -35,7 +35,7 @@ def write_dataset(study: DatasetStudy, exports: Exports, out: Path) -> list[Path
     correlations = measure_correlations(results)
     claims = check_claims(results, correlations)
     page = PageWriter(study, out, f"{study.name}: the dataset paper's claims on {results.label}")
-    page.say(_summarise(claims, results))
+    page.lead(_summarise(claims, results))
     page.say(f"## Claims\n\n{_claim_lines(claims)}")
     page.table("claims", pd.DataFrame(claims))
     page.say(f"## Medians over architectures\n\n{_compare(page, 'medians', compare_medians(results))}")
@@ -95,4 +95,4 @@ def _compare(page: PageWriter, name: str, frame: pd.DataFrame) -> str:
         whose = f"{row['architecture']}, {label}" if "architecture" in row else label
         numbers = [show_number(row[column], 3) for column in ("ours", "printed")]
         rows.append([whose, *numbers, show_number(row["difference"], 3, signed=True)])
-    return table_lines(["evaluation", "ours", "printed", "difference"], rows)
+    return short_table(table_lines(["evaluation", "ours", "printed", "difference"], rows), name)

@@ -19,7 +19,7 @@ from robust201.studies.image_distribution import (
 )
 from robust201.studies.mixed_effects import MixedEffects, fit_mixed_effects
 from robust201.studies.networks import Exports
-from robust201.studies.pages.writer import PageWriter, comparison_lines, show_number, show_p, table_lines
+from robust201.studies.pages.writer import PageWriter, comparison_lines, short_table, show_number, show_p, table_lines
 
 
 def write_image_distribution(
@@ -33,9 +33,10 @@ def write_image_distribution(
     for name, frame in (("networks", found.models), ("robustness", found.tables), ("curves", found.curves)):
         page.table(name, frame)
     page.table("comparisons", comparisons)
+    page.lead(_count_decisions(comparisons, found.comparable))
     page.say(_how_to_read(found))
     for network, rows in found.tables.groupby("network", sort=False):
-        page.say(f"## {network}\n\n{_robustness_lines(rows)}")
+        page.say(f"## {network}\n\n{short_table(_robustness_lines(rows), 'robustness')}")
     page.figure(
         "robustness", drawings.draw_robustness(found.tables), "R by epoch: mean over networks, band of one deviation"
     )
@@ -54,13 +55,14 @@ def write_image_distribution(
             figure = drawings.draw_attacked_images(attacked, (0.0, *(strength / 255 for strength in strengths)))
             caption = f"{network}: one image per group, attacked, and the change (figures 8 and 9 of the paper)"
             page.figure(f"attacked-{network.lower()}", figure, caption)
-    page.say(f"## Tests\n\n{_count_decisions(comparisons, found.comparable)}\n\n{comparison_lines(comparisons)}")
+    page.say(f"## Tests\n\n{short_table(comparison_lines(comparisons), 'comparisons')}")
     if study.mixed_model:
         mixed = fit_mixed_effects(found.models)
         page.table("mixed-effects", mixed.effects)
         page.table("mixed-variances", mixed.variances)
         page.say(f"## Mixed model\n\n{_explain_mixed_model(mixed)}\n\n{_variance_lines(mixed.variances)}")
-        page.say(f"Effects after the last epoch of each network:\n\n{_effect_lines(mixed.effects)}")
+        effects = short_table(_effect_lines(mixed.effects), "mixed-effects")
+        page.say(f"Effects after the last epoch of each network:\n\n{effects}")
     return page.finish()
 
 
@@ -136,14 +138,14 @@ def _count_decisions(comparisons: pd.DataFrame, comparable: bool) -> str:
     same = int((beside["printed"] == beside["higher"]).sum())
     left = int((comparisons["higher_holm"] != "").sum())
     text = (
-        f"{int((comparisons['higher'] != '').sum())} of {len(comparisons)} comparisons differ at the 5 % level by "
+        f"{int((comparisons['higher'] != '').sum())} of {len(comparisons)} comparisons differ at the 5% level by "
         f"Welch's test, {left} after Holm's correction for all of them"
     )
     if "p_paired_holm" in comparisons:
         in_pairs = int((comparisons["p_paired_holm"] < 0.05).sum())
         text += f", {in_pairs} by the paired test over equal seeds, with the same correction"
     if len(beside):
-        text += f". {same} of {len(beside)} decisions agree with the printed ones, at the printed epochs given above"
+        text += f". {same} of {len(beside)} decisions agree with the printed ones, at the printed epochs of the tables"
     return text + ("." if comparable else ". Strengths differ from the paper's.")
 
 
@@ -154,7 +156,7 @@ def _explain_mixed_model(mixed: MixedEffects) -> str:
         "in all groups), plus a residual: one model per network and epoch, fitted by REML. The residuals of all groups "
         "have one variance; where the deviations above differ much, prefer the tests above. Intervals are Student's "
         "95% with Satterthwaite's degrees of freedom, those of the seeds' share by profile likelihood. C has the same "
-        f"effects, since its mean is R - 1. {found} of {len(mixed.effects)} effects differ from 0 at the 5 % level, "
+        f"effects, since its mean is R - 1. {found} of {len(mixed.effects)} effects differ from 0 at the 5% level, "
         f"{left} after Holm's correction for all of them."
     )
 

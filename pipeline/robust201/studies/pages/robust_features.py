@@ -11,7 +11,7 @@ import pandas as pd
 from robust201.studies import drawings
 from robust201.studies.config import DynamicsStudy, EquivarianceStudy, MixingStudy
 from robust201.studies.networks import Exports
-from robust201.studies.pages.writer import PageWriter, show_number, table_lines
+from robust201.studies.pages.writer import PageWriter, short_table, show_number, table_lines
 from robust201.studies.robust_features import measure_dynamics, measure_equivariance, measure_mixing
 
 _ERROR_BARS = "are 95% intervals over seeds, or the range of two seeds; circles are printed numbers"
@@ -66,6 +66,7 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, out: Path) -> list[Pa
     page = PageWriter(study, out, f"{study.name}: accuracy and attack success over training")
     page.table("curves", found.curves)
     page.table("trends", found.trends)
+    page.lead(" ".join(_describe_run(str(run), rows) for run, rows in found.trends.groupby("run", sort=False)))
     page.say(_how_to_compare(found.curves["n"]))
     page.say(
         "Attack success (asr) is the share of originally correct images that are misclassified under the attack; both "
@@ -86,8 +87,18 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, out: Path) -> list[Pa
         printed = "–" if pd.isna(row["printed_iteration"]) else str(row["printed_iteration"])
         names = [f"{row['run']}, {row['curve']}", str(row["iteration"]), str(row["n"])]
         rows.append([*names, ours, interval, printed, *theirs])
-    page.say(f"## Snapshots\n\n{table_lines(columns, rows)}")
+    page.say(f"## Snapshots\n\n{short_table(table_lines(columns, rows), 'curves')}")
     return page.finish()
+
+
+def _describe_run(run: str, trends: pd.DataFrame) -> str:
+    """Return the last value of each curve of a run beside the published one, as a sentence."""
+    values = []
+    for row in trends.to_dict("records"):
+        curve = "clean accuracy" if row["curve"] == "clean" else f"success of {row['curve'].removeprefix('asr ')}"
+        printed = "none" if math.isnan(row["printed_last"]) else f"{_show_percent(row['printed_last'])}%"
+        values.append(f"{curve} {_show_percent(row['last'])}% (published: {printed})")
+    return f"At its last snapshot, {run} has: {', '.join(values)}."
 
 
 def _trend_cells(row: Mapping[Any, Any]) -> list[str]:
@@ -102,6 +113,11 @@ def write_mixing(study: MixingStudy, exports: Exports, out: Path) -> list[Path]:
     page = PageWriter(study, out, f"{study.name}: accuracy over the share of robust images")
     page.table("curves", found.curves)
     page.table("trends", found.trends)
+    page.lead(
+        f"From no robust images to robust images alone, accuracy rises in {(found.trends['slope'] > 0).sum()} of "
+        f"{len(found.trends)} curves (published: {(found.trends['printed_slope'] > 0).sum()} of "
+        f"{found.trends['printed_slope'].notna().sum()})."
+    )
     page.say(_how_to_compare(found.curves["n"]))
     figure = drawings.draw_mixing(found.curves, study.panels)
     page.figure("mixing", figure, f"Accuracy over the share of robust images; bands {_ERROR_BARS}")
@@ -124,7 +140,7 @@ def write_mixing(study: MixingStudy, exports: Exports, out: Path) -> list[Path]:
         [f"{row['network']}, {row['curve']}", f"{row['alpha']:g}", str(row["n"]), *_beside_printed(row)]
         for row in found.curves.to_dict("records")
     ]
-    page.say(f"## All shares\n\n{table_lines(columns, rows)}")
+    page.say(f"## All shares\n\n{short_table(table_lines(columns, rows), 'curves')}")
     return page.finish()
 
 
@@ -138,6 +154,7 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, out: Path) ->
     page = PageWriter(study, out, f"{study.name}: spatial robustness of equivariant networks")
     for name, frame in (("table-1", found.best), ("depths", found.depths), ("candidates", found.candidates)):
         page.table(name, frame)
+    page.lead(_describe_best(found.best))
     page.say(_how_to_compare(found.best["n"]))
     page.say(
         f"Of the {found.n_images} images, {found.n_validation} choose the best candidate (depth and learning rate), "
@@ -148,9 +165,19 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, out: Path) ->
     caption = f"Accuracy by attack, network and setting, of the candidate chosen on validation; bars {_ERROR_BARS}"
     page.figure("table-1", drawings.draw_equivariance(found.best), caption)
     page.say(f"## Table 1\n\nOurs / theirs / difference, of the candidate chosen on test.\n\n{_layout(found.best)}")
-    page.say(f"## Candidates chosen\n\n{_selection_lines(found.best, 'network')}")
-    page.say(f"## By depth\n\n{_selection_lines(found.depths, 'architecture')}")
+    page.say(f"## Candidates chosen\n\n{short_table(_selection_lines(found.best, 'network'), 'table-1')}")
+    page.say(f"## By depth\n\n{short_table(_selection_lines(found.depths, 'architecture'), 'depths')}")
     return page.finish()
+
+
+def _describe_best(best: pd.DataFrame) -> str:
+    """Return the most accurate network and setting under each attack, as a sentence."""
+    highest = best.dropna(subset=["mean"]).sort_values("mean", ascending=False).drop_duplicates("attack")
+    names = [
+        f"{row['network']} {row['setting']} under {row['attack']} ({_show_percent(row['mean'])}%)"
+        for row in highest.sort_index().to_dict("records")
+    ]
+    return f"Most accurate, by candidates chosen on validation: {', '.join(names)}."
 
 
 def _layout(best: pd.DataFrame) -> str:

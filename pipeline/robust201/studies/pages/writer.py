@@ -15,6 +15,9 @@ from robust201.studies.config import Study
 
 PAGE = "study.md"
 
+MAX_ROWS = 20
+"""Rows of a table on a page; longer tables are files only."""
+
 
 class PageWriter:
     """Collects a page while its tables and figures are written beside it."""
@@ -25,6 +28,10 @@ class PageWriter:
         self._parts = [f"# {title}\n"]
         if study.note:
             self.say(study.note)
+
+    def lead(self, finding: str) -> None:
+        """Put the finding of the study below the title, before everything else."""
+        self._parts.insert(1, finding.rstrip("\n") + "\n")
 
     def say(self, text: str) -> None:
         self._parts.append(text.rstrip("\n") + "\n")
@@ -63,6 +70,12 @@ def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]], *, n_text
     rules = ["---"] * n_texts + ["--:"] * (len(columns) - n_texts)
     lines = (columns, rules, *rows)
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def short_table(lines: str, name: str) -> str:
+    """Return a Markdown table, or a link to the CSV file `name` if the table has more than `MAX_ROWS` rows."""
+    n_rows = lines.count("\n") - 2
+    return lines if n_rows <= MAX_ROWS else f"The {n_rows} rows are in [tables/{name}.csv](tables/{name}.csv).\n"
 
 
 def show_number(value: float | None, digits: int = 4, *, signed: bool = False) -> str:

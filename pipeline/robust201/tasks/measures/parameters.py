@@ -25,8 +25,11 @@ class MeasureParameters(Parameters):
     """What all measures share: images of their own, and one strength that says nothing."""
 
     split: Split = "test"
+    """Split of the images, independent of the sweep's `images`."""
     images: PositiveInt | None = 2560
+    """Number of images, spread evenly over the classes; null for all."""
     image_seed: int = 0
+    """Seed of the subset."""
 
     @property
     def strengths(self) -> tuple[float, ...]:
@@ -123,7 +126,9 @@ class JacobianParameters(DerivativeParameters):
     usual_training: ClassVar[tuple[str, ...]] = usual
 
     projections: PositiveInt | Literal["exact"] = 1
+    """Random projections per image, or `exact`: one gradient per class."""
     input: Shown = "normalised"
+    """Input that is differentiated: `normalised`, or `pixels` in [0, 1]."""
 
     @property
     def draws(self) -> bool:
@@ -187,6 +192,7 @@ class HessianInputParameters(LanczosParameters):
     per_image: ClassVar[tuple[str, ...]] = usual
 
     input: Shown = "normalised"
+    """Input that is differentiated: `normalised`, or `pixels` in [0, 1]."""
 
 
 class ProxyParameters(MeasureParameters):
