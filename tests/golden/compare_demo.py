@@ -10,8 +10,8 @@ confidence depend on its instructions. `demo-export.sha256` was made with AVX512
 files were the same there. `demo-export-avx2.sha256` lists the files that differ from these on a CPU with AVX2 alone. It
 was made on an AMD EPYC (family 25, model 1); with the other kernels of MKL, OpenBLAS and NumPy the demo gave the same.
 
-The hashes were recorded by version 0.1.0, and four files contain the version or the hash of a file that does. Their hashes are
-computed here after putting the recorded version back; every other byte counts.
+The hashes were recorded by version 0.1.0, and four files contain the version or the hash of a file that does. Their
+hashes are computed here after putting the recorded version back; every other byte counts.
 """
 
 import hashlib
