@@ -3,8 +3,8 @@
     robust201 train jobs/attack-gap/train.yaml
     python jobs/attack-gap/measure.py OUT.csv
 
-ROBUST201_DATA names a folder with cifar10/. Rows that OUT.csv already has are not measured again. About 20 minutes of one
-core.
+ROBUST201_DATA names a folder with cifar10/. Rows that OUT.csv already has are not measured again. It takes about 20
+minutes of one core.
 """
 
 import csv

@@ -9,12 +9,18 @@ confidence depend on its instructions. `demo-export.sha256` was made with AVX512
 `croissant.json` on an AMD EPYC (family 25, model 17), after the demo's PGD got longer steps on 2026-11-23. The other
 files were the same there. `demo-export-avx2.sha256` lists the files that differ from these on a CPU with AVX2 alone. It
 was made on an AMD EPYC (family 25, model 1); with the other kernels of MKL, OpenBLAS and NumPy the demo gave the same.
+
+The hashes were recorded by version 0.1.0, and four files contain the version or the hash of a file that does. Their
+hashes are computed here after putting the recorded version back; every other byte counts.
 """
 
+import hashlib
 import sys
 from pathlib import Path
 
 import torch
+
+from robust201 import __version__
 
 FOLDER = Path(__file__).parent
 LISTINGS = {
@@ -28,6 +34,12 @@ REWORDED = {"README.md", "versions.json"}
 
 OF_NO_NETWORK = {"meta.json", "recorded_accuracy.json", "sweep.json", "sweep.yaml", "weights.json"}
 """All that is compared where no listing was made; `sweep.json` has the hashes of all images."""
+
+
+RECORDED_VERSION = "0.1.0"
+
+VERSIONED = ("sweep.json", "versions.json", "README.md", "croissant.json")
+"""Files that contain the version; each also lists the hashes of those before it."""
 
 
 def read_hashes(path: Path) -> dict[str, str]:
@@ -44,9 +56,33 @@ def expected_hashes(capability: str) -> dict[str, str]:
     return hashes
 
 
+def recorded_version_hashes(dataset: Path) -> dict[str, str]:
+    """Return the hash that each versioned file has with `RECORDED_VERSION` in place of the current version.
+
+    Versions of another length also change the file sizes that the files list, and so count as a difference.
+    """
+    hashes: dict[str, str] = {}
+    replacements = {
+        f'"robust201": "{__version__}"': f'"robust201": "{RECORDED_VERSION}"',
+        f'"robust201": [\n      "{__version__}"': f'"robust201": [\n      "{RECORDED_VERSION}"',
+        f'"version": "{__version__}"': f'"version": "{RECORDED_VERSION}"',
+        f"Written by robust201 {__version__}.": f"Written by robust201 {RECORDED_VERSION}.",
+    }
+    for name in VERSIONED:
+        text = (dataset / name).read_bytes().decode()
+        original = hashlib.sha256(text.encode()).hexdigest()
+        for current, recorded in replacements.items():
+            text = text.replace(current, recorded)
+        hashes[name] = hashlib.sha256(text.encode()).hexdigest()
+        replacements[original] = hashes[name]
+    return hashes
+
+
 def main() -> None:
     capability = torch.backends.cpu.get_cpu_capability()
-    expected, found = expected_hashes(capability), read_hashes(Path(sys.argv[1]) / "SHA256SUMS")
+    dataset = Path(sys.argv[1])
+    expected, found = expected_hashes(capability), read_hashes(dataset / "SHA256SUMS")
+    found |= recorded_version_hashes(dataset)
     compared = set(expected) - REWORDED
     if capability not in LISTINGS:
         compared &= OF_NO_NETWORK

@@ -1,9 +1,11 @@
-"""The paper is cited alike wherever it is."""
+"""The citation of the paper, and the version of robust201, are the same everywhere."""
 
 import re
+import tomllib
 
 import yaml
 
+from robust201 import __version__
 from robust201.core.citation import PAPER_BIBTEX
 from tests.conftest import REPOSITORY
 
@@ -15,3 +17,11 @@ def test_readme_citation_file_and_report_cite_the_same() -> None:
     authors = " and ".join(f"{one['family-names']}, {one['given-names']}" for one in paper["authors"])
     assert (paper["title"], authors, str(paper["year"])) == (fields["title"], fields["author"], fields["year"])
     assert paper["conference"]["name"] in fields["booktitle"]
+
+
+def test_version_and_date_are_the_same_everywhere() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    releases = re.findall(r"^## \[(\d[\d.]*)\] - (\S+)$", (REPOSITORY / "CHANGELOG.md").read_text(), re.M)
+    assert releases[0] == (__version__, str(citation["date-released"]))
+    assert project["version"] == citation["version"] == __version__
