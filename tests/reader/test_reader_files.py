@@ -12,7 +12,7 @@ import pytest
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
 from robust201.reader import file_cache, json_files
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.file_cache import KeptRows
+from robust201.reader.file_cache import RowCache
 from robust201.reader.json_files import iter_json_values
 from tests.support.fabricated import export, export_copy, make_plan
 from tests.support.small_results import write_results
@@ -57,8 +57,8 @@ def test_an_open_reader_notices_that_a_file_was_replaced(folder):
 
 
 def test_what_is_kept_is_bounded_and_the_last_file_is_kept_whatever_its_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_cache, "KEPT_BYTES", 30)
-    kept, reads = KeptRows(), []
+    monkeypatch.setattr(file_cache, "MAX_CACHE_BYTES", 30)
+    kept, reads = RowCache(), []
     for name in ("a", "b", "large"):
         (tmp_path / name).touch()
 
