@@ -15,7 +15,7 @@ from tests.support.small_results import write_results
 
 
 def accuracies_of_table(data: RobustnessDataset, dataset: str) -> pd.DataFrame:
-    """Arrange the tidy table, without the clean accuracies in front of attacks."""
+    """Pivot the tidy table, without the clean accuracies that attacks start with."""
     table = data.to_frame(dataset)
     repeating = [key for key in table["key"].unique() if data.files.repeats_clean(dataset, str(key))]
     table = table[(table["strength"] != CLEAN_STRENGTH) | ~table["key"].isin(repeating)]
@@ -41,13 +41,13 @@ PUBLISHED = {
 }
 
 
-def test_accuracies_of_json_are_those_of_the_table(tmp_path: Path) -> None:
+def test_read_accuracies_equals_frame_for_json(tmp_path: Path) -> None:
     found = check(RobustnessDataset(write_results(tmp_path, PUBLISHED)))
     assert found.index.tolist() == [0, 2, 10, 21]
     assert np.isnan(found.loc[2, ("pgd", 8.0)])
 
 
-def test_accuracies_of_several_folders_are_those_of_the_table(tmp_path: Path) -> None:
+def test_read_accuracies_equals_frame_for_overlay(tmp_path: Path) -> None:
     write_results(tmp_path / "first", PUBLISHED)
     write_results(tmp_path / "second", {"clean": {"0": 0.7, "2": 0.1}, "fgsm": {"0": [0.2, 0.1]}})
     found = check(RobustnessDataset(tmp_path / "first", tmp_path / "second"))
@@ -56,11 +56,11 @@ def test_accuracies_of_several_folders_are_those_of_the_table(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("formats", [("json",), ("parquet",)])
-def test_accuracies_of_an_export_are_those_of_the_table(tmp_path: Path, formats: tuple[str, ...]) -> None:
+def test_read_accuracies_equals_frame_for_export(tmp_path: Path, formats: tuple[str, ...]) -> None:
     plan = make_plan([0, 2, 10], ["clean", "pgd", "fog"])
     export_copy(tmp_path / "dataset", plan, formats=formats)
     assert len(check(RobustnessDataset(tmp_path / "dataset"))) == 3
 
 
-def test_a_dataset_without_accuracies_has_no_columns(tmp_path: Path) -> None:
+def test_read_accuracies_is_empty_without_accuracies(tmp_path: Path) -> None:
     assert read_accuracies(RobustnessDataset(write_results(tmp_path, PUBLISHED)).files, "cifar100").empty

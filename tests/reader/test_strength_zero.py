@@ -1,4 +1,4 @@
-"""Attacks without a ball have the single strength 0, which is their own: clean values are not mixed with theirs."""
+"""Attacks without a norm ball, evaluated at the single strength 0: their values are not mixed with clean values."""
 
 import re
 from pathlib import Path
@@ -41,7 +41,7 @@ def data(folder: Path) -> RobustnessDataset:
 
 
 @pytest.mark.parametrize("key", OWN)
-def test_frames_ranks_and_places_have_its_values_alone(data: RobustnessDataset, key: str) -> None:
+def test_frame_and_rank_of_key_at_zero_contain_only_its_values(data: RobustnessDataset, key: str) -> None:
     own = {int(name): values[0] for name, values in VALUES[key].items()}
     frame = data.to_frame("cifar10", key)
     assert dict(zip(frame["architecture"], frame["value"], strict=True)) == own
@@ -55,13 +55,13 @@ def test_frames_ranks_and_places_have_its_values_alone(data: RobustnessDataset, 
     assert (row["architectures"], row["best"], row["best_architecture"]) == (3, own[by_value[0]], by_value[0])
 
 
-def test_a_table_is_joined_to_its_values(data: RobustnessDataset) -> None:
+def test_join_uses_values_of_key_at_zero(data: RobustnessDataset) -> None:
     joined = data.join(pd.DataFrame({"index": [0, 1, 2], "latency": [1.0, 2.0, 3.0]}))
     assert list(joined)[3:] == ["clean", "pgd:1", "pgd:8", *OWN, "latency"]
     assert joined["grid775"].tolist() == [0.2, 0.3, 0.1]
 
 
-def test_the_documented_filter_leaves_out_repeated_clean_values_alone(folder: Path) -> None:
+def test_documented_filter_removes_only_repeated_clean_values(folder: Path) -> None:
     text = (REPOSITORY / "docs/reader.md").read_text()
     (example,) = (block for block in text.split("```") if "begin_clean" in block)
     lines = example.removeprefix("python").replace("runs/demo/dataset", str(folder)).replace("digits", "cifar10")
@@ -73,7 +73,7 @@ def test_the_documented_filter_leaves_out_repeated_clean_values_alone(folder: Pa
     }
 
 
-def test_others_begin_with_clean_values_which_no_place_is_among(data: RobustnessDataset) -> None:
+def test_other_attacks_start_with_clean_value(data: RobustnessDataset) -> None:
     frame = data.to_frame("cifar10", "pgd")
     assert frame["strength"].tolist() == [0.0, 1.0, 8.0] * 3
     assert frame[frame["strength"] == 0]["value"].tolist() == [*CLEAN.values()]
@@ -81,7 +81,7 @@ def test_others_begin_with_clean_values_which_no_place_is_among(data: Robustness
     assert placed["architectures"].tolist() == [0]
 
 
-def test_metrics_count_it_once(data: RobustnessDataset) -> None:
+def test_metrics_include_key_at_zero_once(data: RobustnessDataset) -> None:
     found = data.metrics()
     places = [(one.key, one.strength) for one in found.rankings]
     assert sorted(places) == [("clean", 0.0), ("grid775", 0.0), ("mine", 0.0), ("pgd", 1.0), ("pgd", 8.0)]
@@ -91,7 +91,7 @@ def test_metrics_count_it_once(data: RobustnessDataset) -> None:
     assert "robustness_r, relative_change" not in found.needs
 
 
-def test_summary_and_scores_have_it(data: RobustnessDataset, folder: Path) -> None:
+def test_summary_and_scores_include_key_at_zero(data: RobustnessDataset, folder: Path) -> None:
     rows = {(row.key, row.strength): (row.strength_label, row.median) for row in summary_table(data)}
     assert rows == {
         ("clean", 0.0): ("", 0.8),
@@ -105,7 +105,9 @@ def test_summary_and_scores_have_it(data: RobustnessDataset, folder: Path) -> No
     assert results.scores["adversarial"].tolist() == pytest.approx([0.3, 0.4, 0.35])  # of PGD alone
 
 
-def test_boxes_and_reports_do_not_call_it_clean(data: RobustnessDataset, folder: Path, tmp_path: Path) -> None:
+def test_figures_and_report_do_not_label_key_at_zero_as_clean(
+    data: RobustnessDataset, folder: Path, tmp_path: Path
+) -> None:
     results = results_of(folder)
     boxes = accuracy_boxes(results, "attack").set_index(["key", "strength"])["median"]
     expected = {("pgd", 0.0): 0.8, ("pgd", 1.0): 0.5, ("pgd", 8.0): 0.2, ("grid775", 0.0): 0.2, ("mine", 0.0): 0.3}
