@@ -243,7 +243,7 @@ def test_lock_is_released_when_its_process_dies(tmp_path):
 
 
 def test_lock_is_retaken_if_lock_file_was_removed(tmp_path, monkeypatch):
-    """The lock's owner may remove the file while another process opens it; otherwise two processes would have a lock."""
+    """The lock's owner may remove the file while another process is opening it: then both would have a lock."""
     taken = []
 
     def flock(stream, operation):

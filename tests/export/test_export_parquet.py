@@ -136,9 +136,9 @@ def test_croissant_json_is_valid_and_yields_rows(folder, monkeypatch):
     listed = {
         file["@id"]: file["sha256"] for file in json.loads(Path("croissant.json").read_text())["distribution"][:-1]
     }
-    told_last = {"croissant.json", "parquet_files.json", "SHA256SUMS"}
+    unlisted = {"croissant.json", "parquet_files.json", "SHA256SUMS"}
     tree = read_tree(folder)
-    assert listed == {name: hashlib.sha256(data).hexdigest() for name, data in tree.items() if name not in told_last}
+    assert listed == {name: hashlib.sha256(data).hexdigest() for name, data in tree.items() if name not in unlisted}
 
 
 def test_card_lists_sizes_checksums_licence_and_columns(tmp_path):

@@ -88,8 +88,8 @@ def test_outcomes_of_golden_results_are_exported_and_verified(results: Path, tmp
         position, values = table.schema.get_field_index(column), table[column].to_pylist()
         changed = pa.array(values[1:] + values[:1], table.schema.field(position).type)
         pq.write_table(table.set_column(position, table.schema.field(position), changed), file)
-        wrong = " ".join(check_export(plan, store, inventory, out))
-        assert f"{file}: expected the {'values' if 'parquet/' in name else 'images'} of the results" in wrong
+        problems = " ".join(check_export(plan, store, inventory, out))
+        assert f"{file}: the {'values' if 'parquet/' in name else 'images'} differ from" in problems
         file.write_bytes(whole)
     file.unlink()
     assert f"{file}: expected a file, got none" in " ".join(check_export(plan, store, inventory, out))

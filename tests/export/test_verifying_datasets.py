@@ -245,7 +245,7 @@ def test_verify_dataset_uses_recorded_decimals_of_earlier_versions(tmp_path):
     (source / "SHA256SUMS").unlink()
     change(source / "cifar10/clean_accuracy.json", lambda rows: rows.update({"309": rows["309"] + 0.004}))
     assert not verify_dataset(source).sound
-    told = json.loads((source / "sweep.json").read_text())
+    record = json.loads((source / "sweep.json").read_text())
     clean = {"dataset": "cifar10", "key": "clean"}
     record["sweep"]["protocols"] = [
         clean,
@@ -305,8 +305,8 @@ def test_verify_command_reports_checks_and_rejects_options_of_results(tmp_path, 
     change(source / "cifar10/pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 1.5))
     damaged = robust201("verify", source, "--json")
     assert damaged.code == 4
-    told = json.loads(damaged.out)
-    assert (told["sound"], len(told["problems"])) == (False, 2)
+    payload = json.loads(damaged.out)
+    assert (payload["sound"], len(payload["problems"])) == (False, 2)
 
 
 def test_count_decimals():

@@ -137,7 +137,7 @@ def test_join_rejects_table_that_decompresses_to_too_much(
     monkeypatch.setattr(joined_tables, "MAX_TABLE_BYTES", 10_000)
     for name in ("bomb.parquet", "bomb.csv.gz"):
         assert (tmp_path / name).stat().st_size < 10_000
-        with pytest.raises(ConfigError, match="expected at most 10,000 bytes, unpacked too"):
+        with pytest.raises(ConfigError, match="expected at most 10,000 bytes, also decompressed"):
             results.join(tmp_path / name)
 
 

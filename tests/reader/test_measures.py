@@ -1,4 +1,4 @@
-"""Measures of the networks themselves: one value per architecture, read, framed, ranked and told of."""
+"""Measures of the networks themselves, with one value per architecture: queries, DataFrames, ranks and reports."""
 
 from pathlib import Path
 

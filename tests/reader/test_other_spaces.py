@@ -111,8 +111,8 @@ def test_overlay_accepts_folders_of_one_space_only(tmp_path):
     assert both.non_isomorph_ids == list(NAMES)
     assert both.to_frame("cifar10", "pgd")["architecture"].unique().tolist() == list(NAMES)
     assert len(both.rank("cifar10", "jacobian", measure="squared_norm")) == 3
-    told = both.sources().set_index(["key", "folder"])["architectures"]
-    assert told["jacobian"].to_dict() == {str(one): 2, str(other): 1}
+    counts = both.sources().set_index(["key", "folder"])["architectures"]
+    assert counts["jacobian"].to_dict() == {str(one): 2, str(other): 1}
     export(tmp_path / "cells", make_plan([0]))
     with pytest.raises(ConfigError, match="those of another space"):
         RobustnessDataset(one, tmp_path / "cells")

@@ -68,8 +68,8 @@ def test_overlay_lists_custom_key_with_published_keys(published, custom):
 
 def test_overlay_reports_sources(published, custom):
     data = RobustnessDataset(published, custom)
-    told = {(row.key, row.folder): (row.strengths, row.architectures) for row in data.sources().itertuples()}
-    assert told == {
+    sources = {(row.key, row.folder): (row.strengths, row.architectures) for row in data.sources().itertuples()}
+    assert sources == {
         ("clean", str(published)): ((0.0,), 2),
         ("pgd", str(published)): ((1.0, 8.0), 2),
         ("pgd", str(custom)): ((8.0, 16.0), 2),

@@ -125,9 +125,9 @@ def test_query_rejects_empty_names(data: RobustnessDataset, name: str) -> None:
 def test_query_accepts_tqdm_module_or_class(data: RobustnessDataset) -> None:
     import tqdm
 
-    told = data.query("cifar10", "pgd", "accuracy")
-    assert data.query("cifar10", "pgd", "accuracy", tqdm=tqdm) == told
-    assert data.query("cifar10", "pgd", "accuracy", tqdm=tqdm.tqdm) == told
+    result = data.query("cifar10", "pgd", "accuracy")
+    assert data.query("cifar10", "pgd", "accuracy", tqdm=tqdm) == result
+    assert data.query("cifar10", "pgd", "accuracy", tqdm=tqdm.tqdm) == result
 
 
 @pytest.mark.parametrize("path", [Path("x" * 300), "x" * 300, "a\0b", "", "/dev/null", "/nowhere/at/all"])
