@@ -244,7 +244,7 @@ def test_whoever_reads_results_of_samples_takes_no_estimate_for_a_count(sampled:
     table = pq.read_table(out / ESTIMATES_FILE)
     changed = table.set_column(table.schema.get_field_index("value"), "value", pa.array([0.5] * len(table)))
     pq.write_table(changed, out / ESTIMATES_FILE)
-    (message,) = [line for line in verify_results(config.results, export=out).export if "estimates that follow" in line]
+    (message,) = [line for line in verify_results(config.results, export=out).export if "estimates differ" in line]
     assert ESTIMATES_FILE in message
 
 
