@@ -70,14 +70,14 @@ def test_run_fails_if_protocol_path_is_a_folder(robust201, write_sweep, finished
 
 @pytest.mark.parametrize("kind", ["file", "below a file", "export", "checkpoints", "shards"])
 def test_run_rejects_results_path_in_use(robust201, write_sweep, tiny_weights, tmp_path, kind):
-    taken = tmp_path / "taken"
+    path_in_use = tmp_path / "taken"
     if kind in {"file", "below a file"}:
-        taken.write_text("mine")
+        path_in_use.write_text("mine")
     else:
-        taken.mkdir()
+        path_in_use.mkdir()
         name = {"export": "meta.json", "checkpoints": "manifest.jsonl", "shards": "shards"}[kind]
-        (taken / name).write_text("mine")
-    sweep = write_sweep(results=str(taken / "x" if kind == "below a file" else taken))
+        (path_in_use / name).write_text("mine")
+    sweep = write_sweep(results=str(path_in_use / "x" if kind == "below a file" else path_in_use))
     before = read_tree(tmp_path)
     robust201("run", sweep).refusal(2)
     assert read_tree(tmp_path) == before

@@ -73,7 +73,7 @@ def test_converted_file_has_layout_of_export(folder, tmp_path):
     export(tmp_path / "other", make_plan(ARCHITECTURES, measurements=MEASURES), formats=("parquet",))
     for key in ("clean", "pgd"):
         name = f"parquet/dataset=cifar10/key={key}/part-0.parquet"
-        of_json, exported = (pq.read_table(place / name, partitioning=None) for place in (folder, tmp_path / "other"))
+        of_json, exported = (pq.read_table(root / name, partitioning=None) for root in (folder, tmp_path / "other"))
         assert of_json.schema.equals(exported.schema)
         unrecorded = ["protocol", "checkpoint_sha256"]
         assert of_json.drop(unrecorded).equals(exported.drop(unrecorded))
@@ -94,7 +94,7 @@ def test_changed_json_is_preferred_and_converted_again(folder):
     assert source_of(folder) == "Parquet"
     later = path.stat().st_mtime_ns + 10**12
     os.utime(path, ns=(later, later))
-    assert source_of(folder) == "Parquet"  # touched, not changed
+    assert source_of(folder) == "Parquet"  # the time has changed, but not the content
     text = path.read_text()
     digit = text.index("0.") + 2
     path.write_text(text[:digit] + str((int(text[digit]) + 1) % 9) + text[digit + 1 :])
@@ -157,16 +157,16 @@ def test_converted_export_passes_verification(finished, tmp_path, robust201):
     before = listing.read_text(), listing.stat().st_mtime_ns
     report = convert_dataset(out)
     assert len(listing.read_text().splitlines()) == len(before[0].splitlines()) + len(report.written) + 1
-    assert listing.stat().st_mtime_ns == before[1]  # by which readers tell what was changed since the export
+    assert listing.stat().st_mtime_ns == before[1]  # readers rehash files that are newer
     assert robust201("verify", finished, "--export", out).code == 0
-    listing.write_text(before[0])  # as a conversion leaves it that was killed before it listed anything
+    listing.write_text(before[0])  # the state after a conversion was killed before it listed its files
     assert convert_dataset(out).written == ()
     file = out / "digits/fgsm_accuracy.json"
     file.write_text(file.read_text().replace("0.", "0.0", 1))
     assert len(convert_dataset(out).written) == 1
     (wrong, *_) = robust201("verify", finished, "--export", out).err.splitlines()
     assert "fgsm_accuracy.json" in wrong
-    # Converted files are the export's: another export replaces them.
+    # Converted files belong to the export, and another export replaces them.
     result = robust201("export", finished, "--out", out, "--processes", 1)
     assert f"Removed {len(report.written) + 1} files of an earlier export" in result.err
     assert not (out / "parquet").exists()
@@ -220,7 +220,7 @@ def test_convert_rewrites_file_that_differs_from_listing(tmp_path, key, publishe
     assert RobustnessDataset(folder).query("cifar10", key, "accuracy") == right
 
 
-def as_shares(path: Path) -> None:
+def write_fractions(path: Path) -> None:
     content = json.loads(path.read_text())
     ((dataset, by_key),) = content.items()
     ((key, by_measure),) = by_key.items()
@@ -238,7 +238,7 @@ def test_convert_turns_fractions_to_counts_and_warns(tmp_path, monkeypatch, robu
     export(folder, make_plan([0, 2], ["clean", "pgd"], measurements=measurements))
     counts = RobustnessDataset(folder).query("cifar10", ["clean", "pgd"], "cm")
     for key in ("clean", "pgd"):
-        as_shares(folder / f"cifar10/{key}_cm.json")
+        write_fractions(folder / f"cifar10/{key}_cm.json")
     run = robust201("convert", folder)
     assert run.code == 0
     for key in ("clean", "pgd"):

@@ -35,17 +35,17 @@ def test_compare_results_reports_differences_ranks_and_moved_architectures(sets)
     by_evaluation = {(row.key, row.strength): row for row in report.comparisons}
     assert len(by_evaluation) == 10
     moved_comparison = by_evaluation["pgd", 8.0]
-    one, two = (read_result_set(folder).by_weights[""]["cifar10", "pgd", 8.0] for folder in sets)
+    first_numbers, second_numbers = (read_result_set(folder).by_weights[""]["cifar10", "pgd", 8.0] for folder in sets)
     assert moved_comparison.max_difference == report.max_difference == 0.125
     assert moved_comparison.mean_absolute_difference == pytest.approx(0.125 / 4)
-    assert moved_comparison.moved_most == ((10, one[10], two[10]),)
-    common = sorted(one.keys() & two.keys())
-    expected = kendalltau([one[i] for i in common], [two[i] for i in common]).statistic
+    assert moved_comparison.moved_most == ((10, first_numbers[10], second_numbers[10]),)
+    common = sorted(first_numbers.keys() & second_numbers.keys())
+    expected = kendalltau([first_numbers[i] for i in common], [second_numbers[i] for i in common]).statistic
     assert moved_comparison.kendall_tau == pytest.approx(expected)
-    for place, row in by_evaluation.items():
-        if place != ("pgd", 8.0):
+    for evaluation, row in by_evaluation.items():
+        if evaluation != ("pgd", 8.0):
             assert (row.max_difference, row.mean_difference, row.moved_most) == (0, 0, ())
-            assert row.kendall_tau is None or row.kendall_tau == pytest.approx(1)  # None: all alike
+            assert row.kendall_tau is None or row.kendall_tau == pytest.approx(1)  # None: all numbers are equal
     assert compare_results(*sets, tolerance=0.125).within
 
 
@@ -98,7 +98,7 @@ def test_diff_suggests_tolerance_for_rounding(tmp_path, robust201):
             ChangedStore(change=thirds),
             round_to=decimals,
         )
-    (folders["published"] / "sweep.json").unlink()  # as the published dataset, which has none
+    (folders["published"] / "sweep.json").unlink()  # the published dataset has no sweep.json
     for other in ("rounded", "published"):
         run = robust201("diff", folders["exact"], folders[other])
         assert run.code == 3
@@ -137,7 +137,7 @@ def test_diff_reports_sources_and_changed_files(tmp_path, robust201):
     run = robust201("diff", both, tmp_path / "parquet")
     assert "read from the first set: Parquet; from the second: Parquet" in run.out.splitlines()
     assert (run.code, run.err) == (0, "")
-    # JSON that was changed since the export is read, whatever the Parquet beside it says.
+    # A JSON file that was changed after the export is preferred to the Parquet file.
     pgd = both / "cifar10/pgd_accuracy.json"
     pgd.write_text(pgd.read_text().replace("0.", "0.0", 1))
     (both / "cifar10/fog_accuracy.json").unlink()

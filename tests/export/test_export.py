@@ -128,7 +128,7 @@ def test_export_of_equal_results_has_equal_bytes(tmp_path):
     for out in ("one", "two", "two"):  # the third replaces the second
         export(tmp_path / out, plan)
     assert read_tree(tmp_path / "one") == read_tree(tmp_path / "two")
-    # The files are what json.dumps gives for the whole nested value, as the published ones are.
+    # Like the published files, they have the bytes of json.dumps for the whole nested value.
     for name, data in read_tree(tmp_path / "one").items():
         if name.startswith("cifar"):
             assert json.dumps(json.loads(data)).encode() == data
@@ -144,8 +144,8 @@ def test_key_styles_differ_only_in_file_names_and_keys(tmp_path):
     assert paper["ids"] == published["ids"]
     assert len(paper["ids"]) == 15_625
     for key, spelled in (("pgd", "pgd@Linf"), ("fog", "fog"), ("clean", "clean")):
-        one = load(tmp_path / "paper", f"cifar10/{key}_cm.json")["cifar10"][key]
-        assert load(tmp_path / "published", f"cifar10/{spelled}_cm.json")["cifar10"][spelled] == one
+        paper_values = load(tmp_path / "paper", f"cifar10/{key}_cm.json")["cifar10"][key]
+        assert load(tmp_path / "published", f"cifar10/{spelled}_cm.json")["cifar10"][spelled] == paper_values
     assert not (tmp_path / "published/cifar10/pgd_cm.json").exists()
 
 
@@ -211,15 +211,17 @@ def test_partial_export_writes_complete_rows_and_lists_missing(tmp_path):
     export(tmp_path / "full", plan)
     report = export(tmp_path / "out", plan, FabricatedStore(lacking=set(LACKING)), partial=True)
     assert not report.complete
-    # Rows that lack a strength are left out whole.
+    # Rows that lack a strength are left out.
     assert report.missing == {("cifar10", "pgd"): 6, ("cifar10", "fog"): 12}
-    whole = load(tmp_path / "full", "cifar10/pgd_cm.json")["cifar10"]["pgd"]["cm"]
-    assert load(tmp_path / "out", "cifar10/pgd_cm.json")["cifar10"]["pgd"]["cm"] == {i: whole[i] for i in ("0", "309")}
+    full_values = load(tmp_path / "full", "cifar10/pgd_cm.json")["cifar10"]["pgd"]["cm"]
+    assert load(tmp_path / "out", "cifar10/pgd_cm.json")["cifar10"]["pgd"]["cm"] == {
+        i: full_values[i] for i in ("0", "309")
+    }
     assert not list((tmp_path / "out/cifar10").glob("fog_*"))
     assert load(tmp_path / "out", "missing.json") == {
         "cifar10": {"pgd": {"2": [8.0], "10": [0.5, 1.0]}, "fog": {str(i): [3.0] for i in ARCHITECTURES}}
     }
-    # Once everything is there, the same folder holds what a fresh export holds.
+    # Once the results are complete, another export to the folder gives the same files as a new export.
     assert export(tmp_path / "out", plan).removed == ("missing.json",)
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "full")
 

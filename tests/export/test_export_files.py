@@ -86,7 +86,7 @@ def test_array_text_rejects_infinity():
 NEAR_HALVES = st.one_of(
     st.floats(0, 1),
     st.integers(0, 10**6).map(lambda i: i / 1e6 + 0.0005),
-    st.integers(0, 2**14).map(lambda i: i / 2**14),  # exactly half-way, some of them
+    st.integers(0, 2**14).map(lambda i: i / 2**14),  # some are exact halves
 )
 
 
@@ -143,7 +143,7 @@ def test_killed_export_leaves_no_process_and_keeps_earlier_export(tmp_path):
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY / "pipeline", REPOSITORY))),
-    }  # a script sees its own folder, not the working directory
+    }  # Python adds a script's folder to sys.path, not the working directory
     driver = subprocess.Popen([sys.executable, str(script), str(out)], env=environment)
     try:
         staging = out / STAGING_FOLDER
@@ -154,7 +154,7 @@ def test_killed_export_leaves_no_process_and_keeps_earlier_export(tmp_path):
     finally:
         driver.send_signal(signal.SIGKILL)
         driver.wait()
-    _, alive = psutil.wait_procs(family, timeout=200)  # at once, unless the machine is busy
+    _, alive = psutil.wait_procs(family, timeout=200)  # immediate, unless the machine is busy
     assert alive == []
     remaining = read_tree(out)
     assert {name: data for name, data in remaining.items() if not name.startswith((STAGING_FOLDER, ".lock"))} == before

@@ -43,7 +43,7 @@ def test_export_rejects_folder_of_another_sweep(tmp_path):
     ):
         export(tmp_path / "out", later_content)
     assert read_tree(tmp_path / "out") == before
-    # The same sweep may replace it, and a sweep.json that tells nothing forbids nothing.
+    # The same sweep may replace it, and so may any sweep if sweep.json is invalid.
     assert export(tmp_path / "out", other).removed == ()
     (tmp_path / "out/sweep.json").write_text("{")
     assert "cifar10/pgd_cm.json" in export(tmp_path / "out", later_content).removed
@@ -105,7 +105,7 @@ def test_sweep_with_same_protocols_is_another_if_all_weights_differ(tmp_path, ea
         with pytest.raises(InputError, match="of the same name and protocols but of other weights"):
             export(tmp_path, plan_of(later_content))
         assert read_tree(tmp_path) == before
-        (tmp_path / "weights.json").write_text("[]")  # which tells nothing, and forbids nothing
+        (tmp_path / "weights.json").write_text("[]")  # with invalid content, the export is allowed
     export(tmp_path, plan_of(later_content))
 
 
@@ -180,7 +180,7 @@ def test_next_export_completes_killed_replacement(tmp_path, monkeypatch, step):
         of_export = {name for name in read_tree(out) if not name.startswith(STAGING_FOLDER)}
         assert of_export == {*read_tree(tmp_path / "other"), "cifar10/notes.txt"}
     with pytest.raises(InputError, match="an export of the sweep 'fabricated'"):
-        export(out, replace(plan, name="another"))  # which finishes the other before it looks
+        export(out, replace(plan, name="another"))  # completes the killed export before it checks the sweep
     remaining = read_tree(out)
     assert remaining.pop("cifar10/notes.txt") == b"mine"
     assert remaining == read_tree(tmp_path / "fresh")
@@ -244,16 +244,16 @@ def test_lock_is_released_when_its_process_dies(tmp_path):
 
 def test_lock_is_retaken_if_lock_file_was_removed(tmp_path, monkeypatch):
     """The lock's owner may remove the file while another process is opening it: then both would have a lock."""
-    taken = []
+    lock_attempts = []
 
     def flock(stream, operation):
-        if not taken:
+        if not lock_attempts:
             (tmp_path / LOCK_FILE).unlink()
-        taken.append(operation)
+        lock_attempts.append(operation)
 
     monkeypatch.setattr("robust201.core.files.fcntl.flock", flock)
     with sole_writer(tmp_path, "Testing"):
-        assert len(taken) == 2
+        assert len(lock_attempts) == 2
         assert (tmp_path / LOCK_FILE).exists()
 
 
@@ -271,7 +271,7 @@ def test_verify_reports_unfinished_export(tmp_path: Path, robust201: RunCommand)
     assert f"for {tmp_path / 'out'}: the export was killed or is still running" in refusal
     plan = make_plan([0], ["clean"])
     export(tmp_path / "out", plan)
-    (tmp_path / "out" / STAGING_FOLDER).mkdir()  # a second export was killed; the first is whole
+    (tmp_path / "out" / STAGING_FOLDER).mkdir()  # a second export was killed; the first is complete
     assert robust201("verify", tmp_path / "out").code == 0
     (tmp_path / "out" / STAGING_FOLDER / "SHA256SUMS").write_bytes((tmp_path / "out/SHA256SUMS").read_bytes())
     assert "killed" in robust201("verify", tmp_path / "out").refusal(2)  # some of its files may have been moved

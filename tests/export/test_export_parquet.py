@@ -114,9 +114,9 @@ def test_hugging_face_datasets_reads_parquet_export(folder, tmp_path, monkeypatc
     for entry in front["configs"]:
         data_files = [path for path in folder.glob(entry["data_files"]) if path.is_file()]
         assert len(data_files) == 4
-    # The card's configurations are what the hub and the library read of a folder.
-    one = datasets.load_dataset(str(folder), "cifar100", split="train", cache_dir=str(tmp_path / "cache"))
-    assert set(one["dataset"]) == {"cifar100"}
+    # The Hub and the library load the configurations listed in the card.
+    cifar100_rows = datasets.load_dataset(str(folder), "cifar100", split="train", cache_dir=str(tmp_path / "cache"))
+    assert set(cifar100_rows["dataset"]) == {"cifar100"}
 
 
 @pytest.mark.filterwarnings("ignore")  # of the library's own dependencies
@@ -191,13 +191,13 @@ def test_exported_sweep_yaml_plans_same_sweep(tmp_path, write_sweep, make_sweep,
 def test_exported_sweep_yaml_of_demo_plans_same_units(tmp_path, monkeypatch, robust201):
     demo = read_fields(bundled("jobs/demo.yaml")) | {"images": {"count": 2}, "results": str(tmp_path / "results")}
     (tmp_path / "demo.yaml").write_text(yaml.safe_dump(demo))
-    one = ("--keys", "clean", "--architectures", 0, "--executor", "inline")
-    assert robust201("run", tmp_path / "demo.yaml", *one).code == 0
+    cifar100_rows = ("--keys", "clean", "--architectures", 0, "--executor", "inline")
+    assert robust201("run", tmp_path / "demo.yaml", *cifar100_rows).code == 0
     exported = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--partial", "--processes", 1)
     assert exported.code == 3, exported.err
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    result = robust201("run", tmp_path / "out/sweep.yaml", *one)
+    result = robust201("run", tmp_path / "out/sweep.yaml", *cifar100_rows)
     assert result.code == 0, result.err
     planned, again = (load_plan(folder).units for folder in (tmp_path / "results", Path("results")))
     assert len(planned) == 16 * 20
@@ -217,7 +217,7 @@ def test_exported_sweep_yaml_contains_all_defaults(make_sweep):
             (payload["checkpoints"], CheckpointsSection),
             (payload["datasets"]["digits"]["corruptions"], CorruptionsSection),
         ):
-            # `weights` and `sampling` stand only in sweeps that have them.
+            # `weights` and `sampling` are written only for sweeps that have them.
             assert set(model.model_fields) - set(fields) <= {"execution", "shards", "weights", "sampling"}
 
 

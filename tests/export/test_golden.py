@@ -67,9 +67,9 @@ def test_exports_of_golden_results_keep_their_bytes(
     lines = (GOLDEN / listing).read_text().splitlines()
     expected = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     files = [path for path in (tmp_path / "dataset").rglob("*") if path.is_file() and path.name != "SHA256SUMS"]
-    got = {path.relative_to(tmp_path / "dataset").as_posix(): sha256_of(path) for path in files}
-    assert got.keys() == expected.keys()
-    assert {name for name in got if got[name] != expected[name]} <= VERSIONED
+    actual = {path.relative_to(tmp_path / "dataset").as_posix(): sha256_of(path) for path in files}
+    assert actual.keys() == expected.keys()
+    assert {name for name in actual if actual[name] != expected[name]} <= VERSIONED
 
 
 def test_outcomes_of_golden_results_are_exported_and_verified(results: Path, tmp_path: Path) -> None:
@@ -83,23 +83,23 @@ def test_outcomes_of_golden_results_are_exported_and_verified(results: Path, tmp
             assert bits == np.packbits(np.array(predicted) == labels).tobytes()
     for name, column in (("parquet/dataset=digits/key=pgd", "correct_bits"), ("images/dataset=digits", "label")):
         file = out / name / "part-0.parquet"
-        whole = file.read_bytes()
+        original = file.read_bytes()
         table = pq.read_table(file)
         position, values = table.schema.get_field_index(column), table[column].to_pylist()
         changed = pa.array(values[1:] + values[:1], table.schema.field(position).type)
         pq.write_table(table.set_column(position, table.schema.field(position), changed), file)
         problems = " ".join(check_export(plan, store, inventory, out))
         assert f"{file}: the {'values' if 'parquet/' in name else 'images'} differ from" in problems
-        file.write_bytes(whole)
+        file.write_bytes(original)
     file.unlink()
     assert f"{file}: expected a file, got none" in " ".join(check_export(plan, store, inventory, out))
 
 
 def test_evaluated_images_loads_from_source_without_kept_images(results: Path) -> None:
     plan = load_plan(results)
-    kept = evaluated_images(plan, "digits")
+    kept_images = evaluated_images(plan, "digits")
     shutil.rmtree(results / "images")  # as in a merged folder
-    assert evaluated_images(plan, "digits").sha256 == kept.sha256 == plan.facts.datasets["digits"].images_sha256
+    assert evaluated_images(plan, "digits").sha256 == kept_images.sha256 == plan.facts.datasets["digits"].images_sha256
 
 
 def test_run_on_golden_results_computes_nothing(

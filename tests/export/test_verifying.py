@@ -39,7 +39,7 @@ def test_verify_finds_flipped_bits_anywhere(tmp_path):
         shard = shards[draws.integers(len(shards))]
         path = store.folder.shards / shard
         content = path.read_bytes()
-        first = max(0, len(content) - 2048) if number % 2 else 0  # every second one in or near the footer
+        first = max(0, len(content) - 2048) if number % 2 else 0  # every second flip is in or near the footer
         flip(path, int(draws.integers(8 * first, 8 * len(content))))
         assert [(finding.kind, finding.shard) for finding in store.verify() if finding.shard == shard] == [
             ("damaged", shard)
@@ -95,8 +95,8 @@ def test_requeue_removes_only_wrong_results(tmp_path, monkeypatch, kind, compact
     inventory = store.inventory(verify="all")
     findings = store.verify(inventory)
     assert [(finding.kind, finding.unit) for finding in findings] == [(kind, "#2 digits pgd at 1 images 0:30")]
-    for moved in requeue_shards(store.folder, inventory, findings):
-        assert (tmp_path / "damaged" / moved).exists()
+    for shard_name in requeue_shards(store.folder, inventory, findings):
+        assert (tmp_path / "damaged" / shard_name).exists()
     remaining = store.inventory(verify="all")
     assert store.verify(remaining) == []
     complete = {
@@ -210,8 +210,8 @@ def test_verify_lists_units_with_gaps_without_reporting_damage(finished, robust2
     path.unlink()
     ShardStore.open(finished).commit([EvaluationResult(Part(unit, (8.0,), 0, unit.n_images), 8.0, values, 1.0)])
     run = robust201("verify", finished)
-    sound = "6 result files, 9 evaluations sound; 1 of 10 missing, 1 network-key pair with gaps.\n"
-    assert (run.code, run.out) == (3, sound)
+    expected_output = "6 result files, 9 evaluations sound; 1 of 10 missing, 1 network-key pair with gaps.\n"
+    assert (run.code, run.out) == (3, expected_output)
     assert "unfinished: #0 digits fgsm at 1" in run.err
 
 
@@ -219,8 +219,8 @@ def test_verify_reports_checks_and_unfinished_sweep(finished, tmp_path, robust20
     robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
     n_files = len((tmp_path / "out/SHA256SUMS").read_text().splitlines())
     run = robust201("verify", finished, "--export", tmp_path / "out")
-    sound = f"6 result files, 10 evaluations sound; 0 of 10 missing; the export's {n_files} files agree.\n"
-    assert (run.code, run.out) == (0, sound)
+    expected_output = f"6 result files, 10 evaluations sound; 0 of 10 missing; the export's {n_files} files agree.\n"
+    assert (run.code, run.out) == (0, expected_output)
     for path in (finished / "shards").rglob("*.parquet"):
         path.unlink()
     run = robust201("verify", finished)
@@ -301,7 +301,7 @@ def test_verify_reports_damaged_export_and_still_requeues_shards(finished, tmp_p
     flip(victim)
     run = robust201("verify", finished, "--export", out, "--requeue", "--json")
     assert run.code == 4
-    assert [Path(moved).name for moved in json.loads(run.out)["requeued"]] == [victim.name]
+    assert [Path(shard_name).name for shard_name in json.loads(run.out)["requeued"]] == [victim.name]
     assert not victim.exists()
 
 
@@ -351,7 +351,7 @@ def test_verify_hashes_each_shard_once(finished, monkeypatch):
     monkeypatch.setattr(
         ResultsFolder, "check_hash", lambda folder, shard, sha: (hashed.append(shard), check(folder, shard, sha))[1]
     )
-    assert verify_results(finished).sound
+    assert verify_results(finished).expected_output
     shards = [entry.name for entry in ShardStore.open(finished).folder.backend.entries()]
     assert sorted(hashed) == sorted(shards)
 

@@ -22,27 +22,27 @@ from tests.support.shard_support import make_values
 from tests.support.small_results import write_results, write_sweep_json
 
 ARCHITECTURES = (0, 2, 10, 309)
-SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)  # what the published dataset, which has no sweep.json, is known to hold
+SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)  # assumed for the published dataset, which has no sweep.json
 ALL = ("accuracy", "confidence", "cm", "predictions")
 
 pytestmark = pytest.mark.filterwarnings("ignore::robust201.reader.listings.MissingFilesWarning")
 
 
-def sound(unit, strength, _values):
+def consistent_values(unit, strength, _values):
     """Return columns that are consistent with each other."""
-    made = make_sound_unit(unit.architecture, unit.dataset, unit.key, unit.strengths, unit.n_images)
-    return make_values(made, strength, 0, unit.n_images, measurements=ALL)
+    full_unit = make_sound_unit(unit.architecture, unit.dataset, unit.key, unit.strengths, unit.n_images)
+    return make_values(full_unit, strength, 0, unit.n_images, measurements=ALL)
 
 
-def write(out: Path, plan=None, values=sound, **options) -> Path:
+def write(out: Path, plan=None, values=consistent_values, **options) -> Path:
     plan = plan or make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100"), severities=SEVERITIES)
-    (export_copy if values is sound else export)(out, plan, ChangedStore(change=values), **options)
+    (export_copy if values is consistent_values else export)(out, plan, ChangedStore(change=values), **options)
     return out
 
 
 def as_published(folder: Path) -> Path:
-    for own in ("sweep.json", "SHA256SUMS"):  # the published dataset has neither
-        (folder / own).unlink()
+    for name in ("sweep.json", "SHA256SUMS"):  # the published dataset has neither
+        (folder / name).unlink()
     return folder
 
 
@@ -144,7 +144,7 @@ def test_verify_dataset_finds_contradicting_values(tmp_path, what):
 
 def test_verify_dataset_accepts_rounding_of_last_digit_only(tmp_path):
     source = as_published(write(tmp_path, make_plan(ARCHITECTURES, ["clean"]), round_to=2))
-    assert verify_dataset(source).sound
+    assert verify_dataset(source).consistent_values
     change(source / "cifar10/clean_accuracy.json", lambda rows: rows.update({"0": round(rows["0"] + 0.01, 2)}))
     (problem,) = verify_dataset(source).problems
     assert "which is that of cm" in problem
@@ -161,15 +161,18 @@ def test_verify_dataset_finds_damaged_compressed_file(tmp_path, compression):
     assert f"pgd_cm.json.{compression}" in by_value
 
 
-def as_shares(path: Path, decimals: int) -> None:
-    def share(matrix):
+def write_fractions(path: Path, decimals: int) -> None:
+    def to_fractions(matrix):
         return [[round(count / sum(row), decimals) for count in row] for row in matrix]
 
     is_single = path.name.startswith("clean")
     change(
         path,
         lambda rows: rows.update(
-            {name: share(row) if is_single else [share(one) for one in row] for name, row in rows.items()}
+            {
+                name: to_fractions(row) if is_single else [to_fractions(confusion) for confusion in row]
+                for name, row in rows.items()
+            }
         ),
     )
 
@@ -177,11 +180,11 @@ def as_shares(path: Path, decimals: int) -> None:
 @pytest.mark.parametrize("decimals", [3, 17])
 def test_verify_dataset_accepts_fractions_in_cm(tmp_path, monkeypatch, decimals):
     """Neither the paper nor the published helper says whether they are counts."""
-    monkeypatch.setattr(fabricated, "N_IMAGES", 42)  # as many images of each of the three classes
+    monkeypatch.setattr(fabricated, "N_IMAGES", 42)  # divisible by the number of classes, 3
     plan = make_plan(ARCHITECTURES)
     (write(tmp_path, plan) / "SHA256SUMS").unlink()
     for path in tmp_path.glob("*/*_cm.json"):
-        as_shares(path, decimals)
+        write_fractions(path, decimals)
     verdict = verify_dataset(tmp_path)
     assert verdict.problems == ()
     assert {line for line in verdict.remarks if "fractions" in line} == {
@@ -203,7 +206,7 @@ def test_verify_dataset_rejects_rows_that_are_neither_counts_nor_fractions(tmp_p
 
 
 def test_verify_dataset_rejects_fractions_of_unequal_classes(tmp_path):
-    as_shares(write(tmp_path, make_plan(ARCHITECTURES, ["clean"])) / "cifar10/clean_cm.json", 3)
+    write_fractions(write(tmp_path, make_plan(ARCHITECTURES, ["clean"])) / "cifar10/clean_cm.json", 3)
     assert any("equally many images per class" in problem for problem in verify_dataset(tmp_path).problems)
 
 
@@ -233,7 +236,7 @@ def test_export_writes_requested_value_for_means_over_no_image(tmp_path, empty, 
     (row,) = json.loads((tmp_path / "cifar10/clean_confidence.json").read_text())["cifar10"]["clean"].values()
     never_predicted = next(iter(row.values()))["argmax"][2]
     assert repr(never_predicted).replace("None", "null").replace("nan", "NaN") == f"[{text}, {text}, {text}]"
-    assert verify_dataset(tmp_path).sound
+    assert verify_dataset(tmp_path).consistent_values
     read = RobustnessDataset(tmp_path).value(0, "cifar10", "clean", "confidence")["argmax"][2]
     assert [None if value is None or value != value else value for value in read] == 3 * [
         0.0 if empty == "zero" else None
@@ -244,7 +247,7 @@ def test_verify_dataset_uses_recorded_decimals_of_earlier_versions(tmp_path):
     source = write(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
     (source / "SHA256SUMS").unlink()
     change(source / "cifar10/clean_accuracy.json", lambda rows: rows.update({"309": rows["309"] + 0.004}))
-    assert not verify_dataset(source).sound
+    assert not verify_dataset(source).consistent_values
     record = json.loads((source / "sweep.json").read_text())
     clean = {"dataset": "cifar10", "key": "clean"}
     record["sweep"]["protocols"] = [
@@ -252,7 +255,7 @@ def test_verify_dataset_uses_recorded_decimals_of_earlier_versions(tmp_path):
         clean | {"protocol": "imported", "n_images": 40, "decimals": {"accuracy": 2}},
     ]
     (source / "sweep.json").write_text(json.dumps(record))
-    assert verify_dataset(source).sound
+    assert verify_dataset(source).consistent_values
 
 
 @pytest.mark.parametrize(
@@ -280,15 +283,15 @@ def test_verify_dataset_reports_duplicate_architecture(tmp_path):
 
 
 def test_verify_dataset_lists_keys_without_files_unless_partial(tmp_path):
-    whole, partial = tmp_path / "whole", tmp_path / "partial"
+    complete, partial = tmp_path / "whole", tmp_path / "partial"
     plan, lacking = make_plan(ARCHITECTURES, ["clean", "fog"]), {(index, "fog", 1.0) for index in ARCHITECTURES}
-    shutil.copytree(write(tmp_path / "source", plan), whole)
-    for path in whole.glob("cifar10/fog_*"):
+    shutil.copytree(write(tmp_path / "source", plan), complete)
+    for path in complete.glob("cifar10/fog_*"):
         path.unlink()
-    (whole / "SHA256SUMS").unlink()
+    (complete / "SHA256SUMS").unlink()
     assert any(
         line.endswith("lists cifar10 fog, but there are no files of these keys")
-        for line in verify_dataset(whole).remarks
+        for line in verify_dataset(complete).remarks
     )
     export(partial, plan, FabricatedStore(lacking=lacking), partial=True)
     assert verify_dataset(partial).remarks == ()

@@ -81,7 +81,7 @@ def test_export_writes_files_of_measure_columns(tmp_path, space):
     changed = other / "cifar10/spectrum_list_of_norms.json"
     changed.write_text(changed.read_text().replace("]", ", 1.0]").replace(", ", ", 1", 1))
     compared = compare_results(out, other)
-    keys = ["squared_norm", *(f"list_of_norms[{place}]" for place in range(4))]
+    keys = ["squared_norm", *(f"list_of_norms[{index}]" for index in range(4))]
     assert [row.key for row in compared.comparisons if row.key != "clean"] == sorted(f"spectrum {key}" for key in keys)
     assert [row.key for row in compared.different] == ["spectrum list_of_norms[1]"]
     assert compared.names_only_second == ("cifar10 spectrum list_of_norms[4]",)
@@ -89,9 +89,9 @@ def test_export_writes_files_of_measure_columns(tmp_path, space):
     assert load(out, "meta.json")["epsilons"] == {}
     card, described = (out / "README.md").read_text(), load(out, "croissant.json")
     assert "| `list_of_norms` | `list<double>` | Measure list_of_norms of the network. |" in card
-    assert {found["name"] for found in described["recordSet"]} == {"evaluations", "measure-spectrum"}
+    assert {record_set["name"] for record_set in described["recordSet"]} == {"evaluations", "measure-spectrum"}
     configurations = yaml.safe_load(card.split("---\n")[1])["configs"]
-    assert [found["config_name"] for found in configurations] == ["cifar10", "cifar10-spectrum"]
+    assert [record_set["config_name"] for record_set in configurations] == ["cifar10", "cifar10-spectrum"]
 
 
 def test_parquet_rows_have_network_names_in_space_without_indices(tmp_path):
@@ -128,7 +128,7 @@ def test_parquet_export_contains_all_weights(tmp_path):
     plan = plan_of_weights()
     lacking = FabricatedStore(lacking={("wide", "pgd", 8.0)})
     report = export(tmp_path, plan, lacking, formats=("parquet",), partial=True)
-    assert report.missing == {("cifar10", "pgd"): 4}  # both states of the network lack one strength of two
+    assert report.missing == {("cifar10", "pgd"): 4}  # both sets of weights lack one strength of two
     table = pq.read_table(tmp_path / "parquet/dataset=cifar10/key=pgd/part-0.parquet").select(
         ["architecture", "weights", "weights_recipe", "weights_epochs", "weights_seed", "strength"]
     )
@@ -146,7 +146,7 @@ def test_published_keys_contain_norm_of_attack(tmp_path):
     units.append(make_unit(0, "cifar10", "mine", (1.0,), columns=()))
     plan = FabricatedPlan(tuple(units), tasks=TASKS | {"mine": task("mine", "attack", constraint=L2)})
     export(tmp_path, plan, key_style="published", formats=("json", "parquet"))
-    names = ["pgd@Linf", "pgd_l2@L2", "mine"]  # a user's task has one name
+    names = ["pgd@Linf", "pgd_l2@L2", "mine"]  # a custom task has one spelling
     assert [*load(tmp_path, "meta.json")["epsilons"]] == names
     assert all((tmp_path / f"cifar10/{name}_accuracy.json").exists() for name in names)
     content = (
@@ -168,7 +168,7 @@ def test_card_does_not_state_image_licence_of_custom_dataset(tmp_path):
     export(tmp_path, make_plan([0], ["clean"], ["mine"]), formats=("json", "parquet"))
     assert "That of the images of `mine` is not stated." in (tmp_path / "README.md").read_text()
     table = pq.read_table(tmp_path / "parquet/dataset=mine/key=clean/part-0.parquet")
-    assert table["n_classes"].to_pylist() == [3]  # as the rows tell
+    assert table["n_classes"].to_pylist() == [3]  # derived from the rows
 
 
 @pytest.fixture(scope="module")
@@ -213,25 +213,25 @@ def test_all_commands_accept_sweep_with_custom_parts(results, tmp_path, robust20
 
     refused = run("export", results, "--out", tmp_path / "none", code=2)
     assert "random-s0, random-s1" in refused.err
-    one, everything = tmp_path / "one", tmp_path / "everything"
-    run("export", results, "--out", one, "--weights-name", "random-s0", "--processes", 1)
-    run("export", results, "--out", everything, "--no-json", "--parquet", "--processes", 1)
-    for out in (one, everything):
+    single_weights, all_weights = tmp_path / "one", tmp_path / "everything"
+    run("export", results, "--out", single_weights, "--weights-name", "random-s0", "--processes", 1)
+    run("export", results, "--out", all_weights, "--no-json", "--parquet", "--processes", 1)
+    for out in (single_weights, all_weights):
         verdict = json.loads(run("verify", results, "--export", out, "--json").out)
         assert verdict["sound"], verdict["export"]
-    table = pq.read_table(everything / "parquet/dataset=digits/key=jacobian/part-0.parquet")
+    table = pq.read_table(all_weights / "parquet/dataset=digits/key=jacobian/part-0.parquet")
     assert table["weights"].to_pylist() == ["random-s0", "random-s1"] * 2
-    content = load(one, "digits/jacobian_squared_norm.json")["digits"]["jacobian"]["squared_norm"]
+    content = load(single_weights, "digits/jacobian_squared_norm.json")["digits"]["jacobian"]["squared_norm"]
     assert [content["narrow"], content["wide"]] == table["squared_norm"].to_pylist()[::2]
 
-    for other in (one, everything):
+    for other in (single_weights, all_weights):
         report = json.loads(run("diff", results, other, "--json").out)
         assert report["max_difference"] == 0
         assert {row["key"] for row in report["comparisons"]} >= {"clean", "pgd_l2", "mine", "jacobian squared_norm"}
 
-    run("convert", one)
-    converted = pq.read_table(one / "parquet/dataset=digits/key=jacobian/part-0.parquet")
+    run("convert", single_weights)
+    converted = pq.read_table(single_weights / "parquet/dataset=digits/key=jacobian/part-0.parquet")
     assert converted["architecture"].to_pylist() == ["narrow", "wide"]
     assert converted["squared_norm"].to_pylist() == [content["narrow"], content["wide"]]
 
-    assert "sound" in run("verify", one).out
+    assert "sound" in run("verify", single_weights).out

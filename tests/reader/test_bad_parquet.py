@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 def rewrite(path: Path, change: Callable[[pa.Table], pa.Table], row_group_size: int = 1000) -> None:
     table = pq.read_table(path, partitioning=None)
     pq.write_table(change(table), path, row_group_size=row_group_size)
-    (path.parents[3] / "parquet_files.json").unlink(missing_ok=True)  # others' files are in no listing of ours
+    (path.parents[3] / "parquet_files.json").unlink(missing_ok=True)  # files of other programs are not listed
 
 
 @pytest.mark.parametrize("row_group_size", [1, 2, 1000])
@@ -115,7 +115,7 @@ def test_reader_reports_folder_of_empty_files(folder: Path, robust201: RunComman
     assert "expected accuracies, got none" in robust201("report", folder / "parquet").refusal(2)
 
 
-# What the listing beside the files says
+# Listing of the files
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -171,16 +171,16 @@ def test_reader_rejects_damaged_listing(folder: Path, robust201: RunCommand, con
 def test_reader_survives_damaged_footers(folder: Path) -> None:
     """Arrow aborts the interpreter if the metadata of a column chunk is missing."""
     path = folder / FILES["pgd"]
-    sound = path.read_bytes()
+    original = path.read_bytes()
     right = RobustnessDataset(folder).value(2, "cifar10", "pgd", "confidence")
-    length = int.from_bytes(sound[-8:-4], "little")
+    length = int.from_bytes(original[-8:-4], "little")
     draws = np.random.default_rng(0)
     n_refused = 0
     for number in range(30):
-        content = bytearray(sound)
+        content = bytearray(original)
         content[-8 - int(draws.integers(1, length))] ^= 1 << int(draws.integers(8))
         path.write_bytes(content)
-        os.utime(path, ns=(number, number))  # what is kept of a file is kept by its time
+        os.utime(path, ns=(number, number))  # the cache is keyed by the modification time
         try:
             assert RobustnessDataset(folder).value(2, "cifar10", "pgd", "confidence") == right
         except (ResultsError, ArchitectureError):

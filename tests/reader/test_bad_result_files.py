@@ -85,39 +85,39 @@ BY_DEFAULT = (
     "case", [pytest.param(case, marks=() if case in BY_DEFAULT else pytest.mark.slow) for case in WRONG]
 )
 def test_all_readers_reject_invalid_ids_and_values(tmp_path, case, robust201: RunCommand):
-    sound, bad = write(tmp_path / "sound"), write(tmp_path / "bad")
-    named = spoil(bad, case)
+    valid_folder, invalid_folder = write(tmp_path / "sound"), write(tmp_path / "bad")
+    named = spoil(invalid_folder, case)
     measure = WRONG[case][0]
-    commands: list[tuple[object, ...]] = [("report", bad, "--out", tmp_path / "page.html")]
+    commands: list[tuple[object, ...]] = [("report", invalid_folder, "--out", tmp_path / "page.html")]
     if measure == "accuracy":
-        commands.append(("diff", sound, bad))
+        commands.append(("diff", valid_folder, invalid_folder))
     for command in commands:
         line = robust201(*command).refusal(2)
         assert f"pgd_{measure}.json" in line
         assert named in line
-    for path in set((bad / "cifar10").iterdir()) - {bad / f"cifar10/pgd_{measure}.json"}:
+    for path in set((invalid_folder / "cifar10").iterdir()) - {invalid_folder / f"cifar10/pgd_{measure}.json"}:
         path.unlink()
-    result = robust201("verify", bad)
+    result = robust201("verify", invalid_folder)
     assert result.code in {2, 4}
     assert named in result.err
     assert "pgd" in result.err
 
 
 def test_all_readers_accept_valid_files(tmp_path, robust201: RunCommand):
-    sound = write(tmp_path / "sound")
-    assert robust201("report", sound, "--out", tmp_path / "page.html").code == 0
-    assert robust201("diff", sound, sound).code == 0
+    valid_folder = write(tmp_path / "sound")
+    assert robust201("report", valid_folder, "--out", tmp_path / "page.html").code == 0
+    assert robust201("diff", valid_folder, valid_folder).code == 0
 
 
 @pytest.mark.parametrize("case", [case for case, (measure, _, _) in WRONG.items() if measure != "accuracy"])
 def test_value_and_iter_values_check_values(tmp_path, case):
     measure, identifier, row = WRONG[case]
-    sound = [MATRIX] * 2 if measure == "cm" else [CONFIDENCE] * 2
-    rows = {str(index): sound for index in (0, 2, 3, 4, 5, 6)} | {identifier: row}
+    valid_folder = [MATRIX] * 2 if measure == "cm" else [CONFIDENCE] * 2
+    rows = {str(index): valid_folder for index in (0, 2, 3, 4, 5, 6)} | {identifier: row}
     data = RobustnessDataset(write_results(tmp_path, {"pgd": rows}, measure=measure))
     assert len(data.value(0, "cifar10", "pgd", measure)) == 2
     stacks = data.files.iter_stacks("cifar10", "pgd", measure)
-    if case == "matrices of other classes":  # which are sound, but fit into no stack
+    if case == "matrices of other classes":  # valid values that cannot be stacked
         assert [arrays is None for _, arrays in stacks] == [False, True]
         return
     for read in (lambda: data.value(1, "cifar10", "pgd", measure), lambda: list(stacks)):
@@ -146,14 +146,14 @@ def test_stack_values_equals_values(tmp_path, measure, key):
 
 @pytest.mark.parametrize("tolerance", ["inf", "nan", "1e999", "-inf"])
 def test_diff_rejects_tolerance_that_is_not_finite(tmp_path, tolerance, robust201: RunCommand):
-    sound = write(tmp_path)
-    assert "tolerance" in robust201("diff", sound, sound, f"--tolerance={tolerance}").refusal(2)
+    valid_folder = write(tmp_path)
+    assert "tolerance" in robust201("diff", valid_folder, valid_folder, f"--tolerance={tolerance}").refusal(2)
 
 
 def test_diff_ignores_missing_accuracy(tmp_path, robust201: RunCommand):
-    sound, other = write(tmp_path / "sound"), write(tmp_path / "other")
+    valid_folder, other = write(tmp_path / "sound"), write(tmp_path / "other")
     write_results(other, {"pgd": {"0": [0.5, None], "1": [0.6, 0.5]}})
-    assert robust201("diff", sound, other).code == 0
+    assert robust201("diff", valid_folder, other).code == 0
 
 
 @pytest.mark.parametrize("content", ["5", "[]", '"x"', "null", '{"format": 1}', '{"format": 1, "strengths": 5}'])

@@ -54,11 +54,11 @@ def values(derived_metrics: DerivedMetrics, metric: str, key: str, strength: flo
 
 
 def test_robustness_r_integrates_curve_from_clean_accuracy(derived_metrics: DerivedMetrics) -> None:
-    got = values(derived_metrics, "robustness_r", "pgd")
+    series = values(derived_metrics, "robustness_r", "pgd")
     strengths = (0.0, 0.5, 1.0, 8.0)
     for cell in ARCHITECTURES:
         curve = [expected(cell, "clean" if s == 0 else "pgd", s).mean() for s in strengths]
-        assert got[cell] == pytest.approx(float(robustness_r(strengths, curve).value))
+        assert series[cell] == pytest.approx(float(robustness_r(strengths, curve).value))
         for strength, accuracy in zip(strengths[1:], curve[1:], strict=True):
             change = values(derived_metrics, "relative_change", "pgd", strength)[cell]
             assert change == pytest.approx((accuracy - curve[0]) / curve[0])
@@ -168,10 +168,10 @@ def test_metrics_compare_training_seeds(tmp_path: Path) -> None:
     units = [make_unit(cell, "cifar10", "pgd", (1.0, 8.0), weights=name) for cell in (0, 2) for name in names]
     export(tmp_path, FabricatedPlan(tuple(units), weights=names), formats=("parquet",))
     derived_metrics = RobustnessDataset(tmp_path, weights="e200-s777").metrics()
-    got = values(derived_metrics, "training_seed_deviation", "pgd", 8.0)
+    series = values(derived_metrics, "training_seed_deviation", "pgd", 8.0)
     for cell in (0, 2):
         accuracies = [make_values(unit, 8.0)["accuracy"] for unit in units if unit.architecture == cell]
-        assert got[cell] == pytest.approx(np.std(accuracies, ddof=1))
+        assert series[cell] == pytest.approx(np.std(accuracies, ddof=1))
     assert "training_seed_deviation" not in derived_metrics.needs
 
 
@@ -254,7 +254,7 @@ def test_rankings_agree_if_clean_accuracies_are_equal(tmp_path: Path) -> None:
         assert (row.key, row.n, row.top) == ("fgsm", 10, 5)
         if expected_tau is not None:
             assert (row.kendall, row.overlap) == (pytest.approx(expected_tau), 5)
-        else:  # R falls with the place; the mean rises first and then falls
+        else:  # R decreases with the position; the mean first increases and then decreases
             data = RobustnessDataset(tmp_path / name)
             r = data.metrics().metrics[0].values
             mean = data.to_frame("cifar10", "fgsm").query("strength > 0").groupby("architecture")["value"].mean()

@@ -37,14 +37,14 @@ def test_images_behind_returns_number_of_images(tmp_path: Path) -> None:
     assert images_behind(RobustnessDataset(published).files, "cifar10", "pgd") == 10_000  # the whole test split
     write_results(published, {"pgd": {"0": [[[3, 1], [0, 4]]] * 2}}, measure="cm")
     assert images_behind(RobustnessDataset(published).files, "cifar10", "pgd") == 8
-    mine = write_results(tmp_path / "mine", {"pgd": {"0": [0.5, 0.25]}})
-    write_sweep_json(mine, {"cifar10": {"pgd": [1, 8]}})
-    assert images_behind(RobustnessDataset(mine).files, "cifar10", "pgd") is None
-    assert RobustnessDataset(mine).to_frame(intervals=True)[["low", "high"]].isna().all(axis=None)
+    custom = write_results(tmp_path / "mine", {"pgd": {"0": [0.5, 0.25]}})
+    write_sweep_json(custom, {"cifar10": {"pgd": [1, 8]}})
+    assert images_behind(RobustnessDataset(custom).files, "cifar10", "pgd") is None
+    assert RobustnessDataset(custom).to_frame(intervals=True)[["low", "high"]].isna().all(axis=None)
     with pytest.raises(ConfigError, match="the number of images, which is needed"):
-        RobustnessDataset(mine).rank("cifar10", "pgd", 1.0, ties=0.05)
-    write_sweep_json(mine, {"cifar10": {"pgd": [1, 8]}}, {"images": {"count": 100, "seed": 0}})
-    assert images_behind(RobustnessDataset(mine).files, "cifar10", "pgd") == 100
+        RobustnessDataset(custom).rank("cifar10", "pgd", 1.0, ties=0.05)
+    write_sweep_json(custom, {"cifar10": {"pgd": [1, 8]}}, {"images": {"count": 100, "seed": 0}})
+    assert images_behind(RobustnessDataset(custom).files, "cifar10", "pgd") == 100
 
 
 def test_intervals_of_overlay_use_number_of_images_of_each_folder(tmp_path: Path) -> None:

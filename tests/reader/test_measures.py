@@ -79,7 +79,7 @@ def test_measure_figure_correlates_ranks_with_accuracies(tmp_path):
     under = points[points["key"] == "pgd"]
     assert under["strength"].unique().tolist() == [1.0]
     assert dict(zip(under["architecture"], under["value"], strict=True)) == {0: 5.0, 2: 7.0, 10: 6.0}
-    # Of the three pairs two are in the same order; squared differences of the ranks are 0, 1 and 1.
+    # Two of the three pairs are in the same order; the squared rank differences are 0, 1 and 1.
     assert under["kendall"].iloc[0] == pytest.approx(1 / 3)
     assert under["spearman"].iloc[0] == pytest.approx(1 / 2)
     assert points[points["key"] == "clean"]["kendall"].iloc[0] == pytest.approx(-1 / 3)

@@ -51,7 +51,7 @@ def test_numbers_are_not_read_as_indices_in_other_spaces(tmp_path, form):
                 table.schema.get_field_index("architecture"), "architecture", table["architecture"].cast("int32")
             )
             pq.write_table(table, path)
-        (out.parent / "parquet_files.json").unlink()  # which tells of the files as they were
+        (out.parent / "parquet_files.json").unlink()  # outdated listing
     dataset = RobustnessDataset(out)
     assert dataset.non_isomorph_ids == ["7", "20000", "123456"]
     assert dataset.get_uid(20_000) == dataset.id_to_string(20_000) == "20000"

@@ -55,13 +55,13 @@ def expected(architecture: int, key: str, strength: float) -> np.ndarray:
 def test_outcomes_equal_measured_predictions(folder: Path) -> None:
     for data in (RobustnessDataset(folder), RobustnessDataset(folder / "parquet")):
         for key, strength in (("pgd", 8.0), ("pgd@Linf", 0.5), ("fog", 3.0), ("clean", 0.0)):
-            found = data.outcomes("cifar10", key, strength)
-            assert (found.architectures, found.n_images) == (ARCHITECTURES, N_IMAGES)
-            by_hand = [expected(one, key.removesuffix("@Linf"), strength) for one in ARCHITECTURES]
-            np.testing.assert_array_equal(found.correct, by_hand)
+            read_back = data.outcomes("cifar10", key, strength)
+            assert (read_back.architectures, read_back.n_images) == (ARCHITECTURES, N_IMAGES)
+            by_hand = [expected(cell, key.removesuffix("@Linf"), strength) for cell in ARCHITECTURES]
+            np.testing.assert_array_equal(read_back.correct, by_hand)
     np.testing.assert_array_equal(data.outcomes("cifar10", "fgsm", 0).packed, data.outcomes("cifar10", "clean").packed)
-    some = found.of([309, 0])
-    np.testing.assert_array_equal(some.correct, found.correct[[3, 0]])
+    some = read_back.of([309, 0])
+    np.testing.assert_array_equal(some.correct, read_back.correct[[3, 0]])
     with pytest.raises(ArchitectureError, match="the architecture has no outcomes"):
         some.of([2])
     with pytest.raises(ConfigError, match=r"expected a strength of 0.5, 1, 8"):
@@ -78,7 +78,7 @@ def test_images_returns_table_of_images(folder: Path) -> None:
 
 
 def test_outcomes_can_be_unpacked_with_other_libraries(folder: Path) -> None:
-    by_hand = np.array([expected(one, "pgd", 8.0) for one in ARCHITECTURES])
+    by_hand = np.array([expected(cell, "pgd", 8.0) for cell in ARCHITECTURES])
     where = [("dataset", "==", "cifar10"), ("key", "==", "pgd"), ("strength", "==", 8.0)]
     rows = pd.read_parquet(folder / "parquet", filters=where).sort_values("architecture")
     packed = np.stack([np.frombuffer(bits, "uint8") for bits in rows.correct_bits])
@@ -91,18 +91,18 @@ def test_outcomes_can_be_unpacked_with_other_libraries(folder: Path) -> None:
     )
     packed = np.stack([np.frombuffer(bits, "uint8") for bits in polars["correct_bits"]])
     np.testing.assert_array_equal(np.unpackbits(packed, axis=1, count=N_IMAGES), by_hand)
-    place = f"'{folder}/parquet/**/*.parquet' where key = 'pgd' and strength = 8 order by architecture"
-    counts = duckdb.sql(f"select bit_count(correct_bits::bit), get_bit(correct_bits::bit, 11) from {place}").fetchall()
+    query = f"'{folder}/parquet/**/*.parquet' where key = 'pgd' and strength = 8 order by architecture"
+    counts = duckdb.sql(f"select bit_count(correct_bits::bit), get_bit(correct_bits::bit, 11) from {query}").fetchall()
     assert counts == [(row.sum(), int(row[11])) for row in by_hand]
 
 
 def test_export_writes_bits_instead_of_or_with_classes(folder: Path, tmp_path: Path) -> None:
     both = write(tmp_path / "both", outcomes="classes")
-    measured = [RobustnessDataset(one).files.sweep["measurements"] for one in (folder, both)]
+    measured = [RobustnessDataset(cell).files.sweep["measurements"] for cell in (folder, both)]
     assert measured == [["accuracy", "cm"], [*MEASUREMENTS]]
-    names = [{path.name for path in (one / "cifar10").iterdir()} for one in (folder, both)]
+    names = [{path.name for path in (cell / "cifar10").iterdir()} for cell in (folder, both)]
     assert names[1] - names[0] == {f"{key}_predictions.json" for key in ("clean", "fgsm", "pgd", "fog")}
-    columns = [pq.read_schema(one / "parquet/dataset=cifar10/key=pgd/part-0.parquet").names for one in (folder, both)]
+    columns = [pq.read_schema(cell / "parquet/dataset=cifar10/key=pgd/part-0.parquet").names for cell in (folder, both)]
     assert [name for name in columns[1] if name not in columns[0]] == ["predictions"]
     assert "correct_bits" in columns[0]
     assert "`images/dataset=<dataset>/part-0.parquet`" in (folder / "README.md").read_text()
@@ -129,9 +129,9 @@ def test_export_outcomes_requires_predictions_and_parquet(tmp_path: Path) -> Non
 
 def rewrite(file: Path, name: str, values: list) -> None:
     table = pq.read_table(file)
-    place = table.schema.get_field_index(name)
+    query = table.schema.get_field_index(name)
     pq.write_table(
-        table.set_column(place, table.schema.field(place), pa.array(values, table.schema.field(place).type)), file
+        table.set_column(query, table.schema.field(query), pa.array(values, table.schema.field(query).type)), file
     )
 
 
@@ -154,11 +154,11 @@ def test_outcomes_rejects_damaged_bits(folder: Path, tmp_path: Path, damage: str
 
 def test_outcomes_of_overlay_require_equal_images(folder: Path, tmp_path: Path) -> None:
     more = write(tmp_path / "more", make_plan((0, 9), keys=("clean", "pgd"), measurements=MEASUREMENTS))
-    found = RobustnessDataset(folder, more).outcomes("cifar10", "pgd", 8.0)
-    assert found.architectures == (0, 2, 9, 10, 309, 991)
-    np.testing.assert_array_equal(found.correct[2], expected(9, "pgd", 8.0))
+    read_back = RobustnessDataset(folder, more).outcomes("cifar10", "pgd", 8.0)
+    assert read_back.architectures == (0, 2, 9, 10, 309, 991)
+    np.testing.assert_array_equal(read_back.correct[2], expected(9, "pgd", 8.0))
     other = write(tmp_path / "other", make_plan((9,), keys=("pgd",), measurements=MEASUREMENTS), first_row=8)
-    # Outcomes of several keys are combined, so that images must be the same whichever folder has a key.
+    # Outcomes of several keys are combined, so all folders must have the same images.
     for key, strength in (("pgd", 8.0), ("clean", 0.0)):
         with pytest.raises(ResultsError, match="the images differ from those of"):
             RobustnessDataset(folder, other).outcomes("cifar10", key, strength)
@@ -168,39 +168,39 @@ def test_outcomes_of_overlay_require_equal_images(folder: Path, tmp_path: Path) 
 
 def test_rank_marks_ties_with_best(folder: Path) -> None:
     data = RobustnessDataset(folder)
-    found = data.rank("cifar10", "clean", ties=0.05)
+    read_back = data.rank("cifar10", "clean", ties=0.05)
     plain = data.rank("cifar10", "clean")
-    pd.testing.assert_series_equal(found["rank"], plain)
-    correct = {one: expected(one, "clean", 0.0) for one in found.index}
-    best, *others = found.index
+    pd.testing.assert_series_equal(read_back["rank"], plain)
+    correct = {cell: expected(cell, "clean", 0.0) for cell in read_back.index}
+    best, *others = read_back.index
     raw = [
-        float(mcnemar_p_values((correct[best] & ~correct[one]).sum(), (~correct[best] & correct[one]).sum()))
-        for one in others
+        float(mcnemar_p_values((correct[best] & ~correct[cell]).sum(), (~correct[best] & correct[cell]).sum()))
+        for cell in others
     ]
-    np.testing.assert_allclose(found["p_value"], [1, *holm_adjust(raw)])
-    assert found["tied"].tolist() == [True, *(holm_adjust(raw) > 0.05)]
-    assert found["tied"].nunique() == 2
-    np.testing.assert_allclose(found["value"], [correct[one].mean() for one in found.index])
+    np.testing.assert_allclose(read_back["p_value"], [1, *holm_adjust(raw)])
+    assert read_back["tied"].tolist() == [True, *(holm_adjust(raw) > 0.05)]
+    assert read_back["tied"].nunique() == 2
+    np.testing.assert_allclose(read_back["value"], [correct[cell].mean() for cell in read_back.index])
     # At strength 0 of an attack, clean images are compared.
     pd.testing.assert_frame_equal(data.rank("cifar10", "pgd", 0, ties=0.05), data.rank("cifar10", "clean", ties=0.05))
 
 
 def test_rank_compares_isomorphs_once(folder: Path) -> None:
     data = RobustnessDataset(folder)
-    few, many = (data.rank("cifar10", "pgd", 1.0, ties=0.05, isomorphs=both) for both in (False, True))
-    assert len(many) > len(few)
-    for architecture in many.index:
+    evaluated, with_isomorphs = (data.rank("cifar10", "pgd", 1.0, ties=0.05, isomorphs=both) for both in (False, True))
+    assert len(with_isomorphs) > len(evaluated)
+    for architecture in with_isomorphs.index:
         uid = int(data.get_uid(architecture))
-        assert many.loc[architecture, "p_value"] == few.loc[uid, "p_value"]
+        assert with_isomorphs.loc[architecture, "p_value"] == evaluated.loc[uid, "p_value"]
 
 
 def test_rank_without_outcomes_compares_accuracies_and_warns(tmp_path: Path) -> None:
     export(tmp_path, make_plan(ARCHITECTURES))
     data = RobustnessDataset(tmp_path)
     with pytest.warns(UnpairedTestWarning, match="per-image outcomes are not stored") as warned:
-        found = data.rank("cifar10", "pgd", 1.0, ties=0.05)
-    assert found["tied"].iloc[0]
-    assert [one.filename for one in warned] == [__file__]
+        read_back = data.rank("cifar10", "pgd", 1.0, ties=0.05)
+    assert read_back["tied"].iloc[0]
+    assert [cell.filename for cell in warned] == [__file__]
 
 
 @pytest.mark.parametrize(

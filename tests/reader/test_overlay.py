@@ -106,7 +106,8 @@ def test_overlay_rejects_measure_under_two_protocols(tmp_path):
     second = write_measure(tmp_path / "second", {"2": 5.0}, OTHER)
     data = RobustnessDataset(first, second)
     names = [
-        EvaluationProtocol.of({"dataset": "cifar10", "key": "jacobian", **one}).digest[:8] for one in (PROTOCOL, OTHER)
+        EvaluationProtocol.of({"dataset": "cifar10", "key": "jacobian", **variant}).digest[:8]
+        for variant in (PROTOCOL, OTHER)
     ]
     message = (
         rf"jacobian of cifar10 failed for {first} and {second}: their protocols {names[0]} and {names[1]} differ "
@@ -145,22 +146,22 @@ def test_rank_of_overlay_requires_all_strengths(published, custom):
 
 def test_overlay_equals_single_folder_for_all_formats(tmp_path):
     names = ("clean", "fgsm", "pgd", "fog")
-    whole = tmp_path / "whole"
-    export(whole, make_plan([0, 2, 10, 309], names))
+    combined = tmp_path / "whole"
+    export(combined, make_plan([0, 2, 10, 309], names))
     parts = [tmp_path / name for name in ("some", "others", "keys")]
     export(parts[0], make_plan([0, 10], names[:3]), formats=("parquet",))
     export(parts[1], make_plan([2, 309], names[:3]), compression="zst")
     export(parts[2], make_plan([0, 2, 10, 309], names[3:]), key_style="published")
     convert_dataset(parts[2])
-    expected, data = RobustnessDataset(whole), RobustnessDataset(*parts)
+    expected, data = RobustnessDataset(combined), RobustnessDataset(*parts)
     assert data.query() == expected.query()
     assert (data.data, data.keys_all, data.measures) == (expected.data, expected.keys_all, expected.measures)
     assert data.to_frame().drop(columns="source").equals(expected.to_frame())
     for measure in ("cm", "confidence"):
-        one, other = (summarise_classes(each.files, "cifar10", names, measure) for each in (data, expected))
-        assert one.keys() == other.keys()
-        for column, array in one.items():
-            # The rows of confidences stand in the order of the folders.
+        variant, other = (summarise_classes(each.files, "cifar10", names, measure) for each in (data, expected))
+        assert variant.keys() == other.keys()
+        for column, array in variant.items():
+            # The rows of confidences are in the order of the folders.
             pair = [each if measure == "cm" else each[each[:, 2].argsort()] for each in (array, other[column])]
             np.testing.assert_allclose(*pair, rtol=1e-12)
     text = write_report(data, tmp_path / "page.html").read_text()

@@ -29,9 +29,9 @@ def accuracies_of_table(data: RobustnessDataset, dataset: str) -> pd.DataFrame:
 
 
 def check(data: RobustnessDataset, dataset: str = "cifar10") -> pd.DataFrame:
-    found = read_accuracies(data.files, dataset)
-    pd.testing.assert_frame_equal(found, accuracies_of_table(data, dataset))
-    return found
+    wide_table = read_accuracies(data.files, dataset)
+    pd.testing.assert_frame_equal(wide_table, accuracies_of_table(data, dataset))
+    return wide_table
 
 
 PUBLISHED = {
@@ -42,17 +42,17 @@ PUBLISHED = {
 
 
 def test_read_accuracies_equals_frame_for_json(tmp_path: Path) -> None:
-    found = check(RobustnessDataset(write_results(tmp_path, PUBLISHED)))
-    assert found.index.tolist() == [0, 2, 10, 21]
-    assert np.isnan(found.loc[2, ("pgd", 8.0)])
+    wide_table = check(RobustnessDataset(write_results(tmp_path, PUBLISHED)))
+    assert wide_table.index.tolist() == [0, 2, 10, 21]
+    assert np.isnan(wide_table.loc[2, ("pgd", 8.0)])
 
 
 def test_read_accuracies_equals_frame_for_overlay(tmp_path: Path) -> None:
     write_results(tmp_path / "first", PUBLISHED)
     write_results(tmp_path / "second", {"clean": {"0": 0.7, "2": 0.1}, "fgsm": {"0": [0.2, 0.1]}})
-    found = check(RobustnessDataset(tmp_path / "first", tmp_path / "second"))
-    assert found.index.tolist() == [0, 2, 10]  # no folder has an accuracy of #21
-    assert found["clean", 0.0].tolist() == [0.7, 0.9, 0.5]
+    wide_table = check(RobustnessDataset(tmp_path / "first", tmp_path / "second"))
+    assert wide_table.index.tolist() == [0, 2, 10]  # no folder has an accuracy of #21
+    assert wide_table["clean", 0.0].tolist() == [0.7, 0.9, 0.5]
 
 
 @pytest.mark.parametrize("formats", [("json",), ("parquet",)])

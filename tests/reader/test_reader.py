@@ -47,8 +47,10 @@ def published(tmp_path_factory) -> Path:
                 matrix = [[len(data), len(row.key)], [n_strengths, 1]]
                 shares = [[1 / count for count in line] for line in matrix]
                 confidence = {"label": shares, "argmax": shares, "prediction": [0.5, None]}
-                one = matrix if measure == "cm" else confidence
-                values = {i: one if row.kind == "clean" else [one] * n_strengths for i in ("0", "309")}
+                expected_value = matrix if measure == "cm" else confidence
+                values = {
+                    i: expected_value if row.kind == "clean" else [expected_value] * n_strengths for i in ("0", "309")
+                }
                 if measure == "accuracy":
                     values = {
                         i: 0.5 if row.kind == "clean" else [0.5 / (1 + s) for s in range(n_strengths)] for i in values
@@ -84,7 +86,7 @@ def test_query_equals_result_of_published_helper(published):
     keys, measures = RobustnessDataset.keys_all, ["accuracy", "confidence", "cm"]
     expected = {
         data: {
-            # The published helper leaves an empty entry where it skips a corruption of ImageNet16-120.
+            # The published helper returns an empty entry for a corruption of ImageNet16-120.
             key: {}
             if data == "ImageNet16-120" and key in CORRUPTIONS
             else {measure: content(published, data, key, measure) for measure in measures}
@@ -104,8 +106,8 @@ def test_query_equals_result_of_published_helper(published):
 def test_lookup_of_published_readme_works(published):
     dataset = RobustnessDataset(path=published)
     result = dataset.query(data=["cifar10", "cifar100"], measure="accuracy", key=RobustnessDataset.keys_all)
-    place = dataset.meta["epsilons"]["pgd@Linf"].index(1.0)
-    assert result["cifar10"]["pgd@Linf"]["accuracy"][dataset.get_uid(1832)][place] == 0.5 / 3
+    position = dataset.meta["epsilons"]["pgd@Linf"].index(1.0)
+    assert result["cifar10"]["pgd@Linf"]["accuracy"][dataset.get_uid(1832)][position] == 0.5 / 3
     assert result["cifar10"]["clean"]["accuracy"][dataset.get_uid(1832)] == 0.5
 
 
@@ -117,14 +119,14 @@ def test_query_reads_corruptions_of_imagenet16_if_present(tmp_path):
     }
 
 
-@pytest.mark.parametrize("asked", ["pgd", "pgd@Linf"])
-def test_query_accepts_both_spellings_and_keeps_callers(folder, dataset, asked):
-    (held,) = {"pgd", "pgd@Linf"} & set(dataset.keys_adv)
-    expected = content(folder, "cifar10", held, "accuracy")
-    assert dataset.query("cifar10", asked, "accuracy") == {"cifar10": {asked: {"accuracy": expected}}}
-    assert dataset.accuracy(0, "cifar10", asked) == expected["0"]
-    assert dataset.strengths("cifar10", asked) == (0.5, 1.0, 8.0)
-    assert set(dataset.to_frame("cifar10", asked)["key"]) == {asked}
+@pytest.mark.parametrize("spelling", ["pgd", "pgd@Linf"])
+def test_query_accepts_both_spellings_and_keeps_callers(folder, dataset, spelling):
+    (stored_spelling,) = {"pgd", "pgd@Linf"} & set(dataset.keys_adv)
+    expected = content(folder, "cifar10", stored_spelling, "accuracy")
+    assert dataset.query("cifar10", spelling, "accuracy") == {"cifar10": {spelling: {"accuracy": expected}}}
+    assert dataset.accuracy(0, "cifar10", spelling) == expected["0"]
+    assert dataset.strengths("cifar10", spelling) == (0.5, 1.0, 8.0)
+    assert set(dataset.to_frame("cifar10", spelling)["key"]) == {spelling}
 
 
 def test_instance_attributes_describe_folder(folder, dataset):
@@ -231,7 +233,7 @@ def test_to_frame_has_one_row_per_value(folder, dataset):
     # clean once, three epsilons and clean for each attack, three severities
     assert len(frame) == 2 * len(ARCHITECTURES) * (1 + 4 + 4 + 3)
     assert not frame.duplicated(["architecture", "dataset", "key", "strength"]).any()
-    # docs/reader.md leaves out the clean values that attacks begin with in this way
+    # The filter in docs/reader.md for the clean values that attacks start with.
     evaluated = frame[(frame.strength > 0) | (frame.key == "clean")]
     assert len(evaluated) == 2 * len(ARCHITECTURES) * (1 + 3 + 3 + 3)
     assert frame["value"].dtype == np.float64
@@ -249,8 +251,8 @@ def test_to_frame_with_isomorphs_repeats_each_class(dataset):
     members = [int(i) for i, row in dataset.meta["ids"].items() if int(row["isomorph"]) in ARCHITECTURES]
     assert sorted(set(frame["architecture"])) == sorted(members) != sorted(ARCHITECTURES)
     assert set(frame["isomorph"]) == set(ARCHITECTURES)
-    one, other = (frame[frame["architecture"] == i]["value"].tolist() for i in (309, 1832))
-    assert one == other != []
+    expected_value, other = (frame[frame["architecture"] == i]["value"].tolist() for i in (309, 1832))
+    assert expected_value == other != []
 
 
 def test_wide_frame_has_one_column_per_strength(dataset):
@@ -270,8 +272,8 @@ def test_to_frame_keeps_nested_measurements(folder, dataset):
     frame = dataset.to_frame("cifar10", "clean", "confidence")
     assert frame["value"].tolist() == list(content(folder, "cifar10", "clean", "confidence").values())
     wide = dataset.to_frame("cifar10", "pgd", "cm", wide=True)
-    (held,) = {"pgd", "pgd@Linf"} & set(dataset.keys_adv)
-    assert wide["pgd", 1.0].tolist() == [row[1] for row in content(folder, "cifar10", held, "cm").values()]
+    (stored_spelling,) = {"pgd", "pgd@Linf"} & set(dataset.keys_adv)
+    assert wide["pgd", 1.0].tolist() == [row[1] for row in content(folder, "cifar10", stored_spelling, "cm").values()]
 
 
 def test_to_frame_without_clean_results_starts_at_first_epsilon(tmp_path):

@@ -58,12 +58,12 @@ def test_reader_notices_replaced_file(folder):
 
 def test_row_cache_is_bounded_and_keeps_last_file(tmp_path, monkeypatch):
     monkeypatch.setattr(file_cache, "MAX_CACHE_BYTES", 30)
-    kept, reads = RowCache(), []
+    cache, reads = RowCache(), []
     for name in ("a", "b", "large"):
         (tmp_path / name).touch()
 
     def ask(name: str, value: str) -> None:
-        kept.get(tmp_path / name, "cm", lambda: reads.append(name) or {"0": value})
+        cache.get(tmp_path / name, "cm", lambda: reads.append(name) or {"0": value})
 
     for name in ("a", "b", "a", "b"):
         ask(name, "x" * 10)

@@ -19,11 +19,11 @@ OF_EPOCH = {"e12-s0": ARCHITECTURES, "e200-s0": (2, 10)}
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory) -> dict[str, Path]:
     """One folder per name of weights."""
-    found = {}
+    folders = {}
     for name, architectures in OF_EPOCH.items():
-        found[name] = tmp_path_factory.mktemp(name)
-        export(found[name], make_plan(architectures, ["clean", "pgd"]), formats=("parquet",))
-    return found
+        folders[name] = tmp_path_factory.mktemp(name)
+        export(folders[name], make_plan(architectures, ["clean", "pgd"]), formats=("parquet",))
+    return folders
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_all_methods_accept_name_of_weights(folder, parts):
     assert data.value(2, "cifar10", "pgd", "cm", **chosen) == part.value(2, "cifar10", "pgd", "cm")
     other = data.accuracy(2, "cifar10", "pgd", 8.0, weights="e200-s0")
     assert other == part.accuracy(2, "cifar10", "pgd", 8.0) / 2
-    # What is kept of one choice is not given for another.
+    # Cached results of one name of weights are not returned for another.
     assert data.accuracy(2, "cifar10", "pgd", 8.0, **chosen) == 2 * other
 
 
@@ -88,7 +88,9 @@ def test_select_turns_trainings_into_networks(folder, parts):
     assert networks.accuracy("2@e200-s0", "cifar10", "pgd", 8.0) == part.accuracy(2, "cifar10", "pgd", 8.0) / 2
     values = {name: networks.accuracy(name, "cifar10", "pgd", 8.0) for name in NETWORKS}
     ranks = data.rank("cifar10", "pgd", 8.0)
-    assert {**ranks} == {one: 1 + sum(other > values[one] for other in values.values()) for one in NETWORKS}
+    assert {**ranks} == {
+        network_name: 1 + sum(other > values[network_name] for other in values.values()) for network_name in NETWORKS
+    }
     (ranking, *_) = data.metrics(keys=["clean"]).rankings
     assert sorted(ranking.accuracies.index) == list(NETWORKS)
     assert networks.value("2@e12-s0", "cifar10", "pgd", "cm") == part.value(2, "cifar10", "pgd", "cm")
@@ -102,9 +104,9 @@ def test_select_restricts_networks_and_keys(folder, parts):
     assert list(data.select("10@e200-s0").rank("cifar10", "pgd").index) == ["10@e200-s0"]
     assert data.select(keys="pgd").keys_all == ["clean", "pgd"]
     assert part.select().files is part.files
-    one = part.select([2], keys=["clean"])
-    assert (one.to_frame()["architecture"].tolist(), one.keys_all) == ([2], ["clean"])
-    assert one.files.space is part.files.space
+    network_name = part.select([2], keys=["clean"])
+    assert (network_name.to_frame()["architecture"].tolist(), network_name.keys_all) == ([2], ["clean"])
+    assert network_name.files.space is part.files.space
     several = RobustnessDataset(parts["e12-s0"], parts["e200-s0"]).select([2, 10])
     assert several.to_frame("cifar10", "clean")["architecture"].tolist() == [2, 10]
     with pytest.raises(ConfigError, match=r"'10': expected a network that was evaluated, such as 0, 2, got another"):
@@ -124,8 +126,8 @@ def test_reader_of_single_name_needs_no_weights_argument(folder, parts, tmp_path
     data, part = RobustnessDataset(folder, weights="e12-s0"), RobustnessDataset(parts["e12-s0"])
     assert data.to_frame().equals(part.to_frame())
     for measure in ("cm", "confidence"):
-        one, other = (summarise_classes(d.files, "cifar10", ["clean", "pgd"], measure) for d in (data, part))
-        assert all((one["pgd", s] == other["pgd", s]).all() for s in (0.5, 1.0, 8.0))
+        network_name, other = (summarise_classes(d.files, "cifar10", ["clean", "pgd"], measure) for d in (data, part))
+        assert all((network_name["pgd", s] == other["pgd", s]).all() for s in (0.5, 1.0, 8.0))
     assert "2 of 6,466 architectures" in write_report(data, tmp_path / "page.html").read_text()
 
 

@@ -30,8 +30,11 @@ def stored(architecture: int, key: str, strength: float) -> np.ndarray:
 
 
 def test_read_steps_returns_stored_steps(dataset: RobustnessDataset) -> None:
-    found = [(one.architecture, one.strength) for one in iter_steps(dataset.files, "cifar10", "pgd")]
-    assert sorted(found) == [(architecture, s) for architecture in ARCHITECTURES for s in STRENGTHS]
+    pairs = [
+        (network_steps.architecture, network_steps.strength)
+        for network_steps in iter_steps(dataset.files, "cifar10", "pgd")
+    ]
+    assert sorted(pairs) == [(architecture, s) for architecture in ARCHITECTURES for s in STRENGTHS]
     for strength in STRENGTHS:
         for architecture, steps in read_steps(dataset.files, "cifar10", "pgd", strength).items():
             np.testing.assert_array_equal(steps, stored(architecture, "pgd", strength))

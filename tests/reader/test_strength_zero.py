@@ -42,17 +42,21 @@ def data(folder: Path) -> RobustnessDataset:
 
 @pytest.mark.parametrize("key", OWN)
 def test_frame_and_rank_of_key_at_zero_contain_only_its_values(data: RobustnessDataset, key: str) -> None:
-    own = {int(name): values[0] for name, values in VALUES[key].items()}
+    values_at_zero = {int(name): values[0] for name, values in VALUES[key].items()}
     frame = data.to_frame("cifar10", key)
-    assert dict(zip(frame["architecture"], frame["value"], strict=True)) == own
+    assert dict(zip(frame["architecture"], frame["value"], strict=True)) == values_at_zero
     assert frame["strength"].tolist() == [0.0] * 3
-    assert data.to_frame("cifar10", wide=True)[key, 0.0].tolist() == [*own.values()]
-    by_value = sorted(own, key=lambda one: -own[one])
+    assert data.to_frame("cifar10", wide=True)[key, 0.0].tolist() == [*values_at_zero.values()]
+    by_value = sorted(values_at_zero, key=lambda cell: -values_at_zero[cell])
     assert data.rank("cifar10", key).index.tolist() == by_value
     assert data.rank("cifar10", key, 0).index.tolist() == by_value
     placed = place(pd.DataFrame({"key": [key], "strength": [0.0], "accuracy": [0.25]}), data)
     row = placed.iloc[0]
-    assert (row["architectures"], row["best"], row["best_architecture"]) == (3, own[by_value[0]], by_value[0])
+    assert (row["architectures"], row["best"], row["best_architecture"]) == (
+        3,
+        values_at_zero[by_value[0]],
+        by_value[0],
+    )
 
 
 def test_join_uses_values_of_key_at_zero(data: RobustnessDataset) -> None:
@@ -65,9 +69,9 @@ def test_documented_filter_removes_only_repeated_clean_values(folder: Path) -> N
     text = (REPOSITORY / "docs/reader.md").read_text()
     (example,) = (block for block in text.split("```") if "begin_clean" in block)
     lines = example.removeprefix("python").replace("runs/demo/dataset", str(folder)).replace("digits", "cifar10")
-    held: dict[str, Any] = {}
-    exec(lines, held)
-    assert held["evaluated"].groupby("key", observed=True).size().to_dict() == {
+    filtered: dict[str, Any] = {}
+    exec(lines, filtered)
+    assert filtered["evaluated"].groupby("key", observed=True).size().to_dict() == {
         **dict.fromkeys(("clean", "grid775", "mine"), 3),
         "pgd": 6,
     }
@@ -82,13 +86,17 @@ def test_other_attacks_start_with_clean_value(data: RobustnessDataset) -> None:
 
 
 def test_metrics_include_key_at_zero_once(data: RobustnessDataset) -> None:
-    found = data.metrics()
-    places = [(one.key, one.strength) for one in found.rankings]
+    derived = data.metrics()
+    places = [(cell.key, cell.strength) for cell in derived.rankings]
     assert sorted(places) == [("clean", 0.0), ("grid775", 0.0), ("mine", 0.0), ("pgd", 1.0), ("pgd", 8.0)]
-    assert {one.key: one.best for one in found.rankings if one.strength == 0} == {"clean": 0, "grid775": 1, "mine": 0}
-    # A curve needs the clean value in front.
-    assert [row.key for row in found.metrics if row.metric == "robustness_r"] == ["pgd"]
-    assert "robustness_r, relative_change" not in found.needs
+    assert {cell.key: cell.best for cell in derived.rankings if cell.strength == 0} == {
+        "clean": 0,
+        "grid775": 1,
+        "mine": 0,
+    }
+    # A curve requires the clean value at its start.
+    assert [row.key for row in derived.metrics if row.metric == "robustness_r"] == ["pgd"]
+    assert "robustness_r, relative_change" not in derived.needs
 
 
 def test_summary_and_scores_include_key_at_zero(data: RobustnessDataset, folder: Path) -> None:
@@ -102,7 +110,7 @@ def test_summary_and_scores_include_key_at_zero(data: RobustnessDataset, folder:
     }
     results = results_of(folder)
     assert results.keys("attack") == ["pgd", "grid775", "mine"]
-    assert results.scores["adversarial"].tolist() == pytest.approx([0.3, 0.4, 0.35])  # of PGD alone
+    assert results.scores["adversarial"].tolist() == pytest.approx([0.3, 0.4, 0.35])  # of PGD only
 
 
 def test_figures_and_report_do_not_label_key_at_zero_as_clean(

@@ -28,7 +28,7 @@ def test_unknown_key_is_listed_separately_from_attacks(folder):
     assert kind_of("gravity") == "other"
     assert (data.keys_adv, data.keys_other, data.keys_all) == (["pgd"], ["gravity"], ["clean", "pgd", "gravity"])
     assert data.strengths("cifar10", "gravity") == (0.0, 9.81)
-    # Its strength 0 is its own, not the clean accuracy.
+    # Its value at strength 0 is not the clean accuracy.
     assert data.accuracy(0, "cifar10", "gravity", 0) == 0.7
     assert data.accuracy(0, "cifar10", "pgd", 0) == 0.9
     frame = data.to_frame("cifar10", "gravity")

@@ -322,8 +322,10 @@ def _file_set(name: str, includes: str | list[str]) -> dict[str, Any]:
 
 def _record_set(name: str, files: str, description: str, columns: Mapping[str, ParquetColumn]) -> dict[str, Any]:
     # Croissant 1.0 has no type for bytes.
-    named = {column_name: column for column_name, column in columns.items() if not pa.types.is_binary(column.dtype)}
-    fields = [_field(name, files, column_name, column) for column_name, column in named.items()]
+    representable = {
+        column_name: column for column_name, column in columns.items() if not pa.types.is_binary(column.dtype)
+    }
+    fields = [_field(name, files, column_name, column) for column_name, column in representable.items()]
     return _node("RecordSet", name, description=description, field=fields)
 
 

@@ -109,7 +109,7 @@ class ComparisonReport:
 
     @property
     def names_only_first(self) -> tuple[str, ...]:
-        """Keys that only the first set has; a key that the second set has at other strengths is followed by its own."""
+        """Keys, and strengths of common keys, that only the first set has."""
         return self._name_keys(self.only_first, self.only_second)
 
     @property
@@ -119,12 +119,12 @@ class ComparisonReport:
     def _name_keys(self, evaluations: Iterable[EvaluationKey], others: Iterable[EvaluationKey]) -> tuple[str, ...]:
         """Return the names of keys, with their strengths if the other set has the key too."""
         elsewhere = {(row.dataset, row.key) for row in self.comparisons} | {(name, key) for name, key, _ in others}
-        named: dict[tuple[str, str], list[str]] = {}
+        strengths_by_key: dict[tuple[str, str], list[str]] = {}
         for dataset, key, strength in evaluations:
-            named.setdefault((dataset, key), []).append(f"{strength:g}")
+            strengths_by_key.setdefault((dataset, key), []).append(f"{strength:g}")
         return tuple(
             f"{dataset} {key} at {', '.join(strengths)}" if (dataset, key) in elsewhere else f"{dataset} {key}"
-            for (dataset, key), strengths in named.items()
+            for (dataset, key), strengths in strengths_by_key.items()
         )
 
     @property

@@ -53,9 +53,9 @@ def add_to_listing(out: Path, names: Iterable[str]) -> None:
 def remove_from_listing(out: Path, names: Collection[str]) -> None:
     """Remove files from the listing before they are rewritten, so that a kill leaves no outdated digest."""
     listed = _read_valid_listing(out)
-    kept = {name: digest for name, digest in listed.items() if name not in names}
-    if kept != listed:
-        _rewrite(out, kept)
+    remaining = {name: digest for name, digest in listed.items() if name not in names}
+    if remaining != listed:
+        _rewrite(out, remaining)
 
 
 def _read_valid_listing(out: Path) -> Mapping[str, str]:

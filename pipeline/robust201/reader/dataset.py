@@ -125,13 +125,15 @@ class RobustnessDataset:
         self.keys_all = self.keys_clean + self.keys_adv + self.keys_cc + self.keys_measure + self.keys_other
 
     def __repr__(self) -> str:
-        several = len(self.weights) > 1 and self.files.weights is None
-        count = self.files.choosing(self.weights[0] if several else None).count_architectures(self.data, self.keys_all)
+        has_several_weights = len(self.weights) > 1 and self.files.weights is None
+        count = self.files.choosing(self.weights[0] if has_several_weights else None).count_architectures(
+            self.data, self.keys_all
+        )
         contents = f"{', '.join(self.data)}; {len(self.keys_all)} keys, {count:,} architectures"
         source = self.files.describe_source(self.data, self.keys_all)
         folders = self.files.layers if isinstance(self.files, OverlaidFiles) else (self.files,)
         paths = ", ".join(str(folder.path) for folder in folders)
-        weights = f"; weights {', '.join(self.weights)}" if several else ""
+        weights = f"; weights {', '.join(self.weights)}" if has_several_weights else ""
         return f"<{type(self).__name__} {paths}: {contents}{f'; {source}' if ', but' in source else ''}{weights}>"
 
     def select(self, networks: "Names | Sequence[int] | None" = None, keys: Names | None = None) -> Self:

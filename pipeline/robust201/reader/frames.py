@@ -65,17 +65,17 @@ def read_frame(
     """Read a measurement of some or all datasets and keys (see `RobustnessDataset.to_frame`)."""
     explicit = datasets is not None and keys is not None
     chosen = files.datasets if datasets is None else datasets
-    named = [key for group in files.keys_by_kind().values() for key in group] if keys is None else keys
+    requested_keys = [key for group in files.keys_by_kind().values() for key in group] if keys is None else keys
     tables = [
         read_table(files, dataset, key, measure)
         for dataset in chosen
-        for key in named
+        for key in requested_keys
         if explicit or files.find(dataset, key, measure) is not None
     ]
-    for name in () if datasets is None or not named else chosen:
+    for name in () if datasets is None or not requested_keys else chosen:
         if name not in {table.dataset for table in tables}:
-            raise files.absence(name, named[0], measure)
-    for name in () if keys is None or not chosen else named:
+            raise files.absence(name, requested_keys[0], measure)
+    for name in () if keys is None or not chosen else requested_keys:
         if name not in {table.key for table in tables}:
             raise files.absence(chosen[0], name, measure)
     return make_frame(tables, files, wide=wide, isomorphs=isomorphs)

@@ -147,13 +147,17 @@ def joined_name(name: str, taken: Collection[str]) -> str:
     return name
 
 
-def _check_distinct_rows(table: pd.DataFrame, named: "pd.Series[Any]", by: Sequence[str], name: str) -> None:
-    keyed = table[[column_name for column_name in by if column_name != "architecture"]].assign(named=named.map(str))
+def _check_distinct_rows(
+    table: pd.DataFrame, architecture_column: "pd.Series[Any]", by: Sequence[str], name: str
+) -> None:
+    keyed = table[[column_name for column_name in by if column_name != "architecture"]].assign(
+        architecture_column=architecture_column.map(str)
+    )
     repeated = keyed.duplicated()
     if repeated.any():
         raise ConfigError(
             f"Joining failed for {name}: expected one row per architecture{' and dataset' if len(by) > 1 else ''}, got "
-            f"several of {keyed['named'][repeated].iloc[0]}. Aggregate them first."
+            f"several of {keyed['architecture_column'][repeated].iloc[0]}. Aggregate them first."
         )
 
 

@@ -103,8 +103,8 @@ def is_valid_meta(meta: Any, space: CellSpace | None) -> bool:
         ids, epsilons = meta["ids"], meta["epsilons"]
         required = set() if space is None else {"nb201-string", "isomorph"}
         has_fields = all(required <= row.keys() for row in ids.values())
-        named = all(map(_ID.fullmatch, ids)) if space is None else ids.keys() <= _indices(len(space.specs()))
-        return bool(has_fields and named and all(map(_are_strengths, epsilons.values())))
+        names_are_valid = all(map(_ID.fullmatch, ids)) if space is None else ids.keys() <= _indices(len(space.specs()))
+        return bool(has_fields and names_are_valid and all(map(_are_strengths, epsilons.values())))
     except (KeyError, TypeError, AttributeError):
         return False
 
@@ -116,8 +116,8 @@ def is_valid_sweep(sweep: Mapping[str, Any]) -> bool:
         return False
     by_key = list(strengths.values())
     has_fields = all(isinstance(keys, dict) and all(map(_are_strengths, keys.values())) for keys in by_key)
-    named = all(isinstance(name, str) for name in measurements) and isinstance(sweep.get("weights", {}), dict)
-    return has_fields and named and _is_count(sweep.get("round_to")) and _is_valid_origin(sweep.get("sweep"))
+    names_are_valid = all(isinstance(name, str) for name in measurements) and isinstance(sweep.get("weights", {}), dict)
+    return has_fields and names_are_valid and _is_count(sweep.get("round_to")) and _is_valid_origin(sweep.get("sweep"))
 
 
 def _is_valid_origin(record: Any) -> bool:
@@ -245,7 +245,9 @@ def _as_doubles(numbers: list[Any]) -> NDArray[np.float64] | None:
 
 def _describe(column: Column) -> str:
     kind = "count" if column.is_exact else "fraction"
-    sizes = " x ".join({"classes": "C", "images": "N"}.get(str(one), str(one)) for one in column.dimensions)
+    sizes = " x ".join(
+        {"classes": "C", "images": "N"}.get(str(dimension), str(dimension)) for dimension in column.dimensions
+    )
     return f"{column.field}, an array {sizes} of {kind}s".lstrip(", ") if sizes else f"a {kind}"
 
 
@@ -310,9 +312,9 @@ def fraction_rounding(fractions: NDArray[Any]) -> float:
     """Return the maximum rounding error of fractions: half a unit of the last decimal, plus floating-point error."""
     if are_counts(fractions):  # integers are not rounded
         return _FLOAT32_ERROR
-    fitting = (places for places in range(1, _MAX_DECIMALS) if (np.round(fractions, places) == fractions).all())
-    places = next(fitting, None)
-    return max(_FLOAT32_ERROR, _FLOAT64_ERROR + (0.0 if places is None else 0.5 * 10.0**-places))
+    fitting = (decimals for decimals in range(1, _MAX_DECIMALS) if (np.round(fractions, decimals) == fractions).all())
+    decimals = next(fitting, None)
+    return max(_FLOAT32_ERROR, _FLOAT64_ERROR + (0.0 if decimals is None else 0.5 * 10.0**-decimals))
 
 
 def _are_counts_or_row_fractions(column: Column, array: NDArray[Any]) -> bool:

@@ -81,8 +81,8 @@ def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
         for dataset, accuracies_of_dataset in content.items():
             n_test = accuracies_of_dataset["n_test"]
             for identifier, accuracy in accuracies_of_dataset["accuracy"].items():
-                named = accuracy if isinstance(accuracy, dict) else {"": accuracy}
-                for weights, fraction in named.items():
+                by_weights = accuracy if isinstance(accuracy, dict) else {"": accuracy}
+                for weights, fraction in by_weights.items():
                     if type(n_test) is not int or n_test < 1 or not 0 <= fraction <= 1:
                         raise ValueError(f"{fraction} of {n_test}")  # noqa: TRY301
                     yield dataset, n_test, identifier, weights, float(fraction)
@@ -109,12 +109,12 @@ def check_recorded(dataset: "RobustnessDataset") -> WeightsCheck:
     protocols = {
         protocol.get("dataset"): protocol for protocol in sweep.get("protocols", ()) if protocol.get("key") == CLEAN
     }
-    several = len(dataset.weights) > 1
+    has_several_weights = len(dataset.weights) > 1
     accuracies_of_dataset: dict[tuple[str, str], dict[str, float]] = {}
     accuracies = []
     for name, n_test, identifier, weights, recorded in read_recorded(dataset.path):
         if (name, weights) not in accuracies_of_dataset:
-            selected_weights = weights if several else None
+            selected_weights = weights if has_several_weights else None
             queried = dataset.query(name, CLEAN, ["accuracy"], missing_ok=True, weights=selected_weights)
             accuracies_of_dataset[name, weights] = queried.get(name, {}).get(CLEAN, {}).get("accuracy", {})
         measured = accuracies_of_dataset[name, weights].get(identifier)
