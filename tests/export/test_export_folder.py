@@ -34,19 +34,19 @@ def test_export_replaces_earlier_export_and_keeps_other_files(tmp_path):
 
 
 def test_export_rejects_folder_of_another_sweep(tmp_path):
-    later_content = make_plan([0], ["clean"])
+    plan = make_plan([0], ["clean"])
     other = replace(make_plan(ARCHITECTURES), name="other")
     export(tmp_path / "out", other)
     before = read_tree(tmp_path / "out")
     with pytest.raises(
         InputError, match="earlier export of the sweep 'fabricated', got an export of the sweep 'other'"
     ):
-        export(tmp_path / "out", later_content)
+        export(tmp_path / "out", plan)
     assert read_tree(tmp_path / "out") == before
     # The same sweep may replace it, and so may any sweep if sweep.json is invalid.
     assert export(tmp_path / "out", other).removed == ()
     (tmp_path / "out/sweep.json").write_text("{")
-    assert "cifar10/pgd_cm.json" in export(tmp_path / "out", later_content).removed
+    assert "cifar10/pgd_cm.json" in export(tmp_path / "out", plan).removed
 
 
 def test_export_reports_number_of_removed_files(finished, tmp_path, robust201):

@@ -135,15 +135,15 @@ def test_metrics_rejects_invalid_number_of_draws(folder: Path, n_draws: Any) -> 
 
 
 def test_rankings_contain_intervals_and_ties(derived_metrics: DerivedMetrics, folder: Path) -> None:
-    by_place = {(cell.key, cell.strength): cell for cell in derived_metrics.rankings}
-    assert len(by_place) == len(derived_metrics.rankings) == 13
-    clean = by_place["clean", 0.0]
+    by_evaluation = {(ranking.key, ranking.strength): ranking for ranking in derived_metrics.rankings}
+    assert len(by_evaluation) == len(derived_metrics.rankings) == 13
+    clean = by_evaluation["clean", 0.0]
     ties = RobustnessDataset(folder).rank("cifar10", "clean", ties=0.05)
     assert clean.best == ties.index[0]
     assert {*clean.tied} == {*ties.index[ties["tied"]]}
     assert (clean.paired, clean.n_images) == (True, N_IMAGES)
     assert [*clean.bootstrap] == ["median"]
-    assert [*by_place["pgd", 1.0].bootstrap] == ["median", "kendall_tau_to_clean"]
+    assert [*by_evaluation["pgd", 1.0].bootstrap] == ["median", "kendall_tau_to_clean"]
     assert clean.ranks is not None
     assert clean.ranks["best_share"].max() > 0.5
     assert (clean.ranks["low"] <= clean.ranks["high"]).all()
@@ -153,7 +153,7 @@ def test_metrics_list_requirements_of_missing_metrics(tmp_path: Path) -> None:
     export(tmp_path, make_plan(ARCHITECTURES[:2], ("clean", "fgsm", "pgd", "fog"), measurements=("accuracy", "cm")))
     derived_metrics = RobustnessDataset(tmp_path).metrics()
     assert {row.metric for row in derived_metrics.metrics} == {"robustness_r", "relative_change"}
-    assert not any(cell.paired for cell in derived_metrics.rankings)
+    assert not any(ranking.paired for ranking in derived_metrics.rankings)
     for name in ("attack_success_rate", "worst_case_accuracy"):
         assert "--outcomes bits" in derived_metrics.needs[name]
     assert "--reference" in derived_metrics.needs["corruption_error, mean_corruption_error"]
@@ -207,7 +207,7 @@ def test_metrics_to_frame(derived_metrics: DerivedMetrics) -> None:
 def test_kendall_tau_to_clean_does_not_depend_on_order_of_keys(folder: Path) -> None:
     data = RobustnessDataset(folder)
     first, last = (
-        {(cell.key, cell.strength): cell.bootstrap for cell in data.metrics(keys=keys, n_draws=4).rankings}
+        {(ranking.key, ranking.strength): ranking.bootstrap for ranking in data.metrics(keys=keys, n_draws=4).rankings}
         for keys in (("clean", "pgd"), ("pgd", "clean"))
     )
     assert "kendall_tau_to_clean" in first["pgd", 1.0]
@@ -231,7 +231,7 @@ def test_metrics_report_unpaired_comparison_without_warning(tmp_path: Path) -> N
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         derived_metrics = RobustnessDataset(tmp_path).metrics()
-    assert [cell.paired for cell in derived_metrics.rankings] == [False]
+    assert [ranking.paired for ranking in derived_metrics.rankings] == [False]
 
 
 def test_rankings_agree_if_clean_accuracies_are_equal(tmp_path: Path) -> None:

@@ -87,9 +87,9 @@ def test_other_attacks_start_with_clean_value(data: RobustnessDataset) -> None:
 
 def test_metrics_include_key_at_zero_once(data: RobustnessDataset) -> None:
     derived = data.metrics()
-    places = [(cell.key, cell.strength) for cell in derived.rankings]
+    places = [(ranking.key, ranking.strength) for ranking in derived.rankings]
     assert sorted(places) == [("clean", 0.0), ("grid775", 0.0), ("mine", 0.0), ("pgd", 1.0), ("pgd", 8.0)]
-    assert {cell.key: cell.best for cell in derived.rankings if cell.strength == 0} == {
+    assert {ranking.key: ranking.best for ranking in derived.rankings if ranking.strength == 0} == {
         "clean": 0,
         "grid775": 1,
         "mine": 0,

@@ -363,7 +363,7 @@ def test_a_ranking_marks_estimates_and_counts_ties(sampled: MakeSampled, tmp_pat
 def test_an_unfinished_sample_is_exported_only_in_part(sampled: MakeSampled, tmp_path: Path) -> None:
     config = sampled("80%")
     run(config, filters=Filters(keys=("clean", "fgsm", "pgd")))
-    with pytest.raises(IncompleteError, match="results on samples for 2 more estimates"):
+    with pytest.raises(IncompleteError, match="2 estimates lack results on their samples"):
         files_of(config, tmp_path / "out")
     files_of(config, tmp_path / "out", partial=True)
     assert set(RobustnessDataset(tmp_path / "out").estimates()["key"]) == {"pgd"}
