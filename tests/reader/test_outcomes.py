@@ -98,11 +98,11 @@ def test_outcomes_can_be_unpacked_with_other_libraries(folder: Path) -> None:
 
 def test_export_writes_bits_instead_of_or_with_classes(folder: Path, tmp_path: Path) -> None:
     both = write(tmp_path / "both", outcomes="classes")
-    measured = [RobustnessDataset(cell).files.sweep["measurements"] for cell in (folder, both)]
+    measured = [RobustnessDataset(root).files.sweep["measurements"] for root in (folder, both)]
     assert measured == [["accuracy", "cm"], [*MEASUREMENTS]]
-    names = [{path.name for path in (cell / "cifar10").iterdir()} for cell in (folder, both)]
+    names = [{path.name for path in (root / "cifar10").iterdir()} for root in (folder, both)]
     assert names[1] - names[0] == {f"{key}_predictions.json" for key in ("clean", "fgsm", "pgd", "fog")}
-    columns = [pq.read_schema(cell / "parquet/dataset=cifar10/key=pgd/part-0.parquet").names for cell in (folder, both)]
+    columns = [pq.read_schema(root / "parquet/dataset=cifar10/key=pgd/part-0.parquet").names for root in (folder, both)]
     assert [name for name in columns[1] if name not in columns[0]] == ["predictions"]
     assert "correct_bits" in columns[0]
     assert "`images/dataset=<dataset>/part-0.parquet`" in (folder / "README.md").read_text()
@@ -129,9 +129,9 @@ def test_export_outcomes_requires_predictions_and_parquet(tmp_path: Path) -> Non
 
 def rewrite(file: Path, name: str, values: list) -> None:
     table = pq.read_table(file)
-    query = table.schema.get_field_index(name)
+    column = table.schema.get_field_index(name)
     pq.write_table(
-        table.set_column(query, table.schema.field(query), pa.array(values, table.schema.field(query).type)), file
+        table.set_column(column, table.schema.field(column), pa.array(values, table.schema.field(column).type)), file
     )
 
 
@@ -168,19 +168,19 @@ def test_outcomes_of_overlay_require_equal_images(folder: Path, tmp_path: Path) 
 
 def test_rank_marks_ties_with_best(folder: Path) -> None:
     data = RobustnessDataset(folder)
-    read_back = data.rank("cifar10", "clean", ties=0.05)
+    ranked = data.rank("cifar10", "clean", ties=0.05)
     plain = data.rank("cifar10", "clean")
-    pd.testing.assert_series_equal(read_back["rank"], plain)
-    correct = {cell: expected(cell, "clean", 0.0) for cell in read_back.index}
-    best, *others = read_back.index
+    pd.testing.assert_series_equal(ranked["rank"], plain)
+    correct = {cell: expected(cell, "clean", 0.0) for cell in ranked.index}
+    best, *others = ranked.index
     raw = [
         float(mcnemar_p_values((correct[best] & ~correct[cell]).sum(), (~correct[best] & correct[cell]).sum()))
         for cell in others
     ]
-    np.testing.assert_allclose(read_back["p_value"], [1, *holm_adjust(raw)])
-    assert read_back["tied"].tolist() == [True, *(holm_adjust(raw) > 0.05)]
-    assert read_back["tied"].nunique() == 2
-    np.testing.assert_allclose(read_back["value"], [correct[cell].mean() for cell in read_back.index])
+    np.testing.assert_allclose(ranked["p_value"], [1, *holm_adjust(raw)])
+    assert ranked["tied"].tolist() == [True, *(holm_adjust(raw) > 0.05)]
+    assert ranked["tied"].nunique() == 2
+    np.testing.assert_allclose(ranked["value"], [correct[cell].mean() for cell in ranked.index])
     # At strength 0 of an attack, clean images are compared.
     pd.testing.assert_frame_equal(data.rank("cifar10", "pgd", 0, ties=0.05), data.rank("cifar10", "clean", ties=0.05))
 
@@ -198,9 +198,9 @@ def test_rank_without_outcomes_compares_accuracies_and_warns(tmp_path: Path) -> 
     export(tmp_path, make_plan(ARCHITECTURES))
     data = RobustnessDataset(tmp_path)
     with pytest.warns(UnpairedTestWarning, match="per-image outcomes are not stored") as warned:
-        read_back = data.rank("cifar10", "pgd", 1.0, ties=0.05)
-    assert read_back["tied"].iloc[0]
-    assert [cell.filename for cell in warned] == [__file__]
+        ranked = data.rank("cifar10", "pgd", 1.0, ties=0.05)
+    assert ranked["tied"].iloc[0]
+    assert [warning.filename for warning in warned] == [__file__]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,14 @@ _NUMBERS = {
 
 @dataclass(frozen=True, eq=False)
 class NetworkEstimates:
-    """Estimates for one network under one key, one per strength."""
+    """Estimates for one network under one key, one per strength.
+
+    Attributes:
+        unit: the unit of the first increment of the sample.
+        n_images: number of images that the estimates refer to.
+        estimates: the estimates.
+        design: description of the sample's design.
+    """
 
     unit: Unit
     n_images: int
@@ -67,16 +74,18 @@ def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, ima
     missing: Counter[tuple[str, str]] = Counter()
     samples = {} if plan.facts.samples is None else plan.facts.samples.keys
     for dataset in plan.datasets:
-        pieces = _sampled_units(plan, dataset)
-        if not pieces:
+        units_by_key = _sampled_units(plan, dataset)
+        if not units_by_key:
             continue
         reader = OutcomeReader(plan, store, inventory, dataset, images_of(plan, dataset).labels)
-        pilots = {key: reader.pilot(key) for key in {key for _, key in pieces}}
+        pilots = {key: reader.pilot(key) for key in {key for _, key in units_by_key}}
         cheap_outcomes: dict[ArchitectureId, Any] = {}
-        for (architecture, key), units in sorted(pieces.items(), key=lambda item: list(plan.tasks).index(item[0][1])):
+        for (architecture, key), units in sorted(
+            units_by_key.items(), key=lambda item: list(plan.tasks).index(item[0][1])
+        ):
             pilot, sample = pilots[key], samples.get((dataset, key))
-            is_whole = sample is not None and len(units) == len(sample.increments)
-            if pilot is None or sample is None or not is_whole or not _is_ready(reader, architecture, units):
+            has_all_increments = sample is not None and len(units) == len(sample.increments)
+            if pilot is None or sample is None or not has_all_increments or not _is_ready(reader, architecture, units):
                 missing[dataset, key] += len(units[0].strengths)
                 continue
             if architecture not in cheap_outcomes:
@@ -97,7 +106,7 @@ def _sampled_units(plan: Plan, dataset: str) -> dict[tuple[ArchitectureId, str],
     units: dict[tuple[ArchitectureId, str], list[Unit]] = {}
     for planned in plan.planned_keys:
         sample = samples.get((dataset, planned.key))
-        if planned.dataset == dataset and is_sampled(plan, planned) and not (sample and sample.is_whole):
+        if planned.dataset == dataset and is_sampled(plan, planned) and not (sample and sample.has_all_increments):
             for position in range(len(planned.networks)):
                 unit = planned.unit(position)
                 units.setdefault((unit.architecture, unit.key), []).append(unit)
@@ -137,7 +146,7 @@ def _record(plan: Plan) -> dict[str, Any]:
                 "increments": [increment.sha256 for increment in sample.increments],
             }
             for (dataset, key), sample in samples.items()
-            if not sample.is_whole
+            if not sample.has_all_increments
         ],
     }
 

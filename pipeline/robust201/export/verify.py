@@ -209,10 +209,10 @@ def _find_flags(results: Path, plan: Plan) -> tuple[AttackFlag, ...]:
 
 def _check_protocol_files(plan: Plan, store: ShardStore, inventory: Inventory) -> None:
     """Raise StorageError if the file of a protocol that results were computed under is missing."""
-    named = inventory.protocol_digests()
+    digests_with_results = inventory.protocol_digests()
     for payload in plan.describe()["protocols"]:
         protocol = EvaluationProtocol.of(payload)
-        if protocol.digest in named and not inventory.protocol(protocol.digest):
+        if protocol.digest in digests_with_results and not inventory.protocol(protocol.digest):
             path = store.folder.protocols / f"{protocol.digest}.json"
             raise StorageError(
                 f"Reading a protocol failed for {path}: the file is missing, although there are results under "
@@ -271,9 +271,9 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
         record = sweep if isinstance(sweep, dict) else {}
         _reject_other_sweep(out, record, plan)
         form = _read_form(out, record, names)
-        named = record.get("weights")
-        chosen = [*named] if isinstance(named, dict) else []
-        groups = group_units(plan, inventory, chosen[0] if len(chosen) == 1 else None)
+        recorded_weights = record.get("weights")
+        names_of_export = [*recorded_weights] if isinstance(recorded_weights, dict) else []
+        groups = group_units(plan, inventory, names_of_export[0] if len(names_of_export) == 1 else None)
         epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, form.key_style)
     except (ResultsError, ConfigError) as error:
         yield str(error)

@@ -172,8 +172,8 @@ def export_dataset(
     side_files = side_file_texts(
         plan, groups, protocols, form, provenances=provenances, weights=hashes, sampling=record
     )
-    parquet = [form.file_name(group, content) for group, content in result_files if content == PARQUET_FOLDER]
-    listings = [PARQUET_FILES] if parquet else []
+    parquet_names = [form.file_name(group, content) for group, content in result_files if content == PARQUET_FOLDER]
+    listings = [PARQUET_FILES] if parquet_names else []
     estimated: dict[str, bytes] = {}
     if sampled is not None:
         estimated[ESTIMATES_FILE] = estimates_bytes(sampled, plan.space_name)
@@ -210,11 +210,11 @@ def export_dataset(
                 sampled=() if sampled is None else sampled.keys,
             )
             folder.write(name, text_of(facts))
-        if parquet:
-            rows_of = {
-                name.removeprefix(f"{PARQUET_FOLDER}/"): ListedFile.of(folder.staging / name) for name in parquet
+        if parquet_names:
+            parquet_listing = {
+                name.removeprefix(f"{PARQUET_FOLDER}/"): ListedFile.of(folder.staging / name) for name in parquet_names
             }
-            folder.write(PARQUET_FILES, parquet_files_text(rows_of))
+            folder.write(PARQUET_FILES, parquet_files_text(parquet_listing))
         removed = folder.close()
     return ExportReport(
         out=out,

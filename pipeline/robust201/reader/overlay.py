@@ -103,10 +103,10 @@ class OverlaidFiles(ResultFiles):
         return {key: self.strengths(dataset, key) for by_key in plans for key in by_key} if plans else None
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
-        layers_with_value = [layer for layer in self.layers if layer.has_key(dataset, key)]
-        if not layers_with_value:
-            layers_with_value = [next((layer for layer in self.layers if layer.names_key(key)), self.layers[0])]
-        return tuple(sorted({strength for layer in layers_with_value for strength in layer.strengths(dataset, key)}))
+        matching_layers = [layer for layer in self.layers if layer.has_key(dataset, key)]
+        if not matching_layers:
+            matching_layers = [next((layer for layer in self.layers if layer.names_key(key)), self.layers[0])]
+        return tuple(sorted({strength for layer in matching_layers for strength in layer.strengths(dataset, key)}))
 
     def find(self, dataset: str, key: str, measure: str) -> Path | None:
         return next((layer.find(dataset, key, measure) for _, layer in self._layers_with(dataset, key, measure)), None)
@@ -120,8 +120,8 @@ class OverlaidFiles(ResultFiles):
         return self.layers[0].cost_space
 
     def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
-        layers_with_value = self._layers_with(dataset, key, measure)
-        return layers_with_value[0][1].find(dataset, key, measure) if len(layers_with_value) == 1 else None
+        matching_layers = self._layers_with(dataset, key, measure)
+        return matching_layers[0][1].find(dataset, key, measure) if len(matching_layers) == 1 else None
 
     def keys_of_parquet(self) -> dict[str, list[str]]:
         by_layer = [layer.keys_of_parquet() for layer in self.layers]
@@ -178,20 +178,18 @@ class OverlaidFiles(ResultFiles):
         self, dataset: str, key: str, measure: str
     ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
         """Yield a measurement's values as `ResultFiles.iter_stacks` does; several folders are read as a whole."""
-        layers_with_value = self._layers_with(dataset, key, measure)
-        if len(layers_with_value) == 1 and layers_with_value[0][1].strengths(dataset, key) == self.strengths(
-            dataset, key
-        ):
-            return layers_with_value[0][1].iter_stacks(dataset, key, measure)
+        matching_layers = self._layers_with(dataset, key, measure)
+        if len(matching_layers) == 1 and matching_layers[0][1].strengths(dataset, key) == self.strengths(dataset, key):
+            return matching_layers[0][1].iter_stacks(dataset, key, measure)
         return iter([(self.read(dataset, key, measure), None)])
 
     def read_layers(self, dataset: str, key: str, measure: str) -> OverlaidRows:
         """Read a measurement's values and the folder that each value is from."""
-        layers_with_value = self._layers_with(dataset, key, measure)
-        if not layers_with_value:
+        matching_layers = self._layers_with(dataset, key, measure)
+        if not matching_layers:
             raise self.absence(dataset, key, measure)
         parts: list[tuple[int, Mapping[str, Any]]] = []
-        for number, layer in layers_with_value:
+        for number, layer in matching_layers:
             is_accuracy = measure == "accuracy"
             parts.append(
                 (number, layer.read_accuracies(dataset, key) if is_accuracy else layer.read(dataset, key, measure))

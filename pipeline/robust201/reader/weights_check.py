@@ -78,9 +78,9 @@ def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
     path = folder / RECORDED_FILE
     content = read_object(path) or {}
     try:
-        for dataset, accuracies_of_dataset in content.items():
-            n_test = accuracies_of_dataset["n_test"]
-            for identifier, accuracy in accuracies_of_dataset["accuracy"].items():
+        for dataset, recorded in content.items():
+            n_test = recorded["n_test"]
+            for identifier, accuracy in recorded["accuracy"].items():
                 by_weights = accuracy if isinstance(accuracy, dict) else {"": accuracy}
                 for weights, fraction in by_weights.items():
                     if type(n_test) is not int or n_test < 1 or not 0 <= fraction <= 1:
@@ -110,14 +110,14 @@ def check_recorded(dataset: "RobustnessDataset") -> WeightsCheck:
         protocol.get("dataset"): protocol for protocol in sweep.get("protocols", ()) if protocol.get("key") == CLEAN
     }
     has_several_weights = len(dataset.weights) > 1
-    accuracies_of_dataset: dict[tuple[str, str], dict[str, float]] = {}
+    measured_by_id: dict[tuple[str, str], dict[str, float]] = {}
     accuracies = []
     for name, n_test, identifier, weights, recorded in read_recorded(dataset.path):
-        if (name, weights) not in accuracies_of_dataset:
+        if (name, weights) not in measured_by_id:
             selected_weights = weights if has_several_weights else None
             queried = dataset.query(name, CLEAN, ["accuracy"], missing_ok=True, weights=selected_weights)
-            accuracies_of_dataset[name, weights] = queried.get(name, {}).get(CLEAN, {}).get("accuracy", {})
-        measured = accuracies_of_dataset[name, weights].get(identifier)
+            measured_by_id[name, weights] = queried.get(name, {}).get(CLEAN, {}).get("accuracy", {})
+        measured = measured_by_id[name, weights].get(identifier)
         if measured is not None:
             precision = protocols.get(name, {}).get("precision", "fp32")
             rounding = file_rounding + ROUNDING.get(precision, ROUNDING["fp32"])
